@@ -1,6 +1,7 @@
 """The pages for people, and every command on them: lines of sh blocks, and inline code that begins with make or snakemake."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,55 @@ def not_said(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
     """The sentences that a page does not have."""
     text = on_one_line(name)
     return [sentence for sentence in sentences if sentence not in text]
+
+
+NUMBER = re.compile(r"(?<![\w.])[−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+WITH_UNIT = re.compile(r"\d (?:%|s|ms|MB|MiB)$")
+WORDS = dict(enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 2))
+
+
+def section(name: str, page_name: str = CAMPAIGNS) -> str:
+    """The text below the heading of a page that has `name` in it, to the next heading of its level."""
+    text = page(page_name).text
+    heading = next(found for found in re.finditer(r"^(#+) .*$", text, re.MULTILINE) if name in found[0])
+    after = text[heading.end() :]
+    end = re.search(rf"^#{{1,{len(heading[1])}}} ", BLOCK.sub(lambda block: " " * len(block[0]), after), re.MULTILINE)
+    return after[: end.start()] if end else after
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text, the items of its lists, the lines of its code and the rows of its tables, each on one line."""
+    lines = [line for block in BLOCK.finditer(text) for line in block["text"].splitlines()]
+    parts = re.split(r"\n\s*\n|\n(?=[*|-] ?)", BLOCK.sub("\n\n", text))
+    return [" ".join(part.split()) for part in [*parts, *lines] if part.strip()]
+
+
+def digits(text: str) -> Counter[str]:
+    """How often each number occurs in a text; a name such as small-cnn-600 has none."""
+    plain = re.sub(r"[A-Za-z][\w.]*-[\w.-]*|-(?=\d)", " ", text)
+    return Counter(found.replace(",", "") for found in NUMBER.findall(plain))
+
+
+def in_words(text: str) -> Counter[str]:
+    """How often each number from two to twelve occurs as a word."""
+    number = {word: str(number) for number, word in WORDS.items()}
+    return Counter(number[word] for word in re.findall(r"[a-z]+", text.lower()) if word in number)
+
+
+def lacking(text: str, near: str, *said: str) -> list[str]:
+    """Return what of `said` no paragraph of a text with the word `near` has; empty where one of them has all.
+
+    What counts are numbers, each as often as they are said, in any order and among any words. A number in words may be one in
+    digits, too. A unit such as % or s has to stand right behind the last number of its part.
+    """
+    whole = "; ".join(said)
+    units = [" ".join(one.split()[-2:]) for one in said if WITH_UNIT.search(one)]
+    found = []
+    for part in (part for part in paragraphs(text) if near.lower() in part.lower()):
+        written, spelt = digits(part), in_words(part)
+        left = (digits(whole) - written) + (in_words(whole) - (spelt + (written - digits(whole))))
+        found.append([*left.elements(), *(unit for unit in units if unit not in part)])
+    return min(found, key=len, default=[f"{near} is not in this text"])
 
 
 @dataclass(frozen=True)

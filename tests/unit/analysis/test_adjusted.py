@@ -2,31 +2,35 @@
 simulation."""
 
 import math
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from statsmodels.formula.api import ols
 
-from analysis import adjusted, cells, effects
+from analysis import adjusted, cells, effects, tables
 from analysis.adjusted import (
     APART,
     BACKWARDS,
     CHOICE,
     CONSTANT,
     NO_BETTER,
+    NO_REFERENCE,
+    NO_RUN,
     NO_SLOPE,
+    NO_VALID_REFERENCE,
+    NOT_TOLD,
+    PLAIN_FIRST,
     REFERENCE,
     SINGLE,
     TOO_LITTLE,
-    UNLIKE,
     WITHHELD,
     adjusted_times,
     adjustment,
 )
 from analysis.covariance import fitted, leverages
 from analysis.pooling import Pooling, pooled
+from common.notes import Note, find_note
 from common.tables import read_table
 from support.published import FIBRES
 from support.simulated import beside_reference, referenced_coverage
@@ -113,7 +117,7 @@ def withheld(runs, share):
     return runs.assign(epoch_time_s=times, steal_share=share / 3, foreign_cpu_share=2 * share / 3)
 
 
-def test_what_was_withheld_while_ranks_trained_is_taken_out_beside_the_reference_or_alone():
+def test_withheld_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
     one, both = adjustment(runs), adjustment(withheld(runs, share))
@@ -137,16 +141,15 @@ def test_what_was_withheld_while_ranks_trained_is_taken_out_beside_the_reference
     )
     alone = adjustment(withheld(flat, share))
     assert alone.adjusted.slopes.covariates == (WITHHELD,) and alone.leading == WITHHELD
-    assert (
-        adjusted.holds(alone) == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
-    )
-    assert "1 % of the processor time withheld by others or a hypervisor goes with an epoch" in adjusted.told(alone)
+    assert adjusted.holds(alone).facts == {"means": True, "ratios": True, "covariates": (WITHHELD,)}
+    assert WITHHELD in adjusted.told(alone).facts["slopes"]
     unknown = withheld(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
     told = adjustment(unknown)
-    assert set(told.alone) == {REFERENCE} and "Not used: not all runs tell the time withheld." in adjusted.told(told)
+    assert set(told.alone) == {REFERENCE} and adjusted.told(told).facts["unused"] == [NOT_TOLD]
     of_cell = withheld(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
-    assert "differ in the time withheld, which may be their own doing." in adjusted.told(adjustment(of_cell))
+    (unused,) = adjusted.told(adjustment(of_cell)).facts["unused"]
+    assert (unused.code, unused.facts["covariate"]) == ("cells-differ", WITHHELD)
     assert set(adjustment(withheld(flat, share / 10)).alone) == {REFERENCE}, "less than 5 % is not notable"
     assert np.isfinite(adjustment(withheld(flat, share).assign(steal_share=1.0)).covariates).all(axis=None)
 
@@ -179,10 +182,11 @@ def test_references_are_compared_within_a_setting_alone():
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
 
 
-def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
+def test_a_reference_that_differs_by_cell_is_not_used():
     runs = disturbed(noise=0.01)
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
-    assert adjustment(runs.assign(reference_s=heavy)).why == UNLIKE.format("the reference")
+    why = adjustment(runs.assign(reference_s=heavy)).why
+    assert (why.code, why.facts["covariate"]) == ("cells-differ", REFERENCE)
     own = adjustment(runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a")))
     assert own.adjusted is not None, "an environment has libraries of its own"
 
@@ -190,15 +194,15 @@ def test_a_reference_that_cells_differ_in_is_not_the_machines_doing():
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        ("none", "no run has a reference (key reference of the site)"),
-        ("some", "1 of 24 runs have no reference"),
+        ("none", NO_REFERENCE),
+        ("some", Note("some-without-reference", "", lacking=1, runs=24)),
         ("quiet", NO_BETTER),
         ("other way", BACKWARDS),
         ("one cell", APART),
-        ("three cells", "with so few runs its slope has 3 degrees of freedom, 5 are needed"),
+        ("three cells", Note("too-few-degrees", "", df=3)),
         ("no blocks", APART),
         ("one replicate", SINGLE),
-        ("nothing", "no successful run"),
+        ("nothing", NO_RUN),
     ],
 )
 def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
@@ -223,7 +227,7 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
         case "nothing":
             runs = runs[:0]
     found = adjustment(runs)
-    assert (found.adjusted, found.why) == (None, why)
+    assert (found.adjusted, found.why.code, found.why.facts) == (None, why.code, why.facts)
     assert math.isnan(found.narrower)
 
 
@@ -231,9 +235,9 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
     ("case", "why"),
     [
         ("two cells", NO_SLOPE),
-        ("most without", "20 of 24 runs have no reference"),
+        ("most without", Note("some-without-reference", "", lacking=20, runs=24)),
         ("constant", CONSTANT),
-        ("invalid", "no successful run has a reference"),
+        ("invalid", NO_VALID_REFERENCE),
     ],
 )
 def test_why_there_is_no_slope_is_told_apart(case, why):
@@ -249,10 +253,10 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
             runs.loc[runs.index[0], "reference_s"] = math.nan
             runs.loc[runs.index[1:], "status"] = "invalid"
     found = adjustment(runs)
-    assert (found.leading, found.why) == (None, why)
+    assert (found.leading, found.why.code, found.why.facts) == (None, why.code, why.facts)
 
 
-def test_means_are_adjusted_where_their_intervals_get_5_percent_narrower_and_ratios_where_theirs_do(monkeypatch):
+def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     """Blocks move the reference and not epoch times: within them it predicts well, and means at its mean are told worse than plain ones."""
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
@@ -264,16 +268,17 @@ def test_means_are_adjusted_where_their_intervals_get_5_percent_narrower_and_rat
     assert shown.loc[0].tolist() == made.loc[0, ["value", "low", "high"]].tolist()
     assert made["within_blocks"][1] == 0 and shown.loc[1].isna().all(), "independent groups are compared by means"
     assert adjusted_times(runs).equals(runs["epoch_time_s"])
-    assert adjusted.said(found).startswith("Means are not adjusted: their intervals would be ")
-    assert adjusted.summarize(runs, found).empty and adjusted.holds(found).startswith("The table effects has ratios")
+    said = adjusted.said(found).facts
+    assert (said["means_adjusted"], said["ratios_adjusted"], said["means"]) == (False, True, found.narrower)
+    assert adjusted.summarize(runs, found).empty
+    assert (adjusted.holds(found).facts["means"], adjusted.holds(found).facts["ratios"]) == (False, True)
     monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
     again = adjustment.__wrapped__(runs)  # the last one is kept
     assert again.why == TOO_LITTLE and list(again.alone) == list(found.alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
-    assert "Ratios within blocks are not adjusted: their intervals would be 4 % narrower (5 % at least is asked)." in (
-        adjusted.said(of_means)
-    )
+    said = adjusted.said(of_means).facts
+    assert (said["means_adjusted"], said["ratios_adjusted"], said["ratios"]) == (True, False, 0.04)
 
 
 @pytest.fixture
@@ -282,20 +287,18 @@ def of_campaign(tmp_path):
     return read_table(write_frames(tmp_path, referenced(runs), epochs)[0], "runs")
 
 
-def test_tables_have_adjusted_numbers_beside_plain_ones_and_say_what_they_bring(of_campaign):
+def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
     made = adjusted.table(of_campaign)
     plain = cells.summarize(of_campaign).dropna(subset="epoch_time_s_mean").set_index("cell")
     assert made.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()
-    assert "Plain means stay the result." in made.notes[0]
-    said = (
-        f"Intervals of adjusted means are {100 * (1 - made.data['width'].median()):.0f} % narrower (median), those of "
-    )
-    assert made.notes[1].startswith(said)
+    assert PLAIN_FIRST in made.notes[0].facts["notes"]
+    narrower = find_note(made.notes, "intervals-narrower").facts
+    assert narrower["means"] == pytest.approx(1 - made.data["width"].median())
     rows = effects.compare(of_campaign)
     sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
-    (of_ratios,) = re.findall(r"ratios within blocks \(table effects\) (\d+) % narrower", made.notes[1])
-    assert float(of_ratios) / 100 == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
-    assert "goes with an epoch that takes" in made.notes[2] and "[" in made.notes[2], "the slope with its interval"
+    assert narrower["ratios"] == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
+    slope, said = find_note(made.notes, "slopes").facts["slopes"][REFERENCE], find_note(made.notes, "slopes")
+    assert slope.low < slope.value < slope.high and tables.difference(slope) in said, "the slope with its interval"
     compared = effects.table(of_campaign)
     assert "ratio, adjusted" in compared.shown and effects.ADJUSTED in compared.notes
     rows = compared.data
@@ -312,12 +315,19 @@ def truth(rows):
 
 
 def test_without_a_reference_every_table_is_what_it_was(runs):
-    assert (
-        adjusted.table(runs).shown.empty
-        and adjusted.table(runs).notes[0] == "Nothing is adjusted: no run has a reference (key reference of the site)."
-    )
+    assert adjusted.table(runs).shown.empty
+    assert find_note(adjusted.table(runs).notes, "not-adjusted").facts["why"] == NO_REFERENCE
     made = effects.table(runs)
     assert not [name for name in made.data if "adjusted" in name] and effects.ADJUSTED not in made.notes
+
+
+def test_sentences_on_what_is_adjusted(of_campaign):
+    """The whole wording, once."""
+    found = adjustment(of_campaign)
+    assert (
+        adjusted.holds(found) == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
+    )
+    assert adjusted.said(found).startswith("Intervals of adjusted means are ")
 
 
 def test_the_error_of_the_slope_is_in_intervals_of_means_and_of_ratios(monkeypatch):

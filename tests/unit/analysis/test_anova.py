@@ -9,7 +9,10 @@ import pytest
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from analysis import anova
+from analysis import anova, conditions
+from analysis.intervals import ALL_THE_SAME
+from analysis.pooling import pooled
+from common.notes import find_note
 from declared.fraction import of_resolution
 from support.published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
 
@@ -52,7 +55,7 @@ def test_jains_example_of_a_fraction():
     assert len(made.aliased) == 21
     assert rows.loc["error", "df"] == 0
     assert rows[["F", "p", "q_low", "eta_sq_partial"]].isna().all(axis=None)
-    assert "no degree of freedom" in made.problem
+    assert made.problem == anova.NO_ERROR_DF
 
 
 @pytest.mark.parametrize(
@@ -168,16 +171,16 @@ def test_of_factors_whose_interaction_is_refused_no_effect_is_shown():
     assert rows.loc["c", "q"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_table_says_what_is_presumed_and_what_cannot_be_told_apart(read):
+def test_a_table_names_its_assumptions_and_confounded_terms(read):
     runs = read(failures={})
     runs = runs[runs["framework"].isin(["pytorch-ddp", "horovod-pytorch"]) & (runs["sync_every"] == 1)]
     runs = runs[(runs["framework"] == "pytorch-ddp") | (runs["nodes"] == 1)]
     loud = (runs["batch_size"] == 16) & (runs["nodes"] == 1)
     runs.loc[loud, "epoch_time_s"] *= np.exp(0.4 * (runs["replicate"] - 2)[loud])
     table = anova.table(runs)
-    notes = " ".join(table.notes)
-    assert "assume one spread in all cells, which is doubtful here: the largest s.d. is " in notes
-    assert "Their effects cannot be separated from framework, nodes, whose sums" in notes
+    spread = pooled(runs)
+    assert find_note(table.notes, "unequal-spread").facts == {"times": spread.apart, "p": spread.p}
+    assert find_note(table.notes, "terms-left-out").facts["confounded"] == ["framework", "nodes"]
     assert table.data.set_index("term").loc[["framework", "nodes"], "q"].isna().all()
 
 
@@ -197,16 +200,15 @@ def test_interactions_of_too_many_levels_are_left_out_by_name():
     assert rows.loc["interactions of more factors", "df"] > 700
 
 
-def test_of_a_campaign_with_known_effects_the_strongest_factors_have_the_largest_shares(runs):
+def test_the_strongest_factors_have_the_largest_shares(runs):
     table = anova.table(runs)
     rows = table.data.set_index("term")
     assert list(rows.index[:4]) == ["framework", "batch size", "nodes", "batches per exchange"]
     main = rows.loc[["framework", "batch size", "nodes", "batches per exchange", "block"], "sum_sq"]
     assert main.idxmax() == "framework" and rows.loc["framework", "p"] < 0.001
     assert rows.loc["block", "p"] > 0.001
-    notes = " ".join(table.notes)
-    assert "framework × nodes (3 of 5 degrees of freedom)" in notes
-    assert "the sums do not add up to the total" in notes
+    assert find_note(table.notes, "estimated-in-part").facts["degrees"]["framework × nodes"] == (3, 5)
+    assert not find_note(table.notes, "sums-of-squares").facts["adds_up"]
     assert rows.loc["total", "df"] == 109
 
 
@@ -229,16 +231,18 @@ def test_little_gives_a_table_that_says_so(case, read):
         case "no run":
             runs = runs.assign(status="failed")
     table = anova.table(runs)
-    said = " ".join(table.notes)
-    assert {
-        "one cell": "No factor varies.",
-        "one replicate": "no degree of freedom is left for the error",
-        "no noise": "runs of a cell do not differ",
-        "all equal": "all values are the same",
-        "no run": "No run of the study succeeded.",
-    }[case] in said
-    assert said.count("no tests") == (case != "no run"), "each thing once"
-    assert anova.table(runs.head(1)).notes[0].startswith("1 run in 1 cell, n = 1 per cell.") or case == "no run"
+    if case == "no run":
+        assert table.notes == [conditions.NO_SUCCESS]
+    else:
+        problem = find_note(table.notes, "no-tests").facts["problem"]
+        expected = {
+            "no noise": anova.RUNS_THE_SAME,
+            "all equal": ALL_THE_SAME,
+        }
+        assert problem == expected.get(case, anova.NO_ERROR_DF)
+        assert (find_note(table.notes, "runs-analysed").facts["factors"] == []) == (case == "one cell")
+        one = find_note(anova.table(runs.head(1)).notes, "runs-analysed").facts
+        assert (one["runs"], one["cells"], one["factors"]) == (1, 1, [])
     assert not np.isinf(table.data.select_dtypes("number").to_numpy(float)).any()
 
 

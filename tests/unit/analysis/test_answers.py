@@ -11,33 +11,39 @@ from analysis.measured import title
 from support.synthetic import designed_campaign
 
 
-def said(runs: pd.DataFrame) -> list[str]:
-    found = answers.sentences(runs, effects.table(runs).data, anova.table(runs).data)
-    return [str(sentence) for sentence in found]
+def said(runs: pd.DataFrame, margin: float | None = None) -> list[answers.Sentence]:
+    return answers.sentences(runs, effects.table(runs, margin).data, anova.table(runs).data)
 
 
-def test_every_factor_has_a_sentence_with_the_extremes_of_the_table_of_effects(runs: pd.DataFrame) -> None:
+def test_every_factor_has_a_sentence_with_its_extreme_effects(runs: pd.DataFrame) -> None:
     *factors, last = said(runs)
-    assert [sentence.split(":")[0] for sentence in factors] == [
+    assert [one.subject for one in factors] == [
         "Framework",
         "Nodes",
         "Batches per exchange",
         "Batch size (samples)",
     ]
     data = effects.table(runs).data
-    for name, sentence in zip(data["factor"].unique(), factors, strict=True):
+    for name, one in zip(data["factor"].unique(), factors, strict=True):
         own = data[(data["factor"] == name) & data["ratio"].notna()]
-        for row in (own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]):
-            ratio = tables.difference(tables.Estimate(row["ratio"], row["ratio_low"], row["ratio_high"]))
-            assert f"{ratio} times as long" in sentence
-        shown = int((own["p_holm"] < 0.05).sum())
-        assert sentence.endswith(f"{shown} of {len(own)} comparisons show a difference.")
+        rows = (own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()])
+        for row, end in zip(rows, ("least", "greatest"), strict=True):
+            contrast = one.text.facts[end]
+            ratio = tables.Estimate(row["ratio"], row["ratio_low"], row["ratio_high"])
+            assert (contrast.ratio, contrast.after) == (ratio, str(row["to"]))
+            assert tables.difference(ratio) in one.text
+        facts = one.text.facts
+        assert (facts["shown"], facts["tested"]) == ((own["p_holm"] < 0.05).sum(), len(own))
     tested = data[data["p_holm"].notna()]
     left = tested[tested["p_holm"] >= 0.05]
-    excluded = 100 * (pd.concat([left["ratio_high"], 1 / left["ratio_low"]], axis=1).max(axis=1) - 1)
-    assert last.startswith(f"{len(left)} of {len(tested)} comparisons show no difference")
-    assert f"{excluded.min():.2g} % longer" in last and f"{excluded.max():.2g} % longer" in last
-    assert "no proof that they are equal" in last
+    excluded = pd.concat([left["ratio_high"], 1 / left["ratio_low"]], axis=1).max(axis=1) - 1
+    assert last.text.code == "not-told-apart" and last.text.facts == {
+        "tested": len(tested),
+        "equal": 0,
+        "open": len(left),
+        "excluded": [excluded.min(), excluded.max()],
+        "none_equal": False,
+    }
 
 
 def test_a_report_opens_with_the_two_factors_that_change_most_and_what_is_not_told_apart(runs: pd.DataFrame) -> None:
@@ -59,30 +65,32 @@ def test_one_comparison_is_told_as_one(runs: pd.DataFrame) -> None:
     row = effects.table(two).data.iloc[0]
     assert row["p_holm"] >= 0.05, "or this test says nothing"
     first, last = said(two)
-    assert first.endswith("times as long (pytorch-ddp instead of horovod-pytorch); no difference is shown.")
-    most = 100 * (max(row["ratio_high"], 1 / row["ratio_low"]) - 1)
-    assert last.startswith("The one comparison shows no difference") and f"more than {most:.2g} % longer" in last
+    contrast = first.text.facts["least"]
+    assert contrast == first.text.facts["greatest"]
+    assert (contrast.before, contrast.after) == ("horovod-pytorch", "pytorch-ddp")
+    assert (first.text.facts["shown"], first.text.facts["tested"]) == (0, 1)
+    most = max(row["ratio_high"], 1 / row["ratio_low"]) - 1
+    assert (last.text.facts["open"], last.text.facts["excluded"]) == (1, [most, most])
     slower = two.assign(epoch_time_s=two["epoch_time_s"] * (1 + (two["framework"] == "pytorch-ddp")))
     first, last = said(slower)
-    assert first.endswith("this difference is shown.")
-    assert last == "The one comparison shows a difference, at p < 0.05 after Holm's correction."
+    assert first.text.facts["shown"] == 1 and last.text.facts["open"] == last.text.facts["equal"] == 0
 
 
-def test_what_an_equivalence_test_has_shown_is_called_equal_and_nothing_else(runs: pd.DataFrame) -> None:
+def test_only_an_equivalence_test_makes_cells_equal(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.2).data
     equal, left = (int((data["verdict"] == verdict).sum()) for verdict in (effects.EQUAL, effects.OPEN))
-    last = str(answers.sentences(runs, data, anova.table(runs).data)[-1])
-    said = f"{equal} of 114 comparisons are shown to be equal within the study's margin, and {left} others show no difference, "
-    assert equal > 1 and left > 1 and last.startswith(said)
-    assert f"This is no proof that those {left} are equal: their intervals exclude only that" in last
+    last = answers.sentences(runs, data, anova.table(runs).data)[-1].text
+    assert equal > 1 and left > 1
+    facts = last.facts
+    assert (facts["equal"], facts["open"], facts["tested"], facts["none_equal"]) == (equal, left, 114, False)
     assert last.count(". ") == 1, "two sentences"
 
 
 def test_a_margin_within_which_nothing_is_equal_is_spoken_of(runs: pd.DataFrame) -> None:
     data = effects.table(runs, margin=0.001).data
     assert not (data["verdict"] == effects.EQUAL).any(), "or this test says nothing"
-    last = str(answers.sentences(runs, data, anova.table(runs).data)[-1])
-    assert "None is shown to be equal within the margin: their intervals exclude only" in last
+    last = answers.sentences(runs, data, anova.table(runs).data)[-1].text
+    assert last.facts["none_equal"] and last.facts["equal"] == 0 < last.facts["open"]
 
 
 def test_a_fraction_is_told_by_its_main_effects() -> None:
@@ -90,22 +98,31 @@ def test_a_fraction_is_told_by_its_main_effects() -> None:
     sentences = said(runs)
     table = anova.table(runs).data.set_index("term")
     for name, sentence in (("nodes", sentences[1]), ("batch size", sentences[4])):
-        assert (
-            f"{math.exp(2 * table.loc[name, 'q']):.2g}" in sentence and "on average over the other factors" in sentence
-        )
-    assert "2 of 5 comparisons show no difference" in sentences[-1]
+        contrast = sentence.text.facts["least"]
+        assert contrast.ratio.value == math.exp(2 * table.loc[name, "q"]) and contrast.where == answers.ON_AVERAGE
+    assert (sentences[-1].text.facts["open"], sentences[-1].text.facts["tested"]) == (2, 5)
 
 
 @pytest.mark.parametrize(
-    ("case", "first"),
+    ("case", "subject", "code", "text"),
     [
-        ("no run", "No run of the study has succeeded, so its question has no answer yet."),
-        ("one cell", "The study has one cell, so it compares nothing. A mean epoch takes 0."),
-        ("one side failed", "Nodes: no comparison has runs on both sides, so its effect is not known."),
-        ("two factors at once", "Framework: no two cells differ in this factor alone, so its effect is not known."),
+        ("no run", "", "no-answer", "No run of the study has succeeded, so its question has no answer yet."),
+        ("one cell", "", "one-cell", "The study has one cell, so it compares nothing. A mean epoch takes 0."),
+        (
+            "one side failed",
+            "Nodes",
+            "effect-not-known",
+            "no comparison has runs on both sides, so its effect is not known.",
+        ),
+        (
+            "two factors at once",
+            "Framework",
+            "effect-not-known",
+            "no two cells differ in this factor alone, so its effect is not known.",
+        ),
     ],
 )
-def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, first: str) -> None:
+def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, subject: str, code: str, text: str) -> None:
     own = runs[(runs["framework"] == "pytorch-ddp") & (runs["batch_size"] == 16) & (runs["sync_every"] == 1)]
     match case:
         case "no run":
@@ -117,10 +134,38 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, first: str) -
         case "two factors at once":
             other = runs[(runs["framework"] == "horovod-pytorch") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)]
             own = pd.concat([own[own["nodes"] == 1], other[other["sync_every"] == 1]])
-    assert said(own)[0].startswith(first)
+    first = said(own)[0]
+    assert (first.subject, first.text.code) == (subject, code) and first.text.startswith(text)
 
 
 def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
     *factors, last = said(runs[runs["replicate"] == 1])
-    assert last == "No comparison could be tested: that needs two or more runs of each cell."
-    assert not any("show" in sentence or "[" in sentence for sentence in factors)
+    assert last.text == answers.NOTHING_TESTED
+    assert all(one.text.facts["tested"] == one.text.facts["shown"] == 0 for one in factors)
+    assert not any("[" in one.text for one in factors), "no interval"
+
+
+@pytest.mark.parametrize(
+    ("left", "equal", "tested", "text"),
+    [
+        (
+            1,
+            0,
+            1,
+            "The one comparison shows no difference, at p < 0.05 after Holm's correction. Nor is it shown to be equal within the "
+            "margin: the interval excludes only that the slower takes more than 25 % longer.",
+        ),
+        (
+            2,
+            3,
+            9,
+            "3 of 9 comparisons are shown to be equal within the study's margin, and 2 others show no difference, at p < 0.05 after Holm's "
+            "correction. This is no proof that those 2 are equal: their intervals exclude only that the slower takes more than 25 % longer "
+            "(in the closest comparison) to 25 % longer (in the widest).",
+        ),
+        (0, 0, 4, "All 4 comparisons show a difference, at p < 0.05 after Holm's correction."),
+    ],
+)
+def test_wording_of_what_is_not_told_apart(left: int, equal: int, tested: int, text: str) -> None:
+    one = answers.Contrast("nodes", "1", "2", "", tables.Estimate(1.0, 0.8, 1.25), 0.5)
+    assert answers._open_in_words([one] * left, equal, tested, has_margin=True) == text

@@ -11,13 +11,20 @@ from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.diagnostic import normal_ad
 from statsmodels.stats.power import TTestIndPower
 
-from analysis import checks, study, tables
+from analysis import checks, study
 from analysis.pooling import pooled
+from common.notes import Note, codes, find_note
 from support.published import PLANT_GROWTH
 
 
 def table_of(runs):
     return checks.table(runs).data.set_index("assumption")
+
+
+def verdict(runs, assumption):
+    """What the table says of an assumption."""
+    (row,) = (row for row in checks.checks(runs, checks.residuals(runs), pooled(runs)) if row.assumption == assumption)
+    return row.verdict
 
 
 def growth_runs(runs):
@@ -59,18 +66,17 @@ def test_the_shapiro_wilk_test_is_that_of_r(runs):
     # inside keeps W; from outside it stretches the tails a little.
     data = checks.residuals(growth_runs(runs))
     assert stats.shapiro(data["residual"]).statistic == pytest.approx(0.96607, abs=5e-6)
-    row = table_of(growth_runs(runs)).loc["normal residuals"]
-    assert row["statistic"] == pytest.approx(0.966, abs=0.004)
-    assert "nothing speaks against it" in row["verdict"]
+    assert table_of(growth_runs(runs)).loc[checks.NORMAL, "statistic"] == pytest.approx(0.966, abs=0.004)
+    assert verdict(growth_runs(runs), checks.NORMAL).code == "nothing-against"
 
 
-def test_studentized_residuals_and_outliers_are_those_of_statsmodels(runs):
+def test_residuals_and_outliers_are_those_of_statsmodels(runs):
     data = checks.residuals(runs)
     ok = runs[runs["status"] == "ok"]
     fit = ols("np.log(epoch_time_s) ~ C(cell)", ok.assign(epoch_time_s=ok["epoch_time_s"].astype(float))).fit()
     expected = fit.outlier_test().set_axis(ok["run_id"]).loc[data["run_id"]]
     assert data["studentized"].to_numpy() == pytest.approx(expected["student_resid"].to_numpy())
-    assert not data["outlier"].any()
+    assert not data[checks.OUTLIER].any()
     assert data["p_outlier"].to_numpy() == pytest.approx(expected["bonf(p)"].to_numpy())
 
 
@@ -82,7 +88,7 @@ def test_outliers_are_judged_one_after_the_other(read):
     ):
         runs.loc[runs["run_id"] == run_id, "epoch_time_s"] *= factor
     data = checks.residuals(runs)
-    found = data[data["outlier"]].sort_values("p_outlier")
+    found = data[data[checks.OUTLIER]].sort_values("p_outlier")
     assert found["run_id"].tolist() == [
         "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2",
         "pytorch-single.small-cnn.digits.b16.n1.s1.r1",
@@ -97,11 +103,11 @@ def test_of_two_runs_both_are_outliers(read):
     runs = read(failures={}, replicates=2)
     late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
     runs.loc[late, "epoch_time_s"] *= 2
-    found = checks.residuals(runs)[lambda data: data["outlier"]]
+    found = checks.residuals(runs)[lambda data: data[checks.OUTLIER]]
     assert set(found["cell"]) == set(runs.loc[late, "cell"]) and len(found) == 2
 
 
-def test_an_outlier_is_listed_with_its_size_and_what_disturbed_it_and_kept(read):
+def test_an_outlier_is_listed_with_its_size_and_kept(read):
     runs = read(failures={})
     late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
     runs.loc[late, "epoch_time_s"] *= 1.5
@@ -110,20 +116,24 @@ def test_an_outlier_is_listed_with_its_size_and_what_disturbed_it_and_kept(read)
     row = table.data.set_index("run_id").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
     assert row["size_percent"] == pytest.approx(50, abs=6)
     assert (row["foreign_cpu_share"], row["steal_share"], row["p"] < 0.001) == (0.031, 0.12, True)
-    assert "slower than its cell's others; kept" in row["verdict"]
-    assert table.data.set_index("assumption").loc["no outliers", "verdict"] == "1 of 114 runs"
+    assert verdict(runs, checks.OUTLIER).facts["size_percent"] == row["size_percent"]
+    assert verdict(runs, checks.NO_OUTLIERS).facts == {"outliers": 1, "runs": 114}
+    holds = {name: holds for name, holds, _ in checks.judged(table.data)}
+    assert holds[checks.NO_OUTLIERS] is False
     shown = table.shown.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
     assert (shown["foreign CPU (%)"], shown["stolen (%)"]) == ("3.1", "12.0")
     assert pooled(runs).cells.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
-    assert "none of 114 runs" in set(table_of(read(failures={}))["verdict"])
+    none = read(failures={})
+    assert verdict(none, checks.NO_OUTLIERS).facts == {"outliers": 0, "runs": 114}
+    assert checks.judged(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
 
 
-def test_more_runs_than_shapiro_and_wilks_test_knows_get_anderson_and_darlings(runs):
+def test_very_many_runs_get_the_test_of_anderson_and_darling(runs):
     rng = np.random.default_rng(8)
     many = pd.concat([runs[runs["status"] == "ok"][:1]] * 6000, ignore_index=True)
     many["cell"] = [f"c{number // 5}" for number in range(6000)]
     many["epoch_time_s"] = np.exp(rng.normal(0, 0.05, 6000))
-    row = table_of(many).loc["normal residuals"]
+    row = table_of(many).loc[checks.NORMAL]
     assert row["test"] == "Anderson-Darling, n = 6000"
     data = checks.residuals(many)
     assert (row["statistic"], row["p"]) == pytest.approx(normal_ad(data["studentized"].to_numpy()))
@@ -133,17 +143,19 @@ def test_a_drift_is_found_with_its_slope(read):
     runs = read(failures={}, noise=0.005)
     order = runs["order_key"].rank()
     runs["epoch_time_s"] *= np.exp(0.001 * order)
-    row = table_of(runs).loc["no drift over run order"]
+    row = table_of(runs).loc[checks.NO_DRIFT]
     assert row["size_percent"] == pytest.approx(100 * math.expm1(0.1), abs=1)
-    assert row["p"] < 0.001 and row["verdict"].startswith("drift: slower by")
+    said = verdict(runs, checks.NO_DRIFT)
+    assert row["p"] < 0.001 and said.code == "drift"
+    assert said.facts == {"slope_percent": row["size_percent"], "runs": 100, "all_runs": False}
     data = runs.assign(order=order, log=np.log(runs["epoch_time_s"].astype(float)))
     fit = ols("log ~ C(cell) + order", data).fit()
     assert row["statistic"] == pytest.approx(fit.tvalues["order"])
-    assert "in planned order" in row["test"]
-    assert "in 100 runs" in row["verdict"]
+    assert not checks.residuals(runs)["by_clock"].any(), "in planned order"
     few = runs[runs["framework"] == "pytorch-ddp"]
-    row = table_of(few).loc["no drift over run order"]
-    assert f"over all {len(few)} runs" in row["verdict"] and len(few) < 100
+    row = table_of(few).loc[checks.NO_DRIFT]
+    assert verdict(few, checks.NO_DRIFT).facts["runs"] == len(few) < 100
+    assert verdict(few, checks.NO_DRIFT).facts["all_runs"]
     ranked = (
         np.log(few["epoch_time_s"].astype(float))
         .to_frame("log")
@@ -151,8 +163,9 @@ def test_a_drift_is_found_with_its_slope(read):
     )
     slope = ols("log ~ C(cell) + order", ranked).fit().params["order"]
     assert row["size_percent"] == pytest.approx(100 * math.expm1(len(few) * slope))
-    still = table_of(read(failures={}, noise=0.005)).loc["no drift over run order"]
-    assert still["p"] > 0.05 and still["verdict"].startswith("no drift is seen")
+    still = read(failures={}, noise=0.005)
+    assert table_of(still).loc[checks.NO_DRIFT, "p"] > 0.05
+    assert verdict(still, checks.NO_DRIFT).code == "no-drift"
 
 
 def test_the_order_is_that_of_the_clock_where_runs_have_one(read):
@@ -173,7 +186,9 @@ def test_blocks_and_sessions_that_differ_are_found(column, read):
     runs["session"] = "only" if column == "block" else [f"s{number}" for number in group]
     runs["epoch_time_s"] *= np.exp(0.01 * (group == 2))
     row = table_of(runs).loc[f"{column}s alike"]
-    assert row["p"] < 0.001 and row["verdict"].endswith("they differ")
+    said = verdict(runs, f"{column}s alike")
+    assert row["p"] < 0.001 and said.code == "levels-differ" and said.facts["levels"] == 3
+    assert said.facts["apart_percent"] == row["size_percent"]
     data = runs.assign(group=group.astype(str).tolist(), log=np.log(runs["epoch_time_s"].astype(float)))
     table = anova_lm(ols("log ~ C(cell)", data).fit(), ols("log ~ C(cell) + C(group)", data).fit())
     assert row["statistic"] == pytest.approx(table["F"].iloc[1])
@@ -182,62 +197,71 @@ def test_blocks_and_sessions_that_differ_are_found(column, read):
 
 def test_sessions_that_are_blocks_are_not_tested_twice(read):
     runs = read(failures={})
-    row = table_of(runs.assign(session="s" + runs["block"].astype(str))).loc["sessions alike"]
-    assert row["verdict"] == "a session is a block here: see blocks"
-    assert table_of(runs).loc["sessions alike", "verdict"] == "one session: nothing to compare"
-    assert table_of(runs.assign(session=None)).loc["sessions alike", "verdict"] == "no session is recorded"
+    as_blocks = runs.assign(session="s" + runs["block"].astype(str))
+    assert verdict(as_blocks, "sessions alike").code == "sessions-are-blocks"
+    for some, levels in ((runs, 1), (runs.assign(session=None), 0)):
+        said = verdict(some, "sessions alike")
+        assert (said.code, said.facts["levels"]) == ("nothing-to-compare", levels)
 
 
 def test_runs_that_follow_their_neighbours_are_found(read):
     runs = read(failures={}, noise=0.001).sort_values("order_key", ignore_index=True)
     runs["epoch_time_s"] *= np.exp(0.05 * np.sin(np.arange(len(runs)) / 5))
-    row = table_of(runs).loc["no run depends on the one before it"]
+    row = table_of(runs).loc[checks.INDEPENDENT]
     assert row["statistic"] > 0.6 and row["p"] < 0.001
-    assert row["verdict"] == "runs close in time are alike"
+    assert verdict(runs, checks.INDEPENDENT).code == "neighbours-alike"
     runs["epoch_time_s"] *= np.exp(0.5 * (-1.0) ** np.arange(len(runs)))
-    assert table_of(runs).loc["no run depends on the one before it", "verdict"] == "slow and fast runs alternate"
+    assert verdict(runs, checks.INDEPENDENT).code == "neighbours-alternate"
 
 
 def test_unequal_spreads_are_told_with_their_range(read):
     runs = read(failures={})
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.3 * (runs["replicate"] - 2)[runs["nodes"] == 2])
-    row = table_of(runs).loc["equal spread in all cells"]
-    assert row["p"] < 0.001 and row["verdict"].startswith("unequal: s.d. from")
-    assert table_of(runs).loc["normal residuals", "verdict"].endswith("may be unequal spread alone")
-    spreads = pooled(runs).spreads
-    row = table_of(runs).loc["half the interval of a mean, n = 3"]
-    least, most = (tables.number(100 * math.expm1(row["statistic"] * s), 2) for s in (spreads.min(), spreads.max()))
-    assert f" s.d., {least} to {most} % by cell, with the s.d. of all together" in row["verdict"]
+    row = table_of(runs).loc[checks.EQUAL_SPREAD]
+    spreads, said = pooled(runs).spreads, verdict(runs, checks.EQUAL_SPREAD)
+    assert row["p"] < 0.001 and said.code == "unequal-spread"
+    assert said.facts == {"least": spreads.min(), "most": spreads.max()}
+    normal = verdict(runs, checks.NORMAL)
+    assert normal.code == "not-normal" and normal.facts["unequal_spread"]
+    width = table_of(runs).loc[f"{checks.HALF_INTERVAL}, n = 3", "statistic"]
+    facts = verdict(runs, f"{checks.HALF_INTERVAL}, n = 3").facts
+    assert facts["percent_by_cell"] == [100 * math.expm1(width * s) for s in (spreads.min(), spreads.max())]
+    assert not facts["after_blocks"]
 
 
 def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     runs = read(failures={})
     spread = np.log(runs["epoch_time_s"].astype(float)).groupby(runs["cell"]).transform("std")
     runs = runs[spread > spread.max() / 3]
-    row = table_of(runs).loc["least difference of two means, n = 3"]
+    row = table_of(runs).loc[f"{checks.LEAST_DIFFERENCE}, n = 3"]
     pooling = pooled(runs)
     within = pooling.within
     assert pooling.df == 2 * runs["cell"].nunique() and within.df == pooling.df - 2
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.prior.df + 2) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))
-    assert row["test"].endswith("moderated s, within blocks") and "s.d. after blocks" in row["verdict"]
-    mean = table_of(runs).loc["half the interval of a mean, n = 3"]
+    facts = verdict(runs, f"{checks.LEAST_DIFFERENCE}, n = 3").facts
+    assert facts["after_blocks"]
+    assert (facts["sd"], facts["percent"]) == (row["statistic"], row["size_percent"])
+    mean = table_of(runs).loc[f"{checks.HALF_INTERVAL}, n = 3"]
     assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.of_mean(3)) / math.sqrt(3))
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
 
 
-def test_with_five_runs_differences_are_those_of_the_moderated_paired_test(read):
+def test_differences_of_five_runs_are_of_the_paired_test(read):
     runs = read(failures={}, replicates=5)
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.1 * (runs["replicate"] - 3)[runs["nodes"] == 2])
-    row, spread = table_of(runs).loc["least difference of two means, n = 5"], pooled(runs).within
+    row, spread = table_of(runs).loc[f"{checks.LEAST_DIFFERENCE}, n = 5"], pooled(runs).within
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, spread.prior.df + 4) * math.sqrt(2 / 5))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * spread.sd))
-    assert row["test"].endswith("moderated s, within blocks") and "% by cell" in row["verdict"]
-    assert "n = 5: 1.24, 1.46 and 2.02" in " ".join(checks.table(runs).notes)
+    facts = verdict(runs, f"{checks.LEAST_DIFFERENCE}, n = 5").facts
+    assert facts["after_blocks"] and facts["percent_by_cell"]
+    other = find_note(checks.table(runs).notes, "other-replicates").facts
+    assert other["sd_by_n"][5] == pytest.approx((1.24, 1.46, 2.02), abs=0.006)
+    assert other["sd"] == pooled(runs).sd
 
 
 @pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])
-def test_little_is_said_in_words(case, read):
+def test_little_is_said_by_its_reason(case, read):
     runs = read(replicates={"one replicate": 1, "two replicates": 2}.get(case, 3), failures={})
     match case:
         case "no run":
@@ -248,11 +272,10 @@ def test_little_is_said_in_words(case, read):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     data = checks.table(runs).data
     if case in ("no run", "one replicate", "all equal"):
-        why = "no run succeeded" if case == "no run" else "no two runs of a cell differ"
-        assert data["verdict"].tolist() == [f"nothing can be checked: {why}"]
-        assert [name for name, _, _ in checks.judged(data)] == ["all assumptions"], (
-            "a report's mark has this name alone"
-        )
+        said = [row.verdict for row in checks.checks(runs, checks.residuals(runs), pooled(runs))]
+        assert codes(said) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
+        assert data["verdict"].tolist() == said
+        assert [name for name, _, _ in checks.judged(data)] == [checks.ALL], "a report's mark has this name alone"
     else:
         assert len(data) >= 9
         assert not np.isinf(data["statistic"]).any()
@@ -268,3 +291,17 @@ def test_the_residuals_stand_beside_the_table(csv, runs, tmp_path):
     assert made.groupby("cell")["residual"].sum().abs().max() < 1e-9
     assert made["normal_quantile"].median() == pytest.approx(0, abs=1e-9)
     assert made["studentized"].corr(made["normal_quantile"]) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("assumption", "text"),
+    [
+        (checks.NORMAL, "cannot be judged from 6 residuals"),
+        (checks.EQUAL_SPREAD, "nothing speaks against it: s.d. from 0.58 to 0.73 %"),
+        ("blocks alike", "no difference is seen (3 blocks, up to 0.70 % apart, within chance)"),
+    ],
+)
+def test_a_verdict_is_a_clause(assumption, text, read):
+    runs = read(failures={})
+    said = verdict(runs[runs["cell"].isin(runs["cell"].unique()[:2])], assumption)
+    assert isinstance(said, Note) and said == text

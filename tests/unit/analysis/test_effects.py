@@ -11,10 +11,12 @@ from statsmodels.stats.multitest import multipletests
 from analysis import decomposition, effects, study
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
+from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
+from support.sentences import sentence, sentences
 from support.synthetic import (
     SECONDS_PER_EXCHANGE,
     SECONDS_PER_FIT_STEP,
@@ -123,7 +125,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
     assert 0.92 < np.mean(hits) < 0.98
 
 
-def test_p_is_that_of_the_moderated_paired_test_and_holms_of_one_factor(measured):
+def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     data = effects.compare(measured)
     assert (data["within_blocks"] == 5).all()
     prior, by_block = pooled(measured).within.prior, measured.sort_values("block").groupby("cell")
@@ -141,7 +143,7 @@ def test_p_is_that_of_the_moderated_paired_test_and_holms_of_one_factor(measured
     assert row[["throttled_difference_s_low", "throttled_difference_s_high"]].tolist() == pytest.approx(
         list(test.confidence_interval())
     )
-    assert "Cells are compared within blocks." in " ".join(effects.table(measured).notes)
+    assert sentence(effects.table(measured).notes, "cells-compared").facts == {"blocks": True, "groups": False}
 
 
 def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measured):
@@ -165,8 +167,9 @@ def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measur
 def test_without_a_margin_nothing_is_called_equal(measured):
     plain, asked = effects.table(measured), effects.table(measured, 0.1)
     assert not {"p_equal", "p_equal_holm", "verdict"} & set(plain.data)
-    assert "A large p does not mean that two cells are equal" in " ".join(plain.notes)
-    assert "margin, 10 % (ratio between 0.909 and 1.100)" in " ".join(asked.notes)
+    assert "large-p-is-not-equal" in codes(plain.notes) and "p-of-equality" not in codes(plain.notes)
+    said = find_note(asked.notes, "p-of-equality")
+    assert said.facts["margin"] == 0.1 and "margin, 10 % (ratio between 0.909 and 1.100)" in said
     assert asked.shown["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
 
 
@@ -176,10 +179,10 @@ def test_of_frameworks_every_pair_is_compared(runs):
     assert not data[["from", "to"]].duplicated().any()
     assert (data["from"] != data["to"]).all()
     assert data["from"].value_counts().to_dict()["pytorch-single"] == 5
-    assert "Every pair of frameworks is compared" in " ".join(effects.table(runs).notes)
+    assert effects.EVERY_PAIR_COMPARED in effects.table(runs).notes
 
 
-def test_a_pipeline_is_compared_with_strategies_that_have_no_microbatches(measured):
+def test_a_pipeline_is_compared_with_strategies_without_one(measured):
     first = measured[measured["cell"] == measured["cell"].iloc[0]]
     strategies = {"data": ("data", 1), "tensor": ("tensor", 1), "four": ("pipeline", 4), "eight": ("pipeline", 8)}
     runs = pd.concat(
@@ -194,7 +197,7 @@ def test_a_pipeline_is_compared_with_strategies_that_have_no_microbatches(measur
         ["parallelism", "data", "tensor", 1],
     ]
     assert rows[3][0] == "microbatches" and {*rows[3][1:3]} == {"four", "eight"} and len(rows) == 4
-    assert any(effects.STRATEGIES.strip() in note for note in effects.table(runs).notes)
+    assert find_note(effects.table(runs).notes, "one-factor-differs").facts["strategies"]
 
 
 def test_cells_that_share_no_session_are_flagged(measured):
@@ -205,7 +208,7 @@ def test_cells_that_share_no_session_are_flagged(measured):
     flagged = (data["factor"] == "nodes") & (data["to"] == 3)
     assert ((data["shared_sessions"] == 0) == flagged).all()
     assert table.shown["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
-    assert f"{flagged.sum()} of {len(data)} rows compare cells that share no session" in " ".join(table.notes)
+    assert find_note(table.notes, "no-shared-session").facts == {"rows": flagged.sum(), "of": len(data)}
     assert "same session" not in effects.table(measured.assign(session=sessions[0])).shown
     assert "same session" not in effects.table(measured.assign(session=None)).shown
 
@@ -216,18 +219,17 @@ def test_a_missing_cell_is_named_and_does_not_count(read):
     row = one(table.data, factor="sync_every", **AT)
     assert row[["ratio", "difference_s", "p", "p_holm"]].isna().all()
     assert (row["from_n"], row["to_n"]) == (5, 0)
-    notes = " ".join(table.notes)
-    assert f"Not compared, because a cell has no successful run: {CELL}." in notes
-    assert "batches per exchange 17" in notes
+    assert find_note(table.notes, "cells-without-runs").facts["cells"] == [CELL]
+    assert find_note(table.notes, "p-of-ratios").facts["comparisons"]["sync_every"] == 17
 
 
 def test_what_was_not_recorded_is_not_said(measured):
     table = effects.table(measured.assign(throttled_s=math.nan, sent_bytes=math.nan))
     assert not {"throttled: difference (s)", "sent (MB)"} & set(table.shown)
-    assert "Throttled" not in " ".join(table.notes)
+    assert effects.THROTTLED not in table.notes
     recorded = effects.table(measured)
     assert {"throttled: difference (s)", "sent (MB)"} <= set(recorded.shown)
-    assert "not wall time" in " ".join(recorded.notes)
+    assert effects.THROTTLED in recorded.notes
 
 
 def test_the_factor_that_differs_has_an_arrow_and_whole_numbers_stay_whole(measured):
@@ -249,12 +251,11 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
     assert (total["difference_s_low"] < total["difference_s"]).all()
 
 
-def test_parts_that_lack_runs_of_a_block_add_up_nearly_and_it_is_said(measured):
-    said = "their product as ratios, approximately if"
+def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
     few = at(measured, **AT)
-    assert said not in " ".join(decomposition.table(few).notes)
+    assert sentence(decomposition.table(few).notes, "total-of-parts").facts["exact"]
     lost = (few["cell"] == CELL) & (few["block"] == 2)
-    assert said in " ".join(decomposition.table(few[~lost]).notes)
+    assert not sentence(decomposition.table(few[~lost]).notes, "total-of-parts").facts["exact"]
 
 
 def test_known_parts_are_recovered(exact):
@@ -357,19 +358,17 @@ def test_a_difference_of_estimates_of_a_worked_example():
 
 def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
     def notes(runs, network):
-        return " ".join(decomposition.table(runs, network).notes)
+        return decomposition.table(runs, network).notes
 
     whole = notes(measured, sweeps(FRAMEWORK))
-    for said in ("a prediction, not measured in training", "On one node nothing crosses", "not wall time"):
-        assert said in whole
-    assert "No prediction" not in whole
-    assert "There is no sweep of the network" in notes(measured, None)
+    assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(whole)
+    assert sentence(whole, "throttled-is-processor-time") == effects.THROTTLED
+    assert "network-not-predicted" not in codes(whole)
+    assert decomposition.NO_SWEEP in notes(measured, None) and decomposition.NO_SWEEP not in whole
     assert "network alone (s)" not in decomposition.table(measured).shown
-    partly = notes(measured, sweeps(FRAMEWORK, nodes=[2]))
-    assert "No prediction, because the sweep, the gradients' size or the cell is missing: " in partly
-    assert ".n3.s4." in partly
-    assert ".n2.s4." not in partly
-    assert f"no successful run: {CELL}." in notes(read(missing=[CELL]), None)
+    partly = find_note(notes(measured, sweeps(FRAMEWORK, nodes=[2])), "network-not-predicted").facts["cells"]
+    assert {name.split(".")[4] for name in partly} == {"n3"} and all(".s4." in name for name in partly)
+    assert find_note(notes(read(missing=[CELL]), None), "cells-without-runs").facts["cells"] == [CELL]
 
 
 def test_the_parts_follow_the_factors_whichever_they_are(exact):
@@ -383,23 +382,23 @@ def test_a_model_without_a_description_has_no_prediction(exact):
     unknown = exact[exact["model"] == "small-cnn"].assign(model="unknown")
     table = decomposition.table(unknown, sweeps(FRAMEWORK))
     assert table.data.get("network_s") is None
-    assert "No prediction" in " ".join(table.notes)
+    assert "network-not-predicted" in codes(table.notes)
 
 
-def test_where_accumulation_is_the_only_treatment_it_is_the_whole_contrast(exact):
+def test_accumulation_alone_is_the_whole_contrast(exact):
     alone = exact[exact["training_loop"] == "custom"]
     data = decomposition.decompose(alone, sweeps(FRAMEWORK))
     whole = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)
     pd.testing.assert_frame_equal(data, whole.assign(**{"from": "every batch", "to": "every 4 batches"}))
     table = decomposition.table(alone, sweeps(FRAMEWORK))
     assert len(table.shown) == 18 and (table.shown["network alone (s)"] != "").all()
-    assert not any(note.startswith("Total") for note in table.notes)
+    assert "total-of-parts" not in codes(sentences(table.notes))
 
 
 def test_a_study_without_accumulation_says_so(runs):
     table = decomposition.table(runs[runs["sync_every"] == 1])
     assert table.data.empty
-    assert table.notes[0].startswith("There is no contrast to decompose")
+    assert table.notes == [decomposition.NO_CONTRAST]
 
 
 @pytest.mark.parametrize("flags", [[], ["--network"], ["--network", "network.csv"]])

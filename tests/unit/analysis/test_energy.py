@@ -7,7 +7,9 @@ import pytest
 from analysis import energy, speedup
 from analysis.measured import successful
 from common.files import CHECKOUT
+from common.notes import codes, find_note
 from common.tables import read_table
+from support.sentences import sentence
 from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 
 TARGET = 0.8
@@ -114,16 +116,18 @@ def test_one_scope_for_all_cells(one, other, scope, others, tmp_path):
     assert set(data["energy_j"]) <= {one.get(scope), other.get(scope)} - {None} or data["energy_j"].notna().all()
     assert len(data) == 8 - others and set(data["scope"]) == {scope}
     made = energy.table(runs, epochs)
-    assert any(note.startswith(f"Energy: {energy.WHOSE[scope]}.") for note in made.notes)
-    assert any("Of another scope, and so left out" in note for note in made.notes) == bool(others)
+    said = sentence(made.notes, "whose-energy")
+    assert said.facts["scope"] == scope and energy.WHOSE[scope] in said
+    assert ("cells-of-another-scope" in codes(made.notes)) == bool(others)
+    assert not others or find_note(made.notes, "cells-of-another-scope").facts["cells"] == told.others
 
 
-def test_older_campaigns_are_of_no_scope_and_are_not_mixed_with_newer_runs(tmp_path):
+def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
     runs, epochs = campaign(failures={})
     older = runs.assign(energy_j=40.0)
     told = energy.chosen(read(tmp_path, older, epochs)[0])
     assert told is not None and told.scope is None and told.joules.eq(40.0).all()
-    assert "before these were kept apart" in told.whose
+    assert told.whose == energy.WHOSE[None]
     newer, _ = metered(older, epochs)
     mixed = pd.concat([older[older["framework"] == "pytorch-ddp"], newer[newer["framework"] != "pytorch-ddp"]])
     told = energy.chosen(read(tmp_path, mixed, epochs)[0])
@@ -143,7 +147,7 @@ def test_the_table_says_what_it_has_in_units_that_fit(frames):
 def test_without_energy_there_are_no_rows_and_the_reason(tmp_path):
     runs, epochs = read(tmp_path, *campaign())
     made = energy.table(runs, epochs, TARGET)
-    assert made.shown.empty and made.notes[0].startswith("No record has energy")
+    assert made.shown.empty and made.notes[0] == energy.NOTHING
     for folder in (path for path in (CHECKOUT / "docs" / "campaigns").iterdir() if path.is_dir()):
         kept = read_table(folder / "runs.csv", "runs")
         assert len(successful(kept)) and energy.chosen(kept) is None

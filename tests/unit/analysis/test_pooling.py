@@ -77,7 +77,7 @@ def test_intervals_of_means_and_ratios_rest_on_moderated_variances(growth):
     assert found["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
 
 
-def test_a_noisy_cell_keeps_most_of_its_spread_and_a_single_run_has_that_of_the_others():
+def test_a_noisy_cell_keeps_most_of_its_spread():
     rng = np.random.default_rng(2)
     times = {"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}
     pooling = pooled(runs_of(times))
@@ -93,7 +93,8 @@ def test_a_noisy_cell_keeps_most_of_its_spread_and_a_single_run_has_that_of_the_
     assert math.log(alone.high) == pytest.approx(
         stats.t.ppf(0.975, pooling.prior.df) * math.sqrt(pooling.prior.variance)
     )
-    assert "a cell with one run takes its s from them alone" in conditions.replicates(runs_of(times))
+    said = conditions.replicates(runs_of(times)).facts
+    assert said["single_runs"] and said["moderated"]
 
 
 V = [0.0021, 0.0103, 0.0007, 0.0340, 0.0052, 0.0018, 0.0111, 0.0009]
@@ -133,23 +134,37 @@ def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "facts", "ending"),
     [
-        ({}, "No run of the study succeeded."),
-        ({"a": [1.0], "b": [2.0]}, "n = 1 per cell, too few for an interval."),
-        ({"a": [1.0, 1.1, 1.2]}, "√n), with each cell's own s."),
-        ({"a": [1.0, 1.1], "b": [2.0]}, "with each cell's own s; a cell with one run has none."),
-        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, "with each cell's own s."),
-        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, "moderated by what is typical of all cells"),
-        ({"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]}, "weighing 2 degrees of freedom; empirical Bayes, Smyth 2004"),
+        ({"a": [1.0], "b": [2.0]}, {"most": 1, "too_few": True}, "n = 1 per cell, too few for an interval."),
+        ({"a": [1.0, 1.1, 1.2]}, {"moderated": False, "single_runs": False}, "√n), with each cell's own s."),
+        (
+            {"a": [1.0, 1.1], "b": [2.0]},
+            {"moderated": False, "single_runs": True, "two_runs_warned": True},
+            f"with each cell's own s; a cell with one run has none.{conditions.TWO_RUNS}",
+        ),
+        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, {"moderated": False, "two_runs_warned": True}, conditions.TWO_RUNS),
+        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, {"moderated": True, "single_runs": False}, "Smyth 2004)."),
+        (
+            {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]},
+            {"moderated": True, "prior_df": 2},
+            "weighing 2 degrees of freedom; empirical Bayes, Smyth 2004).",
+        ),
     ],
 )
-def test_what_an_interval_rests_on_is_said(groups, said):
-    runs = runs_of(groups) if groups else runs_of({"a": [1.0]}).assign(status="failed")
-    assert said in conditions.replicates(runs)
-    assert conditions.counts(runs.assign(status="missing")) == "No run of these cells was made yet."
+def test_what_an_interval_rests_on_is_said(groups, facts, ending):
+    runs = runs_of(groups)
+    said = conditions.replicates(runs)
+    assert {name: said.facts[name] for name in facts} == facts and said.endswith(ending)
     rows = pooled(runs).cells
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
+
+
+def test_no_run_is_said_apart_from_no_run_yet():
+    runs = runs_of({"a": [1.0]})
+    assert conditions.replicates(runs.assign(status="failed")) == conditions.NO_SUCCESS
+    assert conditions.counts(runs.assign(status="missing")) == conditions.NO_RUN_YET
+    assert pooled(runs.assign(status="failed")).cells.empty
 
 
 def test_times_that_are_all_equal_have_intervals_without_width():
@@ -158,11 +173,11 @@ def test_times_that_are_all_equal_have_intervals_without_width():
     assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
 
 
-def test_two_runs_are_warned_of_only_where_no_other_cell_tells_of_their_spread():
-    assert "Two runs give very wide intervals" in conditions.replicates(runs_of({"a": [1.0, 1.1]}))
+def test_two_runs_are_warned_of_where_no_other_cell_helps():
+    assert conditions.replicates(runs_of({"a": [1.0, 1.1]})).facts["two_runs_warned"]
     rng = np.random.default_rng(4)
     several = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
-    assert "Two runs give very wide intervals" not in conditions.replicates(runs_of({**several, "e": [1.0, 1.05]}))
+    assert not conditions.replicates(runs_of({**several, "e": [1.0, 1.05]})).facts["two_runs_warned"]
 
 
 STUDIES = 250
@@ -201,7 +216,7 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
 
 def test_a_caption_says_what_was_done(csv):
     _, caption = overview.draw(Records(*csv), Declared("overview", "overview"))
-    assert "bars: 95 % intervals" in caption and "Runs: n = 2 to 3 per cell" in caption
+    assert conditions.counts(Records(*csv).runs) in caption and "95 %" in caption
 
 
 def test_a_difference_in_seconds_agrees_with_the_ratio():
@@ -375,18 +390,27 @@ def test_cells_with_several_runs_in_a_block_are_independent_groups():
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "facts"),
     [
-        (grafts(), "within the blocks in which both cells have a run, by the variance of their differences, moderated likewise"),
-        (unlike(np.random.default_rng(5), 2), "(Welch's t test), with the s of each cell's mean, because cells share fewer than 3 blocks."),
-        (grafts().assign(block=1), "for independent groups (Welch's t test), with the s of each cell's mean, because"),
+        (grafts(), {"blocks": True, "groups": False, "moderated": True}),
+        (unlike(np.random.default_rng(5), 2), {"blocks": False, "groups": True, "moderated": False}),
+        (grafts().assign(block=1), {"blocks": False, "groups": True, "moderated": False}),
     ],
-)  # fmt: skip
-def test_how_cells_are_compared_is_said(table, said):
+)
+def test_how_cells_are_compared_is_said(table, facts):
     cells_ = table["cell"].unique().tolist()
     rows = pooled(table).ratios(cells_[1:], cells_[:-1])
-    assert said in conditions.contrasts(table, rows["within_blocks"])
+    assert conditions.contrasts(table, rows["within_blocks"]).facts == facts
     assert conditions.contrasts(table, pd.Series([math.nan] * 3)) == ""
+
+
+def test_wording_of_how_cells_are_compared():
+    few = unlike(np.random.default_rng(5), 2)
+    said = conditions.ratios(few, pooled(few).ratios(["b"], ["a"])["within_blocks"])
+    assert said == (
+        "Intervals of ratios are 95 % intervals on the log scale: for independent groups (Welch's t test), with the s of each cell's mean, "
+        "because cells share fewer than 3 blocks."
+    )
 
 
 def blocked(rng, cells, blocks, block_sd, sd):

@@ -12,6 +12,7 @@ from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from analysis import leave_out, regression, regression_table, study, terms
 from analysis.measured import successful
+from common.notes import codes, find_note
 from support.synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
 
 TIME, RATE = regression.RESPONSES
@@ -34,6 +35,10 @@ def fit(y, cell=None, **columns):
     named = {"intercept": np.ones(len(y))} | {name: np.asarray(x, dtype=float) for name, x in columns.items()}
     cell = np.arange(len(y)) if cell is None else cell
     return regression.fit(y, named, np.asarray(cell).astype(str), np.zeros(len(y)))
+
+
+def notes_of(runs, fits=None):
+    return regression_table.table(runs, regression.fit_all(runs) if fits is None else fits).notes
 
 
 def estimates(fit, column="estimate"):
@@ -203,18 +208,20 @@ def test_errors_of_what_was_left_out_have_their_definitions(what):
         "MAPE (%)": pytest.approx(100 * relative.abs().mean()),
         "worst (%)": pytest.approx(100 * relative[worst]),
     }
-    notes = " ".join(regression_table.table(designed_campaign()[0], {(TIME, "linear"): made}).notes)
-    assert f"{made.cells['cell'][worst]} (epoch time, linear)" in notes
+    notes = notes_of(designed_campaign()[0], {(TIME, "linear"): made})
+    assert find_note(notes, f"worst-{what}-left-out").facts["cells"] == {
+        "epoch time, linear": made.cells["cell"][worst]
+    }
 
 
-def test_three_node_counts_do_not_let_a_parabola_predict_the_third():
+def test_a_parabola_does_not_predict_the_third_of_three_counts():
     runs = designed_campaign()[0]
     made = fitted(runs, "quadratic")
     assert made.statistics["without level: cells predicted"] == 0
     assert made.statistics["without cell: cells predicted"] == 54
-    notes = " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
-    said = "Leaving one node count out, the quadratic model cannot predict 54 of 54 cells from the others"
-    assert f"{said}; these are not counted: all with node count 1, 2, 3." in notes
+    said = find_note(notes_of(runs), "level-not-predicted")
+    assert said.facts == {"model": "quadratic", "cells": made.cells["cell"].tolist(), "of": 54}
+    assert said.endswith(": all with node count 1, 2, 3."), "whole levels are named by their level"
 
 
 def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
@@ -237,7 +244,7 @@ def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
     assert quadratic[most["cell"]].isna().all(), "two node counts do not make a parabola"
 
 
-def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
+def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
     made = fitted(runs, "quadratic")
     assert made.refused == [
         "nodes²",
@@ -252,11 +259,11 @@ def test_terms_that_the_design_cannot_estimate_are_refused_by_name(runs):
     x, columns = matrix(ok, "quadratic"), terms.quadratic(ok)
     for name in made.refused:
         assert np.linalg.matrix_rank(np.column_stack([x, columns[name]])) == x.shape[1]
-    notes = " ".join(regression_table.table(runs, {(TIME, "quadratic"): made}).notes)
-    assert all(name in notes for name in made.refused)
+    notes = notes_of(runs, {(TIME, "quadratic"): made})
+    assert find_note(notes, "terms-left-out").facts == {"model": "quadratic", "terms": made.refused}
 
 
-def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
+def test_only_the_quadratic_model_finds_a_curve_in_batch_size(read):
     runs = read(noise=0.001, failures={})
     runs["epoch_time_s"] += 2e-4 * (runs["batch_size"].astype(float) - 36.5) ** 2
     linear, quadratic = (fitted(runs, model) for model in MODELS)
@@ -265,11 +272,8 @@ def test_a_curve_in_batch_size_is_found_by_the_quadratic_model_only(read):
     assert square["p"] < 0.001
     assert quadratic.statistics["AICc"] < linear.statistics["AICc"]
     assert linear.statistics["lack of fit: p"] < 0.001 < quadratic.statistics["lack of fit: p"]
-    notes = " ".join(regression_table.table(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic}).notes)
-    assert (
-        "Models that miss more than the spread of replicates explains (p < 0.05): epoch time, linear. Read their"
-        in notes
-    )
+    notes = notes_of(runs, {(TIME, "linear"): linear, (TIME, "quadratic"): quadratic})
+    assert find_note(notes, "models-misfit").facts["models"] == ["epoch time, linear"]
 
 
 def heteroscedastic(rng, n, spread, curve=0.0):
@@ -315,19 +319,19 @@ def test_lack_of_fit_is_claimed_as_seldom_as_it_says_where_spreads_differ(n, spr
 
 
 def test_it_is_said_which_responses_have_spreads_of_their_own(read):
-    def said(runs):
-        return " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
+    def own_spreads(runs):
+        return find_note(notes_of(runs), "lack-of-fit-test").facts["own_spreads"]
 
     runs = read(failures={})
     noisy = runs.assign(
         epoch_time_s=runs["epoch_time_s"] * np.exp((runs["nodes"] == 2) * 0.3 * (runs["replicate"] - 2))
     )
-    assert "This is the case here for epoch time" in said(noisy)
+    assert own_spreads(noisy) == ["epoch time", "throughput"]
     even = runs.assign(
         epoch_time_s=1 + runs["nodes"] + 0.1 * (runs["replicate"] - 2),
         throughput_samples_s=9 - runs["nodes"] + 0.1 * (runs["replicate"] - 2),
     )
-    assert "This is the case here for" not in said(even)
+    assert own_spreads(even) == []
 
 
 @pytest.mark.simulation
@@ -359,13 +363,13 @@ def test_terms_that_a_single_run_tells_apart_have_no_error():
     assert estimates(made, "standard_error")["intercept"] == pytest.approx(expected)
 
 
-def test_the_base_level_is_stated_and_is_that_of_the_other_tables(runs):
-    def notes(runs):
-        return " ".join(regression_table.table(runs, regression.fit_all(runs)).notes)
+def test_the_base_level_is_that_of_the_other_tables(runs):
+    def base_levels(runs):
+        return find_note(notes_of(runs), "base-levels").facts["levels"]
 
-    assert "base level: framework pytorch-single." in notes(runs)
-    assert "base level: framework tensorflow-single." in notes(runs[runs["framework"] != "pytorch-single"])
-    assert "base level: model small-cnn, training loop custom." in notes(designed_campaign()[0])
+    assert base_levels(runs) == {"framework": "pytorch-single"}
+    assert base_levels(runs[runs["framework"] != "pytorch-single"]) == {"framework": "tensorflow-single"}
+    assert base_levels(designed_campaign()[0]) == {"model": "small-cnn", "training_loop": "custom"}
 
 
 def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
@@ -414,28 +418,34 @@ def degenerate(case, read):
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "code", "facts"),
     [
-        ("one cell", "No factor varies."),
-        ("one cell", "Leaving one cell out, the linear model cannot predict 1 of 1 cell from the others"),
-        ("one run", "The linear model was not fitted: too few runs: 1 for 1 coefficient."),
-        ("no successful run", "The linear model was not fitted: no successful run."),
-        ("one framework", "Lack of fit: F test"),
-        ("all times equal", "The linear model was not fitted: all values are the same."),
-        ("one node count", "Only one node count was measured, so none can be left out."),
-        ("one replicate", "Lack of fit cannot be tested: it needs replicates"),
-        ("two replicates", "Leave one cell out"),
-        ("a cell with one run", "Leave one cell out"),
+        ("one cell", "factors", {"factors": []}),
+        ("one cell", "cell-not-predicted", {"model": "linear", "of": 1}),
+        ("one run", "model-not-fitted", {"model": "linear", "problem": "too-few-runs"}),
+        ("no successful run", "model-not-fitted", {"model": "linear", "problem": "no-successful-run"}),
+        ("one framework", "lack-of-fit-test", {}),
+        ("all times equal", "model-not-fitted", {"model": "linear", "problem": "all-values-the-same"}),
+        ("one node count", "leave-one-out", {"levels": ""}),
+        ("one replicate", "lack-of-fit-untested", {}),
+        ("two replicates", "leave-one-out", {"levels": "node count"}),
+        ("a cell with one run", "leave-one-out", {"levels": "node count"}),
     ],
 )
-def test_a_poor_study_gives_a_table_that_says_so(case, said, read):
+def test_a_poor_study_gives_a_table_that_says_so(case, code, facts, read):
     runs = degenerate(case, read)
     fits = regression.fit_all(runs)
     table = regression_table.table(runs, fits)
-    assert said in " ".join(table.notes)
+    said = next(note.facts for note in table.notes if code in codes([note]))
+    assert {name: getattr(said[name], "code", said[name]) for name in facts} == facts
     shown = table.shown.to_string()
     assert "nan" not in shown and "inf" not in shown
     assert len(regression_table.by_cell(fits)) == sum(len(each.cells) for each in fits.values())
+
+
+def test_wording_of_why_no_model_is_fitted(read):
+    notes = notes_of(degenerate("one run", read))
+    assert "The linear model was not fitted: too few runs: 1 for 1 coefficient." in notes
 
 
 def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):

@@ -11,6 +11,7 @@ from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, scaling, speedup
 from analysis.intervals import Estimate
+from common.notes import codes, find_note
 from support.synthetic import designed_campaign
 
 # Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and e.
@@ -150,7 +151,7 @@ def test_a_row_has_the_largest_speedup_where_it_was_and_its_base_in_seconds(quic
     assert row.karp_flatt_last > row.karp_flatt_first
 
 
-def test_without_one_replica_the_base_is_the_fewest_and_the_fraction_is_still_that_of_one(quickstart_like):
+def test_without_one_replica_the_base_is_the_fewest(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1), nodes=(2, 4, 8), noise=0.0)
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
@@ -159,10 +160,10 @@ def test_without_one_replica_the_base_is_the_fewest_and_the_fraction_is_still_th
     assert row.speedup == pytest.approx(seconds(2, 0.1) / seconds(8, 0.1))
     assert row.efficiency == pytest.approx(row.speedup / 4)
     assert row.karp_flatt_first == pytest.approx(0.1)
-    assert "relative to the fitted T(1)" in " ".join(table.notes)
+    assert find_note(table.notes, "karp-flatt").facts["of_fitted_time"]
 
 
-def test_two_replica_counts_fit_exactly_and_the_table_says_that_nothing_is_tested(quickstart_like):
+def test_two_replica_counts_fit_exactly_and_are_not_tested(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.3), nodes=(1, 2))
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
@@ -170,30 +171,29 @@ def test_two_replica_counts_fit_exactly_and_the_table_says_that_nothing_is_teste
     assert row.serial_fraction == pytest.approx(2 * math.exp(logs[1] - logs[0]) - 1), "it goes through both means"
     assert math.isnan(row.lack_of_fit_p)
     assert row.reads_as == "two counts"
-    assert "two replica counts fit any such law" in " ".join(table.notes)
+    assert find_note(table.notes, "reads-as").facts["readings"] == ["two counts"]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "facts"),
     [
-        ({"nodes": (1,)}, "Measured at one replica count only, so no law is fitted: the study."),
-        ({"replicates": 1}, "without replicates"),
-        ({"noise": 0.0}, "law is not tested"),
-        ({"replicates": 2}, "the test does not reject the law"),
-        ({"nodes": (1, 2), "replicates": 1}, "two replica counts fit any such law"),
+        ({"nodes": (1,)}, "one-replica-count", {"series": ["the study"]}),
+        ({"replicates": 1}, "reads-as", {"readings": ["untested"]}),
+        ({"noise": 0.0}, "reads-as", {"readings": ["untested"]}),
+        ({"replicates": 2}, "reads-as", {"readings": ["law fits"]}),
+        ({"nodes": (1, 2), "replicates": 1}, "reads-as", {"readings": ["two counts"]}),
     ],
 )
-def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, said):
+def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code, facts):
     table = scaling.table(quickstart_like(lambda p: seconds(p, 0.3), **options))
-    assert said in " ".join(table.notes)
+    assert find_note(table.notes, code).facts == facts
     assert "nan" not in table.shown.to_string()
 
 
-def test_every_series_stands_once_in_the_order_of_the_other_tables_and_bases_are_named(runs):
+def test_every_series_stands_once_and_bases_are_named(runs):
     table = scaling.table(runs)
-    assert "so no law is fitted: pytorch-single, batch size 16, batches per exchange 1; pytorch-single" in " ".join(
-        table.notes
-    )
+    alone = find_note(table.notes, "one-replica-count").facts["series"]
+    assert alone[0] == "pytorch-single, batch size 16, batches per exchange 1" and alone[1].startswith("pytorch-single")
     assert len(table.data) == 4 * 4 - 1, "four batches of four frameworks, one of which has a missing cell"
     assert table.data["reads_as"].str.contains("two counts").all()
     treated = scaling.table(designed_campaign()[0])
@@ -208,16 +208,16 @@ def test_missing_runs_leave_the_others(quickstart_like):
     assert row.replicas == "1, 4"
     table = scaling.table(runs.assign(status="failed"))
     assert table.data.empty
-    assert table.notes[0] == "No run of the study succeeded."
+    assert table.notes[0] == conditions.NO_SUCCESS
 
 
 @pytest.mark.parametrize(
-    ("scope", "said"),
+    ("scope", "text"),
     [("local", "the effective batch grows"), ("global", "the number of optimizer steps stay the same")],
 )
-def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, said):
-    runs = quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope)
-    assert said in conditions.work(runs)
+def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, text):
+    said = conditions.work(quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope))
+    assert said.facts["scopes"] == [scope] and text in said
 
 
 def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_replica(runs):
@@ -251,7 +251,7 @@ def two_ways():
     return of
 
 
-def test_where_nodes_and_devices_vary_a_series_varies_one_of_them_over_replicas(two_ways):
+def test_a_series_varies_either_nodes_or_devices(two_ways):
     table = scaling.table(two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1)))
     data = table.data
     assert data[["nodes", "devices_per_node", "replicas"]].astype(str).to_numpy().tolist() == [
@@ -264,7 +264,7 @@ def test_where_nodes_and_devices_vary_a_series_varies_one_of_them_over_replicas(
     assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
     assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), "p is the replicas"
     assert scaling.TWO_WAYS in table.notes
-    assert "no law is fitted" not in " ".join(table.notes)
+    assert "one-replica-count" not in codes(table.notes)
     assert table.parts == [2]
 
 
@@ -282,4 +282,6 @@ def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     data, said = scaling.compare(corner)
     assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not said
     apart = runs[runs["nodes"] == runs["devices_per_node"]]
-    assert "no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes." in scaling.compare(apart)[1][0]
+    (said,) = scaling.compare(apart)[1]
+    assert said.facts["series"] == ["devices per node 1", "devices per node 2", "1 node", "2 nodes"]
+    assert said.endswith("no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes.")

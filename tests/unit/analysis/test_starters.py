@@ -21,7 +21,6 @@ EXECUTE = (
     "import sys, nbclient, nbformat; notebook = nbformat.read(sys.argv[1], 4); "
     "nbclient.NotebookClient(notebook).execute(); nbformat.write(notebook, sys.argv[1])"
 )
-AGREES = "as in the table of effects"
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_the_notebook_runs_and_agrees_with_the_table_of_effects(left: Callable[.
     folder = left(*campaign(), records="records")
     said = cells_run(folder)
     first = pd.read_csv(folder / "tables" / "effects.csv").query("within_blocks > 0").iloc[0]
-    assert said.startswith("110 of 114 runs succeeded; ") and f"ratio {first['ratio']:.3f} [" in said and AGREES in said
+    assert said.startswith("110 of 114 ") and f"{first['ratio']:.3f} [" in said and write.AGREES in said
 
 
 def test_a_changed_run_is_seen_by_the_notebook(left: Callable[..., Path]) -> None:
@@ -66,13 +65,13 @@ def test_a_changed_run_is_seen_by_the_notebook(left: Callable[..., Path]) -> Non
     changed = pd.read_csv(folder / "runs.csv")
     changed.loc[changed["cell"] == first["to_cell"], "epoch_time_s"] *= 1.001
     changed.to_csv(folder / "runs.csv", index=False)
-    with pytest.raises(AssertionError, match="the table of effects says otherwise"):
+    with pytest.raises(AssertionError, match=write.DISAGREES):
         cells_run(folder)
 
 
 def test_without_any_result_the_notebook_says_so(left: Callable[..., Path]) -> None:
     runs, epochs = campaign(replicates=1)
-    assert "nothing to test" in cells_run(left(runs.assign(status="failed", epoch_time_s=None), epochs[:0]))
+    assert write.NO_TEST in cells_run(left(runs.assign(status="failed", epoch_time_s=None), epochs[:0]))
 
 
 @pytest.mark.starters
@@ -85,10 +84,10 @@ def test_r_and_jupyter_run_the_starters(left: Callable[..., Path]) -> None:
     ):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert not drawn or (AGREES in done.stdout and (folder / drawn).stat().st_size > 5000), done.stdout
+        assert not drawn or (write.AGREES in done.stdout and (folder / drawn).stat().st_size > 5000), done.stdout
     cells = json.loads((folder / write.NOTEBOOK).read_text())["cells"]
     outputs = json.dumps([cell.get("outputs") for cell in cells])
-    assert AGREES in outputs and "image/png" in outputs
+    assert write.AGREES in outputs and "image/png" in outputs
 
 
 @pytest.mark.starters
@@ -96,4 +95,4 @@ def test_r_says_that_there_is_nothing_to_test(left: Callable[..., Path]) -> None
     runs, epochs = campaign(replicates=1)
     folder = left(runs.assign(status="failed", epoch_time_s=None), epochs[:0])
     done = subprocess.run(["Rscript", write.SCRIPT], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "nothing to test" in done.stdout, done.stderr
+    assert done.returncode == 0 and write.NO_TEST in done.stdout, done.stderr

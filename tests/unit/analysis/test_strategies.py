@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from analysis import scaling, speedup
-from analysis.strategies import summarize, table
+from analysis.strategies import BY_LAYER, UNVARIED, summarize, table
+from common.notes import codes
 from models.graph import BYTES
 from support.synthetic import designed_campaign
 
@@ -33,20 +34,20 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
     assert several["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
 
 
-def test_cells_whose_layers_are_divided_each_by_itself_are_elsewhere(runs: pd.DataFrame) -> None:
+def test_cells_divided_by_layer_are_in_another_table(runs: pd.DataFrame) -> None:
     by_layer = runs[runs["parallelism"] == "data"].assign(cell="by layer", framework="pytorch-strategy")
     made = table(pd.concat([runs, by_layer], ignore_index=True))
     assert "by layer" not in set(made.data["cell"]) and len(made.data) == 2
-    assert any("table simulated" in note for note in made.notes)
+    assert BY_LAYER in made.notes
 
 
 def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> None:
     made = table(runs[runs["parallelism"] == "data"])
-    assert made.data.empty and "one level of parallelism" in made.notes[0]
+    assert made.data.empty and made.notes == [UNVARIED]
 
 
-def test_where_ranks_divide_a_replica_replicas_are_said_to_be_devices(runs: pd.DataFrame) -> None:
+def test_replicas_are_devices_where_ranks_divide_a_replica(runs: pd.DataFrame) -> None:
     plain = runs[runs["parallelism"] == "data"]
     for of in (speedup, scaling):
-        assert any(note.startswith("Replicas are counted in devices") for note in of.table(runs).notes)
-        assert not any("counted in devices" in note for note in of.table(plain).notes)
+        assert "replicas-are-devices" in codes(of.table(runs).notes)
+        assert "replicas-are-devices" not in codes(of.table(plain).notes)

@@ -1,7 +1,6 @@
 """Given a campaign with known effects, the tables of cells, speed-up and missing runs say them."""
 
 import math
-import re
 
 import numpy as np
 import pandas as pd
@@ -10,6 +9,8 @@ from scipy import stats
 
 from analysis import cells, conditions, effects, missing, speedup, tables
 from analysis.pooling import pooled
+from common.notes import codes, find_note
+from support.sentences import sentence, sentences
 from support.synthetic import FAILURES, SECONDS, epoch_time
 
 DDP_64_2 = "pytorch-ddp.small-cnn.digits.b64.n2.s1"
@@ -37,13 +38,14 @@ def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
 def test_medians_are_resampled_from_ten_runs_on(read):
     nine, ten = (read(replicates=n, failures={}) for n in (9, 10))
     assert "epoch_time_s_median_low" not in cells.table(nine).data
-    assert "Medians have no interval" in " ".join(cells.table(nine).notes)
+    assert find_note(cells.table(nine).notes, "intervals-of-medians").facts["cells"] == 0
     row = cells.summarize(ten).set_index("cell").loc[DDP_64_2]
     x = ten.loc[ten["cell"] == DDP_64_2, "epoch_time_s"].to_numpy()
     drawn = stats.bootstrap((x,), np.median, n_resamples=9999, rng=1).confidence_interval
     assert row["epoch_time_s_median_low"] == pytest.approx(drawn.low, rel=0.005)
     assert row["epoch_time_s_median_high"] == pytest.approx(drawn.high, rel=0.005)
-    assert "bootstrap intervals (BCa, 1999 resamples, seeded)" in " ".join(cells.table(ten).notes)
+    said = find_note(cells.table(ten).notes, "intervals-of-medians")
+    assert said.facts["cells"] == ten["cell"].nunique() and f"BCa, {cells.RESAMPLES}" in said
 
 
 def test_without_noise_the_means_are_the_true_times(read):
@@ -61,7 +63,7 @@ def test_failed_runs_are_counted_not_averaged(runs):
     assert row["epoch_time_s_mean"] < 1
     assert data.loc["pytorch-ddp.small-cnn.digits.b32.n2.s4", "n"] == 0
     assert "2 of 3" in set(cells.table(runs).shown["n"])
-    assert "Missing: 1 of 38 cells." in " ".join(cells.table(runs).notes)
+    assert sentence(cells.table(runs).notes, "cells-missing").facts == {"cells": 1, "of": 38}
 
 
 def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
@@ -103,40 +105,54 @@ def test_without_the_undistributed_base_a_framework_is_its_own(runs):
     assert data.loc[DDP_64_2, "base_cell"] == "pytorch-ddp.small-cnn.digits.b64.n1.s1"
 
 
-def test_a_cell_without_any_successful_base_is_named_not_compared(runs):
+def test_a_cell_without_a_successful_base_is_named(runs):
     at_one = (runs["batch_size"] == 64) & (runs["nodes"] == 1)
     runs.loc[at_one, ["status", "epoch_time_s"]] = ["failed", None]
     table = speedup.table(runs)
     assert table.data.set_index("cell").loc[DDP_64_2, ["base_cell", "speedup"]].isna().all()
-    assert f"{DDP_64_2}" in next(note for note in table.notes if note.startswith("Without a successful base"))
+    assert DDP_64_2 in find_note(table.notes, "cells-without-base").facts["cells"]
 
 
-def test_the_methods_note_says_whole_what_captions_and_notes_say_in_few_words(runs):
+def test_the_methods_note_says_all_that_captions_shorten(runs):
     within_blocks = effects.compare(runs)["within_blocks"]
-    said = " ".join(conditions.methods(runs, within_blocks))
-    for sentence in (
-        "n = 2 to 3 per cell",
-        "s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells",
-        "Intervals of ratios are 95 % intervals on the log scale",
-        "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a real network)",
-        "Batch scope: local",
-        "Timing scope: the slowest rank",
-        "An epoch has the same number of samples",
-        "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4.",
-        "1 run did not succeed in horovod-tensorflow.small-cnn.digits.b16.n2.s1",
-        "model small-cnn, data set digits",
-    ):
-        assert sentence in said
+    said = list(sentences(conditions.methods(runs, within_blocks)))
+    replicates = find_note(said, "replicates").facts
+    assert (replicates["fewest"], replicates["most"], replicates["moderated"]) == (2, 3, True)
+    assert find_note(said, "intervals-of-contrasts").facts["blocks"]
+    assert find_note(said, "placement").facts["placements"] == ["emulated"]
+    assert find_note(said, "batch-scope").facts["scopes"] == ["local"]
+    assert find_note(said, "timing-scope").facts == {"slowest_rank": True, "masters": []}
+    assert "work-of-an-epoch" in codes(said)
+    assert find_note(said, "shortfall").facts == {
+        "missing_cells": ["pytorch-ddp.small-cnn.digits.b32.n2.s4"],
+        "runs": 1,
+        "cells": ["horovod-tensorflow.small-cnn.digits.b16.n2.s1"],
+    }
+    levels = find_note(said, "constants").facts["levels"]
+    assert (levels["model"], levels["dataset"]) == ("small-cnn", "digits")
 
 
-def test_the_methods_note_names_ten_missing_cells_and_says_whose_clock_was_read(runs):
+def test_wording_of_the_circumstances_of_runs(runs):
+    said = list(sentences([conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]))
+    assert {
+        "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a real network).",
+        "Timing scope: the slowest rank.",
+        "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4. "
+        "1 run did not succeed in horovod-tensorflow.small-cnn.digits.b16.n2.s1.",
+    } <= set(map(str, said))
+    assert "model small-cnn, data set digits" in said[-1]
+
+
+def test_ten_missing_cells_are_named_and_whose_clock_was_read(runs):
     bad = runs["batch_size"].isin([16, 64])
     runs.loc[bad, ["status", "epoch_time_s"]] = ["missing", None]
     runs.loc[runs["framework"] == "pytorch-ddp", "timing_scope"] = "master"
-    said = " ".join(conditions.methods(runs, pd.Series(dtype=float)))
-    names, more = re.search(r"Missing cells: (.*?) and (\d+) more\.", said).groups()
-    assert len(names.split(", ")) == 10 and 10 + int(more) == 21
-    assert "for pytorch-ddp, only the clock of the master" in said
+    said = list(sentences(conditions.methods(runs, pd.Series(dtype=float))))
+    shortfall = find_note(said, "shortfall")
+    missing = shortfall.facts["missing_cells"]
+    assert len(missing) == 21 and conditions.named(missing) in shortfall
+    assert conditions.named(missing) == ", ".join(missing[:10]) + " and 11 more"
+    assert find_note(said, "timing-scope").facts["masters"] == ["pytorch-ddp"]
 
 
 def test_below_a_table_stand_its_short_notes_and_the_others_are_kept_apart(tmp_path):
@@ -163,13 +179,15 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
     table = missing.table(runs)
     assert set(table.data["run_id"]) == set(FAILURES)
     assert "Traceback: line 2" in set(table.data["reason"])
-    assert table.notes == ["4 of 114 runs did not succeed: 1 failed, 1 invalid, 1 missing, 1 timeout."]
+    (said,) = table.notes
+    assert said.facts == {"of": 114, "by_status": {"failed": 1, "invalid": 1, "missing": 1, "timeout": 1}}
+    assert said == "4 of 114 runs did not succeed: 1 failed, 1 invalid, 1 missing, 1 timeout."
 
 
 def test_a_campaign_without_failures_says_so(read):
     runs = read(failures={})
-    assert missing.table(runs).notes == ["All 114 runs succeeded."]
-    assert missing.table(runs.head(1)).notes == ["The only run succeeded."]
+    for some, count in ((runs, 114), (runs.head(1), 1)):
+        assert find_note(missing.table(some).notes, "runs-without-success").facts == {"of": count, "by_status": {}}
 
 
 def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):

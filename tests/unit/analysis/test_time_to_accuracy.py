@@ -8,8 +8,10 @@ import pytest
 
 from analysis import conditions, time_to_accuracy
 from analysis.measured import successful
+from common.notes import codes, find_note
 from common.tables import read_table
 from declared import frameworks
+from support.sentences import sentence
 from support.synthetic import campaign, write_frames
 
 
@@ -52,12 +54,12 @@ def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
     assert (row["n"], row["reached"]) == (3, 2) and math.isnan(row["time_to_accuracy_s"])
     assert (others["reached"] == others["n"]).all() and set(others["time_to_accuracy_s"]) == {7.0}
     made = time_to_accuracy.table(runs, epochs, 0.6)
-    assert made.title == "Time to a validation accuracy of 60 %"
+    assert made.title == time_to_accuracy.TITLE.format(60)
     assert made.shown["time (s)"].str.fullmatch("not reached by 1 of 3").sum() == 1
-    assert f"1 cell of {len(data)} did not reach the target in all runs." in made.notes
+    assert find_note(made.notes, "target-not-reached").facts == {"cells": 1, "of": len(data)}
 
 
-def test_a_run_without_an_accuracy_is_in_no_n_and_is_counted_and_its_cell_has_a_row_all_the_same(frames):
+def test_a_run_without_an_accuracy_is_counted_apart(frames):
     runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
     first, second = runs["cell"].unique()[:2]
     untold = runs["cell"].eq(second) | runs["run_id"].eq(runs.loc[runs["cell"] == first, "run_id"].iloc[0])
@@ -71,11 +73,10 @@ def test_a_run_without_an_accuracy_is_in_no_n_and_is_counted_and_its_cell_has_a_
     )
     made = time_to_accuracy.table(runs, epochs, 0.6)
     assert made.shown["time (s)"].eq(time_to_accuracy.NOT_TOLD).sum() == 1
-    assert made.notes[:2] == [
-        "Runs: n = 0 to 3 per cell; intervals of two runs are very wide.",
-        "Without a validation accuracy: 4 of 114 successful runs.",
-    ]
-    assert not any("did not reach" in note for note in made.notes)
+    assert codes(made.notes)[:2] == ["runs-per-cell", "runs-without-accuracy"]
+    assert made.notes[0].facts == {"fewest": 0, "most": 3, "too_few": False, "wide": True}
+    assert made.notes[1].facts == {"runs": 4, "of": 114}
+    assert "target-not-reached" not in codes(made.notes)
 
 
 @pytest.mark.parametrize("case", ["not asked for", "no accuracy", "no run"])
@@ -87,10 +88,10 @@ def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
         runs = runs.assign(status="failed", epoch_time_s=None)
     made = time_to_accuracy.table(runs, epochs, None if case == "not asked for" else 0.5)
     assert made.shown.empty and made.notes and "nan" not in " ".join(made.notes)
-    assert ("target_accuracy" in made.notes[0]) == (case == "not asked for")
+    assert made.notes[0] == (time_to_accuracy.UNASKED if case == "not asked for" else time_to_accuracy.NO_ACCURACY)
 
 
-def test_an_algorithm_of_its_own_is_told_with_accuracies_wherever_it_stands_beside_others(frames, monkeypatch):
+def test_an_own_algorithm_is_told_with_accuracies_everywhere(frames, monkeypatch):
     runs, _ = frames
     assert conditions.algorithms(runs) == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm="own")
@@ -98,10 +99,13 @@ def test_an_algorithm_of_its_own_is_told_with_accuracies_wherever_it_stands_besi
     monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == "pytorch-ddp" else known(name))
     runs.loc[runs["framework"] == "pytorch-ddp", "validation_accuracy"] = 0.75
     runs.loc[runs["framework"] != "pytorch-ddp", "validation_accuracy"] = 0.5
-    said = "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
-    assert conditions.algorithms(runs) == said
-    assert said in conditions.setting(runs) and said in conditions.circumstances(runs)
-    alone = runs[runs["framework"] == "pytorch-ddp"]
-    assert conditions.algorithms(alone) == "Own algorithm: pytorch-ddp; validation accuracy 75 %."
+    said = conditions.algorithms(runs)
+    assert said == "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
+    assert said.facts["frameworks"] == ["pytorch-ddp"]
+    assert (said.facts["accuracy"], said.facts["accuracy_of_others"]) == ([0.75, 0.75], [0.5, 0.5])
+    for of in (conditions.setting, conditions.circumstances):
+        assert sentence([of(runs)], "own-algorithm") == said
+    alone = conditions.algorithms(runs[runs["framework"] == "pytorch-ddp"]).facts
+    assert (alone["accuracy"], alone["accuracy_of_others"]) == ([0.75, 0.75], [])
     gone = runs.assign(framework=pd.Series("gone-framework", index=runs.index))
     assert conditions.algorithms(gone) == ""

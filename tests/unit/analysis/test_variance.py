@@ -10,6 +10,7 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from analysis import variance
 from analysis.measured import successful
 from common.files import CHECKOUT
+from common.notes import codes
 from common.tables import read_table
 
 KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
@@ -67,14 +68,14 @@ def test_what_the_epochs_make_is_not_ascribed_to_runs():
     found = variance.components(variance.logarithms(runs, epochs))
     assert found.variance["run"] < 0.01**2
     said = variance.advice(found)
-    assert "(8 instead of 4) would make intervals about 2" in said  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
+    assert said.facts["epochs"] == 4 and "8 instead of 4" in said
+    assert 0.2 < said.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
 
 
 def test_where_runs_differ_longer_ones_do_not_help():
     runs, epochs = simulated(np.random.default_rng(3), blocks=50, sd={"epoch": 0.001})
-    assert "about 0 % narrower; twice as many runs, 29 % or more" in variance.advice(
-        variance.components(variance.logarithms(runs, epochs))
-    )
+    said = variance.advice(variance.components(variance.logarithms(runs, epochs)))
+    assert said.facts["narrower"] < 0.005
 
 
 def test_the_mixed_model_agrees_in_a_complete_design_and_is_that_of_statsmodels():
@@ -105,8 +106,8 @@ def test_a_study_that_is_too_small_has_a_table_in_words(case):
     said = " ".join([*made.notes, *made.shown.astype(str).to_numpy().ravel()])
     assert "nan" not in said
     if case in ("no run", "one run of each cell"):
-        assert made.shown.empty and made.notes[0].startswith("Nothing can be told")
+        assert made.shown.empty and made.notes[0] == variance.NOTHING
     if case == "one epoch":
-        assert "epoch" not in made.data["part"].tolist() and "More runs" not in said
+        assert "epoch" not in made.data["part"].tolist() and "longer-runs" not in codes(made.notes)
     if len(successful(runs)) and case in ("one cell", "one epoch"):
         assert "run" in made.data["part"].tolist()

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from common.errors import InputError
+from common.notes import find_note
 from common.tables import read_table
 from comparison import matched
-from comparison.changes import changes, table
+from comparison.changes import changes, summary, table
 from comparison.compare import main
 from comparison.draw import draw
 from comparison.matched import Compared
@@ -92,42 +93,47 @@ def test_errors_and_freedom_are_those_of_welch_as_r_prints_them(compare, base, o
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("data_digest", "f" * 64, "the training data differ"),
-        ("samples_per_epoch", 100, "the number of samples in an epoch differs"),
-        ("timing_scope", "master", "timed by different clocks"),
-        ("effective_batch", 7, "effective batch"),
-    ],
+    ("column", "value"),
+    [("data_digest", "f" * 64), ("samples_per_epoch", 100), ("timing_scope", "master"), ("effective_batch", 7)],
 )
-def test_what_trained_something_else_is_refused_by_cell(compare, base, other, column, value, said) -> None:
+def test_what_trained_something_else_is_refused_by_cell(compare, base, other, column, value) -> None:
     cell = other["cell"].iloc[0]
     other.loc[other["cell"] == cell, column] = value
     compared = compare(base, other)
     assert list(compared.refused) == [cell]
-    assert said in compared.refused[cell]
+    why = compared.refused[cell]
+    assert (why.code, why.facts["column"]) == ("measured-differently", column) and matched.SAME[column] in why
     assert cell not in set(changes(compared)["cell"])
-    assert any(said in note and cell in note for note in table(compared).notes)
+    said = find_note(table(compared).notes, "not-compared")
+    assert said.facts["cells"] == {why: [cell]} and cell in said
 
 
-def test_emulated_nodes_are_not_compared_with_real_ones_but_one_node_is(compare, base, other) -> None:
+def changed(compared: Compared, column: str) -> tuple[str, str]:
+    """What a column was and is, as the differences say it."""
+    (note,) = (note for note in compared.differences if note.facts.get("column") == column)
+    return note.facts["before"], note.facts["after"]
+
+
+def test_emulated_nodes_are_not_compared_with_real_ones(compare, base, other) -> None:
     compared = compare(base, other.assign(placement="distinct-nodes"))
     refused = compared.cells.set_index("cell").loc[list(compared.refused), "nodes"]
     assert set(refused) == {2}
     assert set(compared.cells.set_index("cell").loc[compared.common, "nodes"]) == {1}
-    assert "placement: emulated → distinct-nodes" in compared.differences
+    assert set(compared.refused.values()) == {matched.EMULATED_IN_ONE}
+    assert changed(compared, "placement") == ("emulated", "distinct-nodes")
 
 
 def test_what_is_known_of_one_only_is_no_difference_but_is_told(compare, base, other) -> None:
     compared = compare(base, other.assign(data_digest=None))
     assert not compared.refused
-    assert "recorded in only one of them: data_digest" in compared.differences
+    assert find_note(compared.differences, "recorded-in-one").facts["columns"] == ["data_digest"]
 
 
 def test_large_changes_are_told_in_plain_numbers(compare, base, other) -> None:
     other["epoch_time_s"] *= 3
-    said = table(compare(base, other)).notes[0]
-    assert "38 slower by 1" in said and " to 2" in said and "e+" not in said
+    said = find_note(table(compare(base, other)).notes, "changes")
+    assert said.facts["by_change"] == {"slower": 38} and said.facts["mean_ratio"] == pytest.approx(3, rel=0.05)
+    assert "e+" not in said
 
 
 def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
@@ -135,33 +141,38 @@ def test_cells_that_one_lacks_are_named(compare, base, other) -> None:
     other = other[other["cell"] != gone]
     other.loc[other["cell"] == failed, ["status", "reason", "epoch_time_s"]] = ["failed", "lost", None]
     compared = compare(base, other)
-    assert compared.refused == {gone: "after has no such cell", failed: "after has no successful run of it"}
+    assert {cell: (why.code, why.facts["campaign"]) for cell, why in compared.refused.items()} == {
+        gone: ("no-such-cell", "after"),
+        failed: ("no-successful-run", "after"),
+    }
 
 
 def test_what_differs_is_told_by_framework(compare, base, other) -> None:
-    assert compare(base, other).differences == ["dates: 2026-11-20 → 2026-12-01"]
+    assert compare(base, other).differences == ["dates: 2026-11-20 → 2026-12-01"], "the wording, once"
     other.loc[other["framework"].str.contains("tensorflow"), "library_version"] = "tensorflow 3.0"
-    loaded = compare(base, other.assign(foreign_cpu_share=0.8)).differences
-    assert loaded[1] == "other programs beside runs: up to 0.4 % → up to 80 %"
+    loaded = find_note(compare(base, other.assign(foreign_cpu_share=0.8)).differences, "foreign-cpu-time")
+    assert loaded.facts["shares"] == pytest.approx([0.004, 0.8], abs=5e-4)
     kernel = base["systems"].iloc[0].replace("6.1.0", "6.12.3")
-    said = compare(base, other.assign(site="elsewhere", systems=kernel)).differences
-    assert said[1:3] == ["site: local → elsewhere", f"operating system: {base['systems'].iloc[0]} → {kernel}"]
-    assert said[3].endswith("→ tensorflow 3.0")
-    assert "tensorflow-single" in said[3] and "pytorch-ddp" not in said[3]
+    compared = compare(base, other.assign(site="elsewhere", systems=kernel))
+    assert changed(compared, "dates") == ("2026-11-20", "2026-12-01")
+    assert changed(compared, "site") == ("local", "elsewhere")
+    assert changed(compared, "systems") == (base["systems"].iloc[0], kernel)
+    libraries = [note.facts for note in compared.differences if note.facts.get("column") == "library_version"]
+    assert {facts["after"] for facts in libraries} == {"tensorflow 3.0"}
+    hit = {name for facts in libraries for name in facts["frameworks"]}
+    assert hit == {name for name in base["framework"].unique() if "tensorflow" in name}
 
 
-def test_an_algorithm_of_its_own_is_told_with_the_accuracies_of_both(compare, base, other, monkeypatch) -> None:
+def test_an_own_algorithm_is_told_with_both_accuracies(compare, base, other, monkeypatch) -> None:
     base, other = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (other, 0.8)))
     assert compare(base, other).algorithms == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN)
     load = frameworks.load_framework
     monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == own.name else load(name))
     compared = compare(base, other)
-    said = [
-        f"In {name}: Own algorithm: pytorch-ddp; validation accuracy {share} %"
-        for name, share in zip(NAMES, (90, 80), strict=True)
-    ]
-    assert all(one in compared.algorithms for one in said)
+    said = compared.algorithms.facts["by_campaign"]
+    assert {name: one.facts["frameworks"] for name, one in said.items()} == {name: ["pytorch-ddp"] for name in NAMES}
+    assert [said[name].facts["accuracy"] for name in NAMES] == [pytest.approx([0.9] * 2), pytest.approx([0.8] * 2)]
     made = table(compared)
     assert compared.algorithms in made.notes and compared.algorithms in draw(compared, made.data)[1]
 
@@ -176,21 +187,32 @@ def folders(tmp_path, *frames: pd.DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "code", "facts"),
     [
-        (lambda runs: runs, "it was not measured again (38 of 38 cells)"),
-        (lambda runs: runs.assign(status="failed", reason="lost", epoch_time_s=None), "has no successful run"),
+        (lambda runs: runs, "all-cells-refused", {"reasons": {"same-runs": 38}, "of": 38}),
         (
             lambda runs: runs.assign(cell=runs["cell"] + ".x", model="lenet-5"),
-            "no cell in common (model: small-cnn and lenet-5)",
+            "no-common-cell",
+            {"levels": {"model": ("small-cnn", "lenet-5")}},
         ),
     ],
 )
-def test_campaigns_without_anything_to_compare_are_refused_in_one_line(tmp_path, base, change, said) -> None:
-    with pytest.raises(InputError) as error:
-        matched.read(*folders(tmp_path, base, change(base)))
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+def test_campaigns_with_nothing_to_compare_are_refused(tmp_path, base, change, code, facts) -> None:
+    one, two = folders(tmp_path, base, change(base))
+    with pytest.raises(InputError) as refused:
+        matched.read(one, two)
+    why = refused.value.got
+    assert (refused.value.code, why.code, why.facts) == ("nothing-to-compare", code, facts)
+    assert one in refused.value.file and two in refused.value.file and why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_campaign_without_a_successful_run_is_refused(tmp_path, base) -> None:
+    failed = base.assign(status="failed", reason="lost", epoch_time_s=None)
+    one, two = folders(tmp_path, base, failed)
+    with pytest.raises(InputError) as refused:
+        matched.read(one, two)
+    assert (refused.value.code, refused.value.file) == ("no-successful-run", f"{two}/runs.csv")
 
 
 def test_one_run_a_cell_has_ratios_without_intervals(compare, base, other) -> None:
@@ -200,16 +222,19 @@ def test_one_run_a_cell_has_ratios_without_intervals(compare, base, other) -> No
     assert data["ratio"].notna().all() and data[["ratio_low", "p", "p_holm"]].isna().all(axis=None)
 
 
-def test_the_program_writes_table_and_figure_and_says_what_changed(tmp_path, base, other, capsys) -> None:
+def test_the_program_writes_a_table_and_a_figure(tmp_path, base, other, capsys) -> None:
     other["epoch_time_s"] /= SLOWER
     one, two = folders(tmp_path, base, other)
     main(["--base", one, "--other", two, "--out", str(tmp_path / "made" / "comparison")])
     made = sorted(path.name for path in (tmp_path / "made").iterdir())
     assert made == [f"comparison.{end}" for end in ("caption.md", "csv", "md", "pdf", "png", "svg", "tex")]
     said = capsys.readouterr().out
-    assert said.startswith(f"From before to after, of {base['cell'].nunique()} compared cells:") and "faster by" in said
+    compared = matched.read(one, two)
+    said_of = summary(compared, changes(compared))
+    assert said.splitlines()[0] == said_of and said_of.facts["by_change"]["faster"] >= 1
+    assert (said_of.facts["cells"], said_of.facts["base"]) == (base["cell"].nunique(), "before")
     caption = (tmp_path / "made" / "comparison.caption.md").read_text()
-    assert "Holm" in caption and "dates: 2026-11-20 → 2026-12-01" in caption
+    assert all(line in caption for line in (said_of, *compared.differences))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 2.0, 4.5, 8.0, 40.0])

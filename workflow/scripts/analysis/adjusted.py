@@ -53,6 +53,7 @@ from analysis.covariance import FEWEST_DF, LEAST_GAIN, Slopes, fitted, selected
 from analysis.intervals import ROUNDING, Estimate
 from analysis.measured import block_of, cells, last_kept, level_text, successful, title, varying
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Values, after_blocks, pooled
+from common.notes import Note
 from common.text import number_of
 
 TITLE = "Epoch times adjusted by how quick the machine was at every run, with 95 % intervals, beside the plain means"
@@ -64,20 +65,24 @@ CHOICE = 1  # degrees of freedom that the choice takes, beside one for each slop
 SAME = 0.01  # the least p of the test that the cells of a setting have the same covariate
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
 ALIKE = "of one environment with as many nodes, ranks and cores"
-UNLIKE = f"cells {ALIKE} differ in {{}}, which may be their own doing"
-APART = f"no block has two runs {ALIKE}"
-SINGLE = "no cell has two successful runs"
-NO_SLOPE = "slopes cannot be told from so few runs"
-CONSTANT = "the reference was the same beside all runs of a block"
-METHOD = (
+APART = Note("no-two-runs-of-a-setting", f"no block has two runs {ALIKE}")
+SINGLE = Note("single-runs", "no cell has two successful runs")
+NO_SLOPE = Note("no-slope", "slopes cannot be told from so few runs")
+CONSTANT = Note("constant-reference", "the reference was the same beside all runs of a block")
+METHOD = Note(
+    "analysis-of-covariance",
     "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): what a run met "
     f"counts by its distance from the campaign's mean, among runs {ALIKE}. Slopes are told within blocks, and their error is in the "
-    "intervals."
+    "intervals.",
 )
-TOO_LITTLE = f"neither intervals of means nor of ratios get {100 * LEAST_GAIN:g} % narrower"
-NO_BETTER = f"errors of runs that are left out would not get {100 * LEAST_GAIN:g} % smaller"
-BACKWARDS = "epochs took less time where the machine seems slower"
-NOT_TOLD = f"not all runs tell {WORDS[WITHHELD]}"
+TOO_LITTLE = Note("too-little-gain", f"neither intervals of means nor of ratios get {100 * LEAST_GAIN:g} % narrower")
+NO_BETTER = Note("no-better", f"errors of runs that are left out would not get {100 * LEAST_GAIN:g} % smaller")
+BACKWARDS = Note("backwards", "epochs took less time where the machine seems slower")
+NOT_TOLD = Note("not-told", f"not all runs tell {WORDS[WITHHELD]}")
+NO_RUN = Note("no-successful-run", "no successful run")
+NO_VALID_REFERENCE = Note("no-valid-reference", "no successful run has a reference")
+NO_REFERENCE = Note("no-reference", "no run has a reference (key reference of the site)")
+PLAIN_FIRST = Note("plain-means-stay", "Plain means stay the result.")
 MARGIN = f"{100 * LEAST_GAIN:g} % at least"
 
 
@@ -191,15 +196,15 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     told = ok[ok["reference_s"].notna()]
     if told.empty:
         return Adjustment(plain, untold(runs))
-    lacking = f"{len(ok) - len(told)} of {len(ok)} runs have no reference" if len(told) < len(ok) else ""
+    lacking = _lacking(len(ok) - len(told), len(ok))
     every, y = covariates_of(told), np.log(told["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(told["cell"])[0], block_of(told), setting_of(told)
     place = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
     within = every.apply(_centred, group=place, raw=True)
-    unused = {name: NOT_TOLD for name in within if within[name].isna().any()}
+    unused: dict[str, str] = {name: NOT_TOLD for name in within if within[name].isna().any()}
     for name in within.columns.difference(list(unused)):
         if not _same(within[name].to_numpy(), cell, place):
-            unused[name] = UNLIKE.format(WORDS[name])
+            unused[name] = _unlike(name)
     within = within.drop(columns=list(unused))
     alone = {name: slopes for name in within if (slopes := fitted(y, within[[name]], cell, block))}
     if not alone:
@@ -221,6 +226,18 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
     return found if found.means or found.of_ratios else replace(found, why=TOO_LITTLE, adjusted=None, times=None)
 
 
+def _lacking(lacking: int, runs: int) -> str:
+    """Why nothing is adjusted where some runs have no reference."""
+    text = f"{lacking} of {runs} runs have no reference"
+    return Note("some-without-reference", text, lacking=lacking, runs=runs) if lacking else ""
+
+
+def _unlike(covariate: str) -> Note:
+    """Why a covariate is not used that cells of one setting differ in."""
+    text = f"cells {ALIKE} differ in {WORDS[covariate]}, which may be their own doing"
+    return Note("cells-differ", text, covariate=covariate)
+
+
 def _from_the_mean(every: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray) -> np.ndarray:
     """How far covariates lie from the campaign's mean, [runs, covariates]: `within` their block and setting, and what the block has. A run
     that is alone in its block tells nothing of it."""
@@ -239,13 +256,11 @@ def covariates_of(told: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, index=told.index)
 
 
-def untold(runs: pd.DataFrame) -> str:
+def untold(runs: pd.DataFrame) -> Note:
     """Why no run has a reference that counts."""
     if successful(runs).empty:
-        return "no successful run"
-    if runs["reference_s"].notna().any():
-        return "no successful run has a reference"
-    return "no run has a reference (key reference of the site)"
+        return NO_RUN
+    return NO_VALID_REFERENCE if runs["reference_s"].notna().any() else NO_REFERENCE
 
 
 def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
@@ -275,7 +290,8 @@ def _no_slope(covariates: pd.DataFrame, cell: np.ndarray, place: np.ndarray) -> 
 def _useless(alone: Mapping[str, Slopes]) -> str:
     """Why no covariate is taken."""
     if (df := max(slopes.df for slopes in alone.values())) < FEWEST_DF:
-        return f"with so few runs its slope has {number_of(df, 'degree')} of freedom, {FEWEST_DF} are needed"
+        text = f"with so few runs its slope has {number_of(df, 'degree')} of freedom, {FEWEST_DF} are needed"
+        return Note("too-few-degrees", text, df=df)
     return BACKWARDS if any(slopes.gain >= LEAST_GAIN for slopes in alone.values()) else NO_BETTER
 
 
@@ -323,7 +339,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     found = adjustment(runs)
     data = summarize(runs, found)
     if found.means is None:
-        why = said(found) if found.adjusted else f"Nothing is adjusted: {found.why}."
+        why = (
+            said(found) if found.adjusted else Note("not-adjusted", f"Nothing is adjusted: {found.why}.", why=found.why)
+        )
         notes = [why, told(found), METHOD if found.adjusted else "", conditions.setting(runs)]
         shown = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, shown, [note for note in notes if note])
@@ -335,11 +353,20 @@ def table(runs: pd.DataFrame) -> tables.Table:
     texts["change (%)"] = data["change"].map(tables.change)
     texts["width"] = data["width"].map(lambda share: tables.number(share, 2))
     notes = [
-        f"Plain means stay the result. {conditions.counts(runs)} Adjusted: at what its runs met on average. Width: of the adjusted interval, "
-        "as a share of the plain one.",
+        conditions.paragraph(
+            "adjusted-beside-plain",
+            [
+                PLAIN_FIRST,
+                conditions.counts(runs),
+                "Adjusted: at what its runs met on average. Width: of the adjusted interval, as a share of the plain one.",
+            ],
+        ),
         said(found),
         told(found),
-        f"{METHOD} Adjusted means and their intervals hold for what this campaign met, and for no other.",
+        conditions.paragraph(
+            "what-adjusted-means-hold-for",
+            [METHOD, "Adjusted means and their intervals hold for what this campaign met, and for no other."],
+        ),
         conditions.setting(runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
@@ -352,28 +379,45 @@ def said(found: Adjustment) -> str:
         return ""
     means, ratios = _narrower(found.narrower), _narrower(found.narrower_ratios)
     if found.means is None:
-        return (
+        text = (
             f"Means are not adjusted: their intervals would be {means} (median; {MARGIN} is asked). Ratios within blocks are (table effects): "
             f"their intervals are {ratios}."
         )
-    if not found.of_ratios:
-        return (
+    elif not found.of_ratios:
+        text = (
             f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their intervals would be {ratios} "
             f"({MARGIN} is asked)."
             if math.isfinite(found.narrower_ratios)
             else f"Intervals of adjusted means are {means} (median)."
         )
-    return f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks (table effects) {ratios}."
+    else:
+        text = f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks (table effects) {ratios}."
+    return Note(
+        "intervals-narrower",
+        text,
+        means=found.narrower,
+        ratios=found.narrower_ratios,
+        means_adjusted=found.means is not None,
+        ratios_adjusted=found.of_ratios,
+    )
 
 
-def holds(found: Adjustment) -> str:
+def holds(found: Adjustment) -> Note:
     """Which tables have adjusted numbers, and by what, or why none has, in a sentence."""
     if found.adjusted is None:
-        return f"Epoch times are not adjusted: {found.why}."
-    by = " and ".join(WORDS[name] for name in found.adjusted.slopes.covariates)
-    if found.means and found.of_ratios:
-        return f"The tables adjusted and effects have means and ratios adjusted by {by}."
-    return "The table " + ("adjusted has means" if found.means else "effects has ratios") + f" adjusted by {by}."
+        return Note("epoch-times-not-adjusted", f"Epoch times are not adjusted: {found.why}.", why=found.why)
+    names = found.adjusted.slopes.covariates
+    by = " and ".join(WORDS[name] for name in names)
+    tables_ = "The tables adjusted and effects have means and ratios"
+    if not (found.means and found.of_ratios):
+        tables_ = "The table " + ("adjusted has means" if found.means else "effects has ratios")
+    return Note(
+        "adjusted-numbers",
+        f"{tables_} adjusted by {by}.",
+        means=found.means is not None,
+        ratios=found.of_ratios,
+        covariates=names,
+    )
 
 
 def _narrower(share: float) -> str:
@@ -402,7 +446,14 @@ def told(found: Adjustment) -> str:
     percent = round(100 * chosen.gain)
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
     dropped = " ".join(f"Not used: {why}." for why in found.unused.values())
-    return (
+    text = (
         f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With {word}, errors of runs that are "
         f"left out in turn are {better} (adjusted where {MARGIN} are gained). {dropped}"
     ).rstrip()
+    return Note(
+        "slopes",
+        text,
+        slopes={name: slopes.estimates[0] for name, slopes in found.alone.items()},
+        gain=chosen.gain,
+        unused=list(found.unused.values()),
+    )

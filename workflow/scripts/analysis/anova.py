@@ -18,13 +18,16 @@ from scipy import linalg, stats
 from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
-from analysis.intervals import CONFIDENCE, Estimate, one_value, p_text
+from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, one_value, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
+from common.notes import Note
 from common.text import number_of
 
 BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", "total"
 TIMES = " × "
+NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
+RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
 UNBALANCED = " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up to the total."
 RANK_TOLERANCE = 1e-9
 ZERO_SHARE = 1e-12  # of the total sum of squares: what is less is rounding
@@ -102,9 +105,9 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     rows.append({"term": TOTAL, "df": max(n - 1, 0), "sum_sq": total})
     data = pd.DataFrame(rows).reindex(columns=COLUMNS)
     data.loc[data["sum_sq"] < ZERO_SHARE * total, "sum_sq"] = 0.0
-    problem = "" if error_df else "no degree of freedom is left for the error"
+    problem = "" if error_df else NO_ERROR_DF
     if error_df and error <= ZERO_SHARE * total:
-        problem = "all values are the same" if total == 0 else "runs of a cell do not differ"
+        problem = ALL_THE_SAME if total == 0 else RUNS_THE_SAME
     _measures(data, n)
     if not partly:  # with missing cells a coefficient means another thing than the effect
         design = np.column_stack([ones, *(columns for columns, _ in within.values())])
@@ -301,14 +304,25 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
     listed = "; ".join(
         f"{title(name)} ({', '.join(level_text(level) for level in levels_in_order(ok, name))})" for name in varying(ok)
     )
-    sums = "" if math.isclose(sum(terms), total, rel_tol=1e-6) else UNBALANCED
-    notes = [
-        f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)} per cell. "
-        + (f"Factors, all treated as categories: {listed}." if listed else "No factor varies."),
-        f"The analysis has no tests: {made.problem}." if made.problem else "",
-        f"Sums of squares are of type II, each term after all others that do not contain it.{sums} Share: part of the total sum of "
-        "squares (Jain's allocation of variation). The error is the difference between runs of the same cell, without the effect of blocks; F, p and "
-        "effect sizes are relative to it. p is not corrected for the number of terms.",
+    adds_up = math.isclose(sum(terms), total, rel_tol=1e-6)
+    n = f"{counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)}"
+    notes: list[str] = [
+        Note(
+            "runs-analysed",
+            f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {n} per cell. "
+            + (f"Factors, all treated as categories: {listed}." if listed else "No factor varies."),
+            runs=len(ok),
+            cells=len(counts),
+            factors=varying(ok),
+        ),
+        Note("no-tests", f"The analysis has no tests: {made.problem}.", problem=made.problem) if made.problem else "",
+        Note(
+            "sums-of-squares",
+            f"Sums of squares are of type II, each term after all others that do not contain it.{'' if adds_up else UNBALANCED} "
+            "Share: part of the total sum of squares (Jain's allocation of variation). The error is the difference between runs of the same cell, "
+            "without the effect of blocks; F, p and effect sizes are relative to it. p is not corrected for the number of terms.",
+            adds_up=adds_up,
+        ),
         "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² is the same, corrected for chance, and at least 0.",
     ]
     if (data["term"] == HIGHER).any():
@@ -332,25 +346,30 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
         )
     if made.partly:
         names = [f"{name} ({there} of {all_} degrees of freedom)" for name, (there, all_) in made.partly.items()]
-        notes.append(f"Estimated in part, because cells are missing or excluded: {conditions.named(names)}.")
+        text = f"Estimated in part, because cells are missing or excluded: {conditions.named(names)}."
+        notes.append(Note("estimated-in-part", text, degrees=made.partly))
     if same := {other: [name for name, to in made.aliased.items() if to == other] for other in made.aliased.values()}:
         chains = [" = ".join([other, *names]) for other, names in same.items() if other]
         if chains:
-            notes.append(
+            text = (
                 "Aliases: this design cannot separate these terms. The first of each chain is in the table and stands for all "
                 f"of them: {'; '.join(chains)}."
             )
+            notes.append(Note("aliases", text, terms={other: names for other, names in same.items() if other}))
         if "" in same:
-            notes.append(
+            text = (
                 f"Left out, because too few combinations of their levels have runs: {', '.join(same[''])}. Their effects cannot be "
                 f"separated from {conditions.named(made.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
                 "which have no effect q."
             )
+            notes.append(Note("terms-left-out", text, terms=same[""], confounded=made.confounded))
     if data["F"].notna().any() and (spread := pooled(runs)).differ:
-        notes.append(
+        text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest s.d. is "
             f"{spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
         )
+        notes.append(Note("unequal-spread", text, times=spread.apart, p=spread.p))
     if made.too_many:
-        notes.append(f"Left out, because they have too many levels: {conditions.named(made.too_many)}.")
+        text = f"Left out, because they have too many levels: {conditions.named(made.too_many)}."
+        notes.append(Note("too-many-levels", text, terms=made.too_many))
     return [*notes, conditions.setting(runs)]

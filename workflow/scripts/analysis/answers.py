@@ -28,10 +28,14 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import pooled
+from common.notes import Note
 from common.text import number_of
 from declared.factors import WORK
 
 OPENING = 3
+ON_AVERAGE = "on average over the other factors"
+NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
+NOTHING_TESTED = Note("nothing-tested", "No comparison could be tested: that needs two or more runs of each cell.")
 NOTE = (
     "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The least and the greatest of many "
     "ratios look somewhat further from 1 than they are."
@@ -79,10 +83,11 @@ class Contrast:
 def sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) -> list[Sentence]:
     """The answer of a study; `effects`, `anova`: the tables of these names, as they stand in their CSV files."""
     if successful(runs).empty:
-        return [Sentence("", "No run of the study has succeeded, so its question has no answer yet.")]
+        return [Sentence("", NO_SUCCESS)]
     if not varying(runs):
-        mean = tables.interval(pooled(runs).of(str(runs["cell"].iloc[0])))
-        return [Sentence("", f"The study has one cell, so it compares nothing. A mean epoch takes {mean} s.")]
+        mean = pooled(runs).of(str(runs["cell"].iloc[0]))
+        text = f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
+        return [Sentence("", Note("one-cell", text, epoch_time_s=mean))]
     pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in in_order(runs)}
     main = _main(runs, [name for name, own in pairs.items() if own.empty], anova)
     found = {name: [*_contrasts(runs, name, own), *main.get(name, [])] for name, own in pairs.items()}
@@ -133,7 +138,7 @@ def _main(runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame) -> di
         factor = titles[row["term"]]
         before, after = map(level_text, levels_in_order(runs, factor))
         ratio = _estimate(*(math.exp(2 * _number(row.get(name))) for name in ("q", "q_low", "q_high")))
-        found[factor] = [Contrast(factor, before, after, "on average over the other factors", ratio, p)]
+        found[factor] = [Contrast(factor, before, after, ON_AVERAGE, ratio, p)]
     return found
 
 
@@ -150,22 +155,24 @@ def _named(factor: str) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _of_factor(found: list[Contrast], pairs: int) -> str:
+def _of_factor(found: list[Contrast], pairs: int) -> Note:
     """Least and greatest ratio of a factor's contrasts, and how many of them show a difference."""
     if not found:
         why = "no comparison has runs on both sides" if pairs else "no two cells differ in this factor alone"
-        return f"{why}, so its effect is not known."
+        return Note("effect-not-known", f"{why}, so its effect is not known.", pairs=pairs)
     ordered = sorted(found, key=lambda one: one.ratio.value)
     least, greatest = ordered[0], ordered[-1]
     tested, shown = _tested(found), len(_tested(found)) - len(_open(found))
+    facts = {"least": least, "greatest": greatest, "shown": shown, "tested": len(tested)}
     if len(found) == 1:
         told = f"; {'this difference is shown' if shown else 'no difference is shown'}" if tested else ""
-        return f"an epoch takes {_ratio(least)} times as long ({least.said}){told}."
+        return Note("effect", f"an epoch takes {_ratio(least)} times as long ({least.said}){told}.", **facts)
     counts = f"; {shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
-    return (
+    text = (
         f"an epoch takes {_ratio(least)} times as long at the least ({least.said}) and {_ratio(greatest)} times as long "
         f"at the most ({greatest.said}){counts}."
     )
+    return Note("effect", text, **facts)
 
 
 def _weight(factor: str, found: list[Contrast]) -> float:
@@ -175,34 +182,47 @@ def _weight(factor: str, found: list[Contrast]) -> float:
 
 def _not_told_apart(found: list[Contrast], has_margin: bool) -> str:
     """What shows no difference: what is equal within the study's margin, and which difference can be excluded of the others."""
+    if not found:
+        return ""
     tested, undecided = _tested(found), [one for one in _open(found) if not one.equal]
+    if not tested:
+        return NOTHING_TESTED
     left, equal = sorted(undecided, key=lambda one: one.excluded), len(_open(found)) - len(undecided)
+    return Note(
+        "not-told-apart",
+        _open_in_words(left, equal, len(tested), has_margin),
+        tested=len(tested),
+        equal=equal,
+        open=len(left),
+        excluded=[one.excluded for one in (left[0], left[-1])] if left else [],
+        none_equal=has_margin and not equal,
+    )
+
+
+def _open_in_words(left: list[Contrast], equal: int, tested: int, has_margin: bool) -> str:
+    """What shows no difference: `left` are those that are not `equal` either, from the closest to the widest."""
     said = (
-        f"{equal} of {number_of(len(tested), 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin"
+        f"{equal} of {number_of(tested, 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin"
         if equal
         else ""
     )
-    if not found:
-        return ""
-    if not tested:
-        return "No comparison could be tested: that needs two or more runs of each cell."
     rule = "at p < 0.05 after Holm's correction"
     if not left and equal:
-        return f"{said}, and all others show a difference, {rule}." if equal < len(tested) else f"{said}."
+        return f"{said}, and all others show a difference, {rule}." if equal < tested else f"{said}."
     if not left:
-        every = "The one comparison shows" if len(tested) == 1 else f"All {len(tested)} comparisons show"
+        every = "The one comparison shows" if tested == 1 else f"All {tested} comparisons show"
         return f"{every} a difference, {rule}."
     none = has_margin and not equal
     closest, widest = (f"{tables.number(100 * one.excluded, 2)} %" for one in (left[0], left[-1]))
     if len(left) > 1:
-        shown = f"{said}, and {len(left)} others" if equal else f"{len(left)} of {len(tested)} comparisons"
+        shown = f"{said}, and {len(left)} others" if equal else f"{len(left)} of {tested} comparisons"
         proof = f"This is no proof that {f'those {len(left)}' if equal else 'they'} are equal"
         return (
             f"{shown} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
             f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
         )
-    where = f" ({title(left[0].factor)}: {left[0].said})" if len(tested) > 1 else ""
-    shown = f"{said}, and 1 other" if equal else f"1 of {len(tested)} comparisons" if where else "The one comparison"
+    where = f" ({title(left[0].factor)}: {left[0].said})" if tested > 1 else ""
+    shown = f"{said}, and 1 other" if equal else f"1 of {tested} comparisons" if where else "The one comparison"
     proof = "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
     return (
         f"{shown}{where} shows no difference, {rule}. {proof}: the interval excludes "

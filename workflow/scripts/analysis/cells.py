@@ -15,6 +15,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import cells, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
+from common.notes import Note
 
 TIME, RATES = "epoch_time_s", ("throughput_samples_s", "throughput_tokens_s")
 STEPS = (
@@ -124,7 +125,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             shown["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
             shown["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
-        f"{conditions.counts(runs)} In brackets the interval.",
+        conditions.paragraph("runs-and-intervals", [conditions.counts(runs), "In brackets the interval."]),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
         "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),
@@ -140,11 +141,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
     )
 
 
-def _median_note(data: pd.DataFrame) -> str:
-    if (data["n"] >= ENOUGH).any():
-        fewer = " Cells with fewer have none." if (data["n"] < ENOUGH).any() else ""
-        return (
+def _median_note(data: pd.DataFrame) -> Note:
+    resampled = int((data["n"] >= ENOUGH).sum())
+    if resampled:
+        fewer = " Cells with fewer have none." if resampled < len(data) else ""
+        text = (
             f"Intervals of medians are bootstrap intervals (BCa, {RESAMPLES} resamples, seeded), "
             f"for cells with {ENOUGH} runs or more.{fewer}"
         )
-    return f"Medians have no interval: a bootstrap needs at least {ENOUGH} runs."
+    else:
+        text = f"Medians have no interval: a bootstrap needs at least {ENOUGH} runs."
+    return Note("intervals-of-medians", text, cells=resampled, of=len(data))

@@ -18,6 +18,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import LEVEL, ROUNDING
 from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
+from common.notes import Note
 from common.text import number_of
 
 MOST_SHAPIRO = (
@@ -30,7 +31,17 @@ MOST_TURNS = 200  # of looking for one more outlier
 MOST_DUMMIES = 400  # sessions or blocks
 SHOWN_OUTLIERS = 20
 HEADING = "Assumptions behind intervals and tests, and what the study can tell apart"
-NO_OUTLIERS, NONE = "no outliers", "none"
+# What is checked, as the rows of the table are called; the last two with the number of runs.
+ALL, NORMAL, EQUAL_SPREAD, NO_DRIFT = (
+    "all assumptions",
+    "normal residuals",
+    "equal spread in all cells",
+    "no drift over run order",
+)
+INDEPENDENT = "no run depends on the one before it"
+NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
+HALF_INTERVAL, LEAST_DIFFERENCE = "half the interval of a mean", "least difference of two means"
+NOTHING_AGAINST = Note("nothing-against", "nothing speaks against it")
 LABELS = "residuals of the logarithm of epoch time within cells"
 
 
@@ -40,7 +51,7 @@ class Check:
 
     assumption: str
     test: str
-    verdict: str
+    verdict: Note
     statistic: float = math.nan
     p: float = math.nan
     size_percent: float = math.nan
@@ -117,8 +128,10 @@ def _outlying(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
     """All rows of the table; `data`: `residuals` of the runs."""
     if not pooling.df or not pooling.sd:
-        why = "no run succeeded" if data.empty else "no two runs of a cell differ"
-        return [Check("all assumptions", "none", f"nothing can be checked: {why}")]
+        code, why = "runs-do-not-differ", "no two runs of a cell differ"
+        if data.empty:
+            code, why = "no-successful-run", "no run succeeded"
+        return [Check(ALL, "none", Note(code, f"nothing can be checked: {why}"))]
     return [
         _normality(data, pooling),
         _equal_variances(pooling),
@@ -134,9 +147,10 @@ def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Che
 def judged(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
     """Of the table's data: each assumption, whether it holds (None: that is not known), and the verdict in words."""
     last = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
+    no_outlier = not (data["assumption"] == OUTLIER).any()
     rows = data[: last[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
     found = [(str(name), None if pd.isna(p) else bool(p >= LEVEL), str(said)) for name, p, said in rows]
-    return found + [(NO_OUTLIERS, said.startswith(NONE), said) for said in data["verdict"][last[0] : last[0] + 1]]
+    return found + [(NO_OUTLIERS, no_outlier, said) for said in data["verdict"][last[0] : last[0] + 1]]
 
 
 def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
@@ -146,29 +160,42 @@ def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
     with few runs, so that the verdict says it.
     """
     x = data["studentized"].dropna().to_numpy(float)
-    name = "normal residuals"
+    name = NORMAL
     if len(x) < FEWEST_NORMAL:
-        return Check(name, "none", f"cannot be judged from {number_of(len(x), 'residual')}")
+        return Check(name, "none", _too_few_residuals(len(x)))
     if len(x) > MOST_SHAPIRO:
         test = f"Anderson-Darling, n = {len(x)}"
         statistic, p = normal_ad(x)
     else:
         test = f"Shapiro-Wilk, n = {len(x)}"
         statistic, p = stats.shapiro(x)
-    kurtosis, skewness = (tables.number(float(moment(x)), 2) for moment in (stats.kurtosis, stats.skew))
-    verdict = "nothing speaks against it"
+    verdict = NOTHING_AGAINST
     if p < LEVEL:
-        verdict = f"not normal: excess kurtosis {kurtosis}, skewness {skewness}"
-        verdict += "; may be unequal spread alone" if pooling.differ else ""
+        kurtosis, skewness = float(stats.kurtosis(x)), float(stats.skew(x))
+        text = f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
+        text += "; may be unequal spread alone" if pooling.differ else ""
+        verdict = Note("not-normal", text, kurtosis=kurtosis, skewness=skewness, unequal_spread=pooling.differ)
     return Check(name, test, verdict, float(statistic), float(p))
 
 
+def _too_few_residuals(n: int) -> Note:
+    return Note("too-few-residuals", f"cannot be judged from {number_of(n, 'residual')}", n=n)
+
+
 def _equal_variances(pooling: Pooling) -> Check:
-    name, test = "equal spread in all cells", "Bartlett"
+    name, test = EQUAL_SPREAD, "Bartlett"
     if math.isnan(pooling.p):
-        return Check(name, "none", "cannot be judged: that needs two cells with two runs that differ")
-    least, most = (tables.number(100 * spread, 2) for spread in _ends(pooling.spreads))
-    verdict = f"{'unequal' if pooling.p < LEVEL else 'nothing speaks against it'}: s.d. from {least} to {most} %"
+        text = "cannot be judged: that needs two cells with two runs that differ"
+        return Check(name, "none", Note("too-few-cells", text))
+    least, most = _ends(pooling.spreads)
+    unequal = bool(pooling.p < LEVEL)
+    verdict = Note(
+        "unequal-spread" if unequal else NOTHING_AGAINST.code,
+        f"{'unequal' if unequal else NOTHING_AGAINST}: "
+        f"s.d. from {tables.number(100 * least, 2)} to {tables.number(100 * most, 2)} %",
+        least=least,
+        most=most,
+    )
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
 
@@ -203,16 +230,18 @@ def _added(data: pd.DataFrame, columns: np.ndarray) -> _Added | None:
 
 
 def _drift(data: pd.DataFrame) -> Check:
-    name = "no drift over run order"
+    name = NO_DRIFT
     test = "slope beside cells" if data["by_clock"].all() else "slope beside cells, in planned order"
     found = _added(data, data[["order"]].to_numpy(float))
     if found is None:
-        return Check(name, test, "cannot be judged: too few runs")
+        return Check(name, test, Note("too-few-runs", "cannot be judged: too few runs"))
     over = min(len(data), DRIFT_RUNS)
     slope = 100 * math.expm1(over * float(found.coefficients[0]))
     span = f"in {over} runs" if over < len(data) else f"over all {over} runs"
     said = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
-    verdict = f"drift: {said}" if found.p < LEVEL else f"no drift is seen ({said}, within chance)"
+    drifts = found.p < LEVEL
+    text = f"drift: {said}" if drifts else f"no drift is seen ({said}, within chance)"
+    verdict = Note("drift" if drifts else "no-drift", text, slope_percent=slope, runs=over, all_runs=over == len(data))
     statistic = math.copysign(math.sqrt(found.f), slope)
     return Check(name, f"{test}, t({found.df_error})", verdict, statistic, found.p, slope)
 
@@ -223,17 +252,21 @@ def _grouped(data: pd.DataFrame, column: str) -> Check:
     known = data[data[column].notna()]
     codes, levels = pd.factorize(known[column], sort=True)
     if len(levels) < 2:
-        return Check(name, "none", f"one {column}: nothing to compare" if len(levels) else f"no {column} is recorded")
+        text = f"one {column}: nothing to compare" if len(levels) else f"no {column} is recorded"
+        return Check(name, "none", Note("nothing-to-compare", text, levels=len(levels)))
     if len(levels) > MOST_DUMMIES:
-        return Check(name, "none", f"{len(levels)} {column}s: too many to be told apart")
+        text = f"{len(levels)} {column}s: too many to be told apart"
+        return Check(name, "none", Note("too-many-levels", text, levels=len(levels)))
     found = _added(known, (codes[:, None] == np.arange(1, len(levels))).astype(float))
     if found is None:
-        return Check(name, "F", f"cannot be judged: {column}s share too few cells")
+        return Check(name, "F", Note("too-few-shared-cells", f"cannot be judged: {column}s share too few cells"))
     said, size = f"{len(levels)} {column}s", math.nan
     if found.df == len(levels) - 1:  # else some share no cell with others, and their distance is not known
         size = 100 * math.expm1(float(np.ptp([0.0, *found.coefficients])))
         said = f"{said}, up to {tables.number(size, 2)} % apart"
-    verdict = f"{said}: they differ" if found.p < LEVEL else f"no difference is seen ({said}, within chance)"
+    differ = found.p < LEVEL
+    text = f"{said}: they differ" if differ else f"no difference is seen ({said}, within chance)"
+    verdict = Note("levels-differ" if differ else "no-difference", text, levels=len(levels), apart_percent=size)
     return Check(name, f"F({found.df}, {found.df_error}) beside cells", verdict, found.f, found.p, size)
 
 
@@ -245,21 +278,22 @@ def _sessions(data: pd.DataFrame) -> Check:
     )
     found = _grouped(data, "session")
     if same and len(known) and found.test != "none":
-        return Check(found.assumption, "none", "a session is a block here: see blocks")
+        text = "a session is a block here: see blocks"
+        return Check(found.assumption, "none", Note("sessions-are-blocks", text))
     return found
 
 
 def _serial(data: pd.DataFrame) -> Check:
-    name = "no run depends on the one before it"
+    name = INDEPENDENT
     x = data.loc[data["n"] > 1, "residual"].to_numpy(float)
     if len(x) < FEWEST_NORMAL:
-        return Check(name, "none", f"cannot be judged from {number_of(len(x), 'residual')}")
+        return Check(name, "none", _too_few_residuals(len(x)))
     p = float(acorr_ljungbox(x, lags=[1])["lb_pvalue"].iloc[0])
     correlation = float((x[1:] * x[:-1]).sum() / (x**2).sum())
-    if p >= LEVEL:
-        verdict = "nothing speaks against it"
-    else:
-        verdict = "runs close in time are alike" if correlation > 0 else "slow and fast runs alternate"
+    verdict = NOTHING_AGAINST
+    if p < LEVEL:
+        alike = Note("neighbours-alike", "runs close in time are alike")
+        verdict = alike if correlation > 0 else Note("neighbours-alternate", "slow and fast runs alternate")
     return Check(name, "Ljung-Box, lag 1 (r₁)", verdict, correlation, p)
 
 
@@ -268,15 +302,17 @@ def _outliers(data: pd.DataFrame) -> Iterator[Check]:
     found = data[data["outlier"]].sort_values("p_outlier", kind="stable")
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
     known = int(data["studentized"].notna().sum())
-    yield Check(name, test, f"{len(found) or NONE} of {known} runs")
+    count = Note("outliers", f"{len(found) or 'none'} of {known} runs", outliers=len(found), runs=known)
+    yield Check(name, test, count)
     for row in found.itertuples():
         # against the mean of the cell's other runs
         size = 100 * math.expm1(row.residual * row.n / (row.n - 1))
         how = "slower" if size > 0 else "faster"
+        text = f"{tables.number(abs(size), 2)} % {how} than its cell's others; kept"
         yield Check(
-            "outlier",
+            OUTLIER,
             test,
-            f"{tables.number(abs(size), 2)} % {how} than its cell's others; kept",
+            Note("outlier", text, size_percent=size),
             float(row.studentized),
             float(row.p_outlier),
             size,
@@ -324,18 +360,20 @@ def _resolution(pooling: Pooling) -> Iterator[Check]:
     n = int(counts[counts > 1].mode().max())
     spread, df = pooling.resolution(n)
     for name, width, of in (
-        ("half the interval of a mean", half_width(n, pooling.of_mean(n)), pooling),
-        ("least difference of two means", least_difference(n, df), spread),
+        (HALF_INTERVAL, half_width(n, pooling.of_mean(n)), pooling),
+        (LEAST_DIFFERENCE, least_difference(n, df), spread),
         (f"difference found with {100 * POWER:.0f} % power", found_difference(n, df), spread),
     ):
         after = "" if of is pooling else " after blocks"
         size = 100 * math.expm1(width * of.sd)
-        about = f"about {tables.number(size, 2)} %"
+        about, ends = f"about {tables.number(size, 2)} %", []
         if len(of.spreads) > 1:
-            lowest, highest = (tables.number(100 * math.expm1(width * s), 2) for s in _ends(of.spreads))
+            ends = [100 * math.expm1(width * s) for s in _ends(of.spreads)]
+            lowest, highest = (tables.number(end, 2) for end in ends)
             about = f"{lowest} to {highest} % by cell, with the s.d. of all together {about.removeprefix('about ')}"
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
-        verdict = f"{width:.2f} s.d.{after}, {about} of epoch time"
+        text = f"{width:.2f} s.d.{after}, {about} of epoch time"
+        verdict = Note("resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=ends)
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
 
 
@@ -364,7 +402,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
         shown["stolen (%)"] = [tables.percent(row.steal_share) for row in seen]
     more = len(outliers) - SHOWN_OUTLIERS
     notes = [
-        f"{conditions.counts(runs)}",
+        conditions.counts(runs),
         f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
         "Intervals of means stay good when runs are not normal, the more runs the better. Drift, blocks, sessions and "
         "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
@@ -390,16 +428,16 @@ def _per_n(pooling: Pooling) -> str:
     """What other numbers of replicates would give, in standard deviations of a run."""
     if not pooling.sd > 0:
         return ""
-    told = ", ".join(
-        f"n = {n}: {half_width(n):.2f}, {least_difference(n):.2f} and {found_difference(n):.2f}" for n in (3, 5, 10, 20)
-    )
-    return (
+    by_n = {n: (half_width(n), least_difference(n), found_difference(n)) for n in (3, 5, 10, 20)}
+    told = ", ".join(f"n = {n}: {half:.2f}, {least:.2f} and {found:.2f}" for n, (half, least, found) in by_n.items())
+    text = (
         "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If the true difference is this "
         f"large, half of all studies of this size would find it. With {100 * POWER:.0f} % power: the true difference that four of five such "
         "studies would find. Other numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half "
         f"the interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power are for {told}. The s.d. of this "
         f"study's runs, all cells together, is {tables.number(100 * pooling.sd)} % of epoch time."
     )
+    return Note("other-replicates", text, sd_by_n=by_n, sd=pooling.sd)
 
 
 def listed(data: pd.DataFrame) -> pd.DataFrame:

@@ -1,12 +1,13 @@
 """What must be said about the runs behind a figure or a table: in few words below it, and whole, once, in the study's methods note."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
 from analysis.measured import combination_text, factors, missing_cells, successful, title, traced, unsuccessful
 from analysis.pooling import FEWEST_BLOCKS, Pooling, Prior, pooled
+from common.notes import Note
 from declared.factors import UNTRACED
 from declared.frameworks import notes_of, trains_alone
 from declared.mesh import divides_more
@@ -16,7 +17,10 @@ COUNTED = "Runs: n = "  # how it is said how many runs stand behind a cell
 THE_SITES = {"devices_per_node": 0, "device": "site", "bandwidth": 0}  # levels that leave it to the site
 NOTABLE_FOREIGN_SHARE = 0.05  # of the processor time, used by other programs beside a run
 NOTABLE_STEAL_SHARE = 0.05
-NO_SUCCESS, NO_RUN_YET = "No run of the study succeeded.", "No run of these cells was made yet."
+NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
+NO_RUN_YET = Note("no-run-yet", "No run of these cells was made yet.")
+ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time, too.")
+NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
 TWO_RUNS = " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
@@ -32,6 +36,12 @@ _BATCH_SCOPES = {
     "local": "local batch (fixed per replica: the effective batch grows with the replicas)",
     "global": "global batch (fixed in total)",
 }
+
+
+def paragraph(code: str, sentences: Iterable[str]) -> Note:
+    """Join sentences to one note, leaving out empty ones; its fact `notes` has them one by one."""
+    notes = [sentence for sentence in sentences if sentence]
+    return Note(code, " ".join(notes), notes=notes)
 
 
 def methods(runs: pd.DataFrame, within_blocks: pd.Series) -> list[str]:
@@ -54,7 +64,11 @@ def replicas(runs: pd.DataFrame) -> str:
     """That replicas are devices, where the ranks of some cell divide more than samples, so that several have one copy of the model; or nothing."""
     told = runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
     divided = any(divides_more(level, int(ranks)) for level, ranks in told)
-    return "Replicas are counted in devices: each rank that has a part of the model is one." if divided else ""
+    if not divided:
+        return ""
+    return Note(
+        "replicas-are-devices", "Replicas are counted in devices: each rank that has a part of the model is one."
+    )
 
 
 def counts(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None = None) -> str:
@@ -67,39 +81,54 @@ def counts(runs: pd.DataFrame, intervals: bool = True, counted: pd.Series | None
         return _none(runs)
     fewest, most = found.min(), found.max()
     n = f"{COUNTED}{most} per cell" if fewest == most else f"{COUNTED}{fewest} to {most} per cell"
-    if intervals and most == 1:
-        return f"{n}, too few for an interval of each cell by itself."
-    return f"{n}; intervals of two runs are very wide." if intervals and (found == 2).any() else f"{n}."
+    too_few, wide = bool(intervals and most == 1), bool(intervals and (found == 2).any())
+    if too_few:
+        text = f"{n}, too few for an interval of each cell by itself."
+    else:
+        text = f"{n}; intervals of two runs are very wide." if wide else f"{n}."
+    return Note("runs-per-cell", text, fewest=int(fewest), most=int(most), too_few=too_few, wide=wide)
 
 
-def _none(runs: pd.DataFrame) -> str:
+def _none(runs: pd.DataFrame) -> Note:
     """That none of these runs succeeded; where there is none yet, this."""
     return NO_RUN_YET if len(runs) and (runs["status"] == "missing").all() else NO_SUCCESS
 
 
 def setting(runs: pd.DataFrame) -> str:
     """Where the runs were made, whether they were disturbed, and how many are missing; `methods` has all of it."""
-    ok, cells = successful(runs), runs["cell"].nunique()
-    said = []
+    ok = successful(runs)
     placements = sorted(set(ok["placement"].dropna()))
+    said: list[str] = []
     if placements:
-        said.append(f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}.")
-    said += filter(None, [software(runs), algorithms(runs)])
+        text = f"Placement: {'; '.join(_PLACED[name] for name in placements)}{_size(ok)}."
+        said.append(Note("placement", text, placements=placements))
+    said += [software(runs), algorithms(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
-        said.append("All runs were traced, which takes time, too.")
+        said.append(ALL_TRACED)
     if ok["oversubscribed"].fillna(False).any():
-        said.append("Some cells have more threads than cores.")
+        said.append(Note("oversubscribed", "Some cells have more threads than cores."))
     if (most := ok["foreign_cpu_share"].max()) > NOTABLE_FOREIGN_SHARE:
-        said.append(f"Beside a run, other programs used up to {_percent(most)} of the processor time.")
+        text = f"Beside a run, other programs used up to {_percent(most)} of the processor time."
+        said.append(Note("foreign-cpu-time", text, share=float(most)))
     if (stolen := int((ok["steal_share"] > NOTABLE_STEAL_SHARE).sum())) > 0:
-        said.append(f"Disturbed by a hypervisor: {stolen} of {len(ok)} runs.")
-    missing, bad = len(missing_cells(runs)), len(unsuccessful(runs))
-    said.append(f"Missing: {missing} of {_count(cells, 'cell')}." if missing else "No cell is missing.")
-    if bad and (others := bad - int(runs["cell"].isin(missing_cells(runs)).sum())):
-        absent = (unsuccessful(runs)["status"] == "missing").all()
+        text = f"Disturbed by a hypervisor: {stolen} of {len(ok)} runs."
+        said.append(Note("cpu-steal", text, runs=stolen, of=len(ok)))
+    return paragraph("setting", [*said, *_missing(runs)])
+
+
+def _missing(runs: pd.DataFrame) -> list[str]:
+    """How many cells have no run, and how many runs others lack."""
+    missing, cells, bad = missing_cells(runs), runs["cell"].nunique(), unsuccessful(runs)
+    said: list[str] = [NO_CELL_MISSING]
+    if missing:
+        text = f"Missing: {len(missing)} of {_count(cells, 'cell')}."
+        said = [Note("cells-missing", text, cells=len(missing), of=cells)]
+    if others := len(bad) - int(runs["cell"].isin(missing).sum()):
+        absent = bool((bad["status"] == "missing").all())
         what = f"{'was' if others == 1 else 'were'} not made" if absent else "did not succeed"
-        said.append(f"{_count(others, 'other run' if missing else 'run')} {what}.")
-    return " ".join(said)
+        text = f"{_count(others, 'other run' if missing else 'run')} {what}."
+        said.append(Note("runs-missing", text, runs=others, not_made=absent))
+    return said
 
 
 def _size(runs: pd.DataFrame) -> str:
@@ -117,7 +146,7 @@ def software(runs: pd.DataFrame) -> str:
     """Which frameworks ran in software of the site's own; empty for none."""
     ok = successful(runs)
     own = sorted(set(ok.loc[ok["deployment"] == "installed", "framework"]))
-    return f"Software of the site's own: {named(own)}." if own else ""
+    return Note("site-software", f"Software of the site's own: {named(own)}.", frameworks=own) if own else ""
 
 
 def algorithms(runs: pd.DataFrame) -> str:
@@ -127,24 +156,29 @@ def algorithms(runs: pd.DataFrame) -> str:
     if not own:
         return ""
 
-    def reached(some: pd.Series) -> str:
+    def reached(some: pd.Series) -> list[float]:
         means = ok[some].groupby("cell")["validation_accuracy"].mean().dropna()
-        ends = dict.fromkeys(f"{100 * end:.3g}" for end in (means.min(), means.max()))
-        return f"{' to '.join(ends)} %" if len(means) else "unknown"
+        return [float(means.min()), float(means.max())] if len(means) else []
+
+    def shown(ends: list[float]) -> str:
+        return f"{' to '.join(dict.fromkeys(f'{100 * end:.3g}' for end in ends))} %" if ends else "unknown"
 
     theirs = ok["framework"].isin(own)
-    beside = f", of the others {reached(~theirs)}" if not theirs.all() else ""
-    return f"Own algorithm: {named(own)}; validation accuracy {reached(theirs)}{beside}."
+    accuracy, of_others = reached(theirs), reached(~theirs)
+    beside = f", of the others {shown(of_others)}" if not theirs.all() else ""
+    text = f"Own algorithm: {named(own)}; validation accuracy {shown(accuracy)}{beside}."
+    return Note("own-algorithm", text, frameworks=own, accuracy=accuracy, accuracy_of_others=of_others)
 
 
 def compared(within_blocks: pd.Series) -> str:
     """How cells are compared, in few words; nothing where none are. `within_blocks` as in `ratios`."""
     blocks, groups = bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
+    if not (blocks or groups):
+        return ""
+    text = "Cells are compared within blocks." if blocks else "Cells are compared as independent groups."
     if blocks and groups:
-        return f"Cells are compared within blocks where they share {FEWEST_BLOCKS} or more, else as independent groups."
-    return (
-        "Cells are compared within blocks." if blocks else "Cells are compared as independent groups." if groups else ""
-    )
+        text = f"Cells are compared within blocks where they share {FEWEST_BLOCKS} or more, else as independent groups."
+    return Note("cells-compared", text, blocks=blocks, groups=groups)
 
 
 def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling | None = None) -> str:
@@ -158,29 +192,35 @@ def replicates(runs: pd.DataFrame, of_time: bool | None = True, pooling: Pooling
     fewest, most = counts.min(), counts.max()
     n = f"n = {most}" if fewest == most else f"n = {fewest} to {most}"
     said = f"Replicates are independent runs, {n} per cell"
+    facts = {"fewest": int(fewest), "most": int(most)}
     if of_time is None:
-        return f"{said}."
+        return Note("replicates", f"{said}.", **facts)
     pooling = pooling or pooled(runs)
     if most == 1 and not (of_time and pooling.prior.df):
-        return f"{said}, too few for an interval."
+        return Note("replicates", f"{said}, too few for an interval.", too_few=True, **facts)
     alone = " (a cell with one run has none)" if fewest == 1 else ""
     if not of_time:
-        return f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
-    return f"{said}; {spread(pooling)}"
+        text = f"{said}; intervals are 95 % t intervals of the mean over replicates{alone}.{few(runs)}"
+        return Note("replicates", text, **facts)
+    spreads = spread(pooling)
+    return Note("replicates", f"{said}; {spreads}", **facts, **spreads.facts)
 
 
-def spread(pooling: Pooling) -> str:
+def spread(pooling: Pooling) -> Note:
     """What the intervals of epoch times are, and what their standard deviations rest on."""
     said = "intervals of epoch time are 95 % intervals of the arithmetic mean, made on the log scale, mean × exp(∓ t s / √n)"
-    counts, prior = pooling.cells["n"], pooling.prior
+    prior, single, two = pooling.prior, *(bool((pooling.cells["n"] == n).any()) for n in (1, 2))
+    facts = {"moderated": prior.df > 0, "prior_df": prior.df, "prior_variance": prior.variance, "single_runs": single}
     if not prior.df:
-        none = "; a cell with one run has none" if (counts == 1).any() else ""
-        return f"{said}, with each cell's own s{none}.{TWO_RUNS if (counts == 2).any() else ''}"
-    alone = "; a cell with one run takes its s from them alone" if (counts == 1).any() else ""
-    return (
+        none = "; a cell with one run has none" if single else ""
+        text = f"{said}, with each cell's own s{none}.{TWO_RUNS if two else ''}"
+        return Note("spread", text, **facts, two_runs_warned=two)
+    alone = "; a cell with one run takes its s from them alone" if single else ""
+    text = (
         f"{said}; s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells "
         f"({_typical(prior)}; empirical Bayes, Smyth 2004){alone}."
     )
+    return Note("spread", text, **facts, two_runs_warned=False)
 
 
 def _typical(prior: Prior) -> str:
@@ -193,24 +233,29 @@ def ratios(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     `within_blocks`: of each ratio, in how many blocks its cells are compared; 0 as independent groups, missing without interval.
     """
     pooling, ways = pooled(runs), []
-    if (within_blocks > 0).any():
+    blocks, groups = bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
+    if blocks:
         prior = pooling.within.prior
         typical = f", moderated likewise (after blocks, {_typical(prior)})" if prior.df else ""
         ways.append(f"within the blocks in which both cells have a run, by the variance of their differences{typical}")
-    if (within_blocks == 0).any():
+    if groups:
         why = f"{'where' if ways else 'because'} cells share fewer than {FEWEST_BLOCKS} blocks"
         ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
-    return f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}." if ways else ""
+    if not ways:
+        return ""
+    text = f"Intervals of ratios are 95 % intervals on the log scale: {'; '.join(ways)}."
+    moderated = blocks and pooling.within.prior.df > 0
+    return Note("intervals-of-ratios", text, blocks=blocks, groups=groups, moderated=moderated)
 
 
 def contrasts(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     """What the intervals of ratios are, and those of differences of mean epoch times and of throttling; nothing without one."""
-    if not (of_ratios := ratios(runs, within_blocks)):
+    if not isinstance(of_ratios := ratios(runs, within_blocks), Note):
         return ""
     said = f"{of_ratios} Intervals of differences in seconds are made in the same way, from the seconds themselves"
     if runs["throttled_s"].notna().any():
         said += "; intervals of throttling use the two cells alone"
-    return f"{said}."
+    return Note("intervals-of-contrasts", f"{said}.", **of_ratios.facts)
 
 
 def few(runs: pd.DataFrame) -> str:
@@ -228,42 +273,53 @@ def emulated(runs: pd.DataFrame) -> bool:
 def circumstances(runs: pd.DataFrame) -> str:
     """Placement, batch scope, timing scope, and what was not as it should be: crowded cores, stolen processor time."""
     ok = successful(runs)
-    said = []
+    said: list[str] = []
     placements = sorted(set(ok["placement"].dropna()))
     if placements:
-        said.append(
-            "Placement: " + "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements) + _nodes(ok) + "."
-        )
+        each = "; ".join(f"{name} ({_PLACEMENTS[name]})" for name in placements)
+        said.append(Note("placement", f"Placement: {each}{_nodes(ok)}.", placements=placements))
     scopes = sorted(set(runs["batch_scope"].dropna()))
     if scopes:
-        said.append("Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + ".")
-    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
-    if "ranks" in set(ok["timing_scope"].dropna()):
-        said.append("Timing scope: the slowest rank" + ("; " if masters else "."))
-        if masters:
-            said[-1] += f"for {', '.join(masters)}, only the clock of the master."
-    elif masters:
-        said.append("Timing scope: only the clock of the master.")
+        text = "Batch scope: " + "; ".join(_BATCH_SCOPES[scope] for scope in scopes) + "."
+        said.append(Note("batch-scope", text, scopes=scopes))
+    said.append(_timing_scope(ok))
     said += [note for name in sorted(set(ok["framework"])) for note in notes_of(name)]
-    said += filter(None, [software(runs), algorithms(runs)])
+    said += [software(runs), algorithms(runs)]
     if len(ok) and len(traced(ok)) == len(ok):
-        said.append("All runs were traced, which takes time, too.")
+        said.append(ALL_TRACED)
     crowded = sorted(set(ok.loc[ok["oversubscribed"].fillna(False), "cell"]))
     if crowded:
-        said.append(f"More threads than cores (oversubscribed): {named(crowded)}.")
+        text = f"More threads than cores (oversubscribed): {named(crowded)}."
+        said.append(Note("oversubscribed", text, cells=crowded))
     used, limits = ok["foreign_cpu_share"].dropna(), ok["max_foreign_cpu_share"].dropna()
     if len(used) and len(limits):
-        said.append(
+        text = (
             f"Other programs used at most {_percent(used.max())} of the processor time beside a run; with more than "
             f"{_percent(limits.max())} it would not count."
         )
+        said.append(Note("foreign-cpu-time", text, share=float(used.max()), limit=float(limits.max())))
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):
-        said.append(
+        text = (
             f"In {len(stolen)} of {len(ok)} runs a hypervisor withheld more than {_percent(NOTABLE_STEAL_SHARE)} "
             f"of the processor time, at most {_percent(stolen['steal_share'].max())}."
         )
-    return " ".join(said)
+        most = float(stolen["steal_share"].max())
+        said.append(Note("cpu-steal", text, runs=len(stolen), of=len(ok), share=most))
+    return paragraph("circumstances", said)
+
+
+def _timing_scope(ok: pd.DataFrame) -> str:
+    """Whose clocks epochs were timed by; empty where no run says it."""
+    masters = sorted(set(ok.loc[ok["timing_scope"] == "master", "framework"]))
+    slowest = "ranks" in set(ok["timing_scope"].dropna())
+    if not (masters or slowest):
+        return ""
+    text = "Timing scope: only the clock of the master."
+    if slowest:
+        text = "Timing scope: the slowest rank"
+        text += f"; for {', '.join(masters)}, only the clock of the master." if masters else "."
+    return Note("timing-scope", text, slowest_rank=slowest, masters=masters)
 
 
 def _percent(share: float) -> str:
@@ -290,24 +346,26 @@ def work(runs: pd.DataFrame) -> str:
         "global": "with a global batch the effective batch and the number of optimizer steps stay the same, and each "
         "replica gets a smaller part of a batch",
     }
-    scopes = [said[scope] for scope in sorted(set(runs["batch_scope"].dropna()), reverse=True)]
+    scopes = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     if not scopes:
         return ""
-    return f"An epoch has the same number of samples on any number of replicas (strong scaling); {'; '.join(scopes)}."
+    each = "; ".join(said[scope] for scope in scopes)
+    text = f"An epoch has the same number of samples on any number of replicas (strong scaling); {each}."
+    return Note("work-of-an-epoch", text, scopes=scopes)
 
 
 def shortfall(runs: pd.DataFrame) -> str:
     """The cells without a successful run by name (ten at most, then a count), and the runs that others lack."""
     bad = unsuccessful(runs)
     if bad.empty:
-        return "No cell is missing."
+        return NO_CELL_MISSING
     missing = missing_cells(runs)
-    said = f"Missing cells: {named(missing)}." if missing else "No cell is missing."
+    said = f"Missing cells: {named(missing)}." if missing else NO_CELL_MISSING
     elsewhere = bad[~bad["cell"].isin(missing)]
-    if len(elsewhere):
-        lacking = list(dict.fromkeys(elsewhere["cell"]))
+    lacking = list(dict.fromkeys(elsewhere["cell"]))
+    if lacking:
         said += f" {_count(len(elsewhere), 'run')} did not succeed in {named(lacking)}."
-    return said
+    return Note("shortfall", said, missing_cells=missing, runs=len(elsewhere), cells=lacking)
 
 
 def constants(runs: pd.DataFrame) -> str:
@@ -322,7 +380,7 @@ def constants(runs: pd.DataFrame) -> str:
         for name, level in levels.items()
         if not pd.isna(level)
     ]
-    return f"The same in all cells: {', '.join(said)}." if said else ""
+    return Note("constants", f"The same in all cells: {', '.join(said)}.", levels=levels) if said else ""
 
 
 def tracing(runs: pd.DataFrame) -> str:
@@ -332,16 +390,18 @@ def tracing(runs: pd.DataFrame) -> str:
         return ""
     levels = ", ".join(dict.fromkeys(some["trace"]))
     whose = "tables of time are of the others" if len(some) < len(runs) else "tables of time are of them, too"
-    said = f"Traced: {len(some)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of them; {whose}."
-    return " ".join([said, *filter(None, [lacking_phases(runs)])])
+    text = f"Traced: {len(some)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of them; {whose}."
+    said = Note("traced-runs", text, runs=len(some), of=len(runs), levels=list(dict.fromkeys(some["trace"])))
+    return paragraph("tracing", [said, lacking_phases(runs)])
 
 
 def lacking_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
     """The traced runs of which nothing is known, each with its reason; empty for none. `told` as in `lost_phases`."""
     bad = unsuccessful(traced(runs))
-    reasons = [f"{run_id} ({status})" for run_id, status in zip(bad["run_id"], bad["status"], strict=True)]
-    said = f"Traced runs that did not succeed: {named(reasons)}." if reasons else ""
-    return " ".join(filter(None, [said, lost_phases(runs, told)]))
+    status = dict(zip(bad["run_id"], bad["status"], strict=True))
+    text = f"Traced runs that did not succeed: {named([f'{run_id} ({why})' for run_id, why in status.items()])}."
+    said = [Note("traced-runs-unsuccessful", text, status=status)] if status else []
+    return paragraph("lacking-phases", [*said, lost_phases(runs, told)])
 
 
 def lost_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
@@ -357,7 +417,9 @@ def lost_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
         return ""
     each = named([f"{run_id} ({why})" for run_id, why in reasons.items()])
     first = next(iter(reasons))
-    return f"Traced, but without phases: {each}; repeat such a run: make repeat STUDY={ok.at[first, 'study']} RUNS='{first}'."
+    command = f"make repeat STUDY={ok.at[first, 'study']} RUNS='{first}'"
+    text = f"Traced, but without phases: {each}; repeat such a run: {command}."
+    return Note("without-phases", text, reasons=reasons, command=command)
 
 
 def named(names: Sequence[str], separator: str = ", ") -> str:

@@ -29,6 +29,7 @@ from analysis.measured import (
 )
 from analysis.pooling import pooled
 from common.errors import InputError
+from common.notes import Note
 from declared.mesh import divides_more
 from declared.models import model_graph
 from models.collectives import ALL_REDUCE
@@ -38,6 +39,28 @@ Levels = Mapping[str, Any]  # of a cell
 ACCUMULATION = "sync_every"
 TOTAL = "total"
 SWEPT = ("framework", "nodes", "device", "bandwidth")  # what a sweep of the network has of a cell, beside its ranks
+NO_CONTRAST = Note(
+    "no-contrast",
+    "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
+    "there are other treatments, also cells with one of them and without accumulation.",
+)
+NO_SWEEP = Note(
+    "no-network-sweep", "There is no sweep of the network, so the effect of the network alone is not predicted."
+)
+ON_ONE_NODE = Note(
+    "accumulation-on-one-node",
+    "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer and of the "
+    "loop, throttling included.",
+)
+NETWORK_ALONE = Note(
+    "network-alone-is-predicted",
+    "Network alone: the number of exchanges that accumulation saves in an epoch, times the time of one all-reduce of the "
+    "gradients' size (float32) in the sweep of the network, interpolated linearly between its "
+    "sizes. Its interval is over the rounds of one sweep, in the same processes. It is a prediction, not measured "
+    "in training: ranks send one message and compute nothing else. Beyond the network: the rest of the difference, with "
+    "an interval that includes both: the cost of the optimizer and of the loop, exchanges that computation hid (above 0), "
+    "and exchanges that took longer during computation (below 0).",
+)
 TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % intervals"
 
 
@@ -164,12 +187,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     """The table of a study's contrasts, taken apart."""
     data = decompose(runs, network)
     if data.empty:
-        notes = [
-            "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
-            "there are other treatments, also cells with one of them and without accumulation.",
-        ]
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
-        return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [note for note in notes if note], ["part"])
+        return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [NO_CONTRAST], ["part"])
     context = varying(runs, but=treatments(runs))
     whole = TOTAL in set(data["part"])
     firsts = list(range(0, len(data), 3 if whole else 1))
@@ -183,16 +202,15 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     ]
     shown["difference (s)"] = interval_texts(data, "difference_s")
     shown["ratio"] = interval_texts(data, "ratio")
-    total = (
-        ""
-        if not whole
-        else (
-            f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{_nearly(data)}; "
-            "the intervals of the parts are not independent, because both include the cell in the middle. "
-        )
-    )
+    total = _total(data) if whole else ""
     notes = [
-        f"{total}A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
+        conditions.paragraph(
+            "sign-of-differences",
+            [
+                total,
+                "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
+            ],
+        ),
         f"{conditions.counts(runs)} {conditions.compared(data['within_blocks'])} Intervals are not "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
         apart(data),
@@ -203,7 +221,8 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         shown["beyond the network (s)"] = _where_accumulated(data, "beyond_network_s")
     if data["throttled_difference_s"].notna().any():
         shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
-        notes.append(f"{THROTTLED} It can help to explain a difference in seconds, but it is not a part of the sum.")
+        explains = "It can help to explain a difference in seconds, but it is not a part of the sum."
+        notes.append(conditions.paragraph("throttling-explains", [THROTTLED, explains]))
     notes += [
         not_compared(data, runs),
         conditions.setting(runs),
@@ -223,6 +242,16 @@ def _where_accumulated(data: pd.DataFrame, name: str) -> list[str]:
     return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
 
 
+def _total(data: pd.DataFrame) -> Note:
+    """What the total is, and how its parts add up to it."""
+    nearly = _nearly(data)
+    text = (
+        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{nearly}; "
+        "the intervals of the parts are not independent, because both include the cell in the middle."
+    )
+    return Note("total-of-parts", text, exact=not nearly)
+
+
 def _totals(data: pd.DataFrame) -> str:
     totals = data.loc[data["part"] == TOTAL, ["from", "to"]].drop_duplicates()
     return "; ".join(f"{before} → {after}" for before, after in totals.itertuples(index=False))
@@ -239,30 +268,18 @@ def _nearly(data: pd.DataFrame) -> str:
 
 def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:
     """What the network alone means, and where it is not known."""
-    notes = []
+    notes: list[str] = []
     rows = data[data["part"] == ACCUMULATION]
     nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
     if network is not None and (nodes > 1).any():
-        notes.append(
-            "Network alone: the number of exchanges that accumulation saves in an epoch, times the time of one all-reduce of the "
-            "gradients' size (float32) in the sweep of the network, interpolated linearly between its "
-            "sizes. Its interval is over the rounds of one sweep, in the same processes. It is a prediction, not measured "
-            "in training: ranks send one message and compute nothing else. Beyond the network: the rest of the difference, with "
-            "an interval that includes both: the cost of the optimizer and of the loop, exchanges that computation hid (above 0), "
-            "and exchanges that took longer during computation (below 0)."
-        )
+        notes.append(NETWORK_ALONE)
     elif network is None and (nodes > 1).any():
-        notes.append("There is no sweep of the network, so the effect of the network alone is not predicted.")
+        notes.append(NO_SWEEP)
     if (nodes == 1).any():
-        notes.append(
-            "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer and of the "
-            "loop, throttling included."
-        )
+        notes.append(ON_ONE_NODE)
     if network is not None and (
         lacking := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()]["to_cell"].tolist()
     ):
-        notes.append(
-            "No prediction, because the sweep, the gradients' size or the cell is missing: "
-            f"{conditions.named(lacking)}."
-        )
+        text = f"No prediction, because the sweep, the gradients' size or the cell is missing: {conditions.named(lacking)}."
+        notes.append(Note("network-not-predicted", text, cells=lacking))
     return notes

@@ -13,6 +13,7 @@ from analysis import conditions, tables
 from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, said, setting_of, told, untold
 from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks
+from common.notes import Note
 from common.text import number_of
 
 TITLE = "The reference beside every run over the campaign, by block"
@@ -89,7 +90,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = by_block(runs_told)
     if data.empty:
         shown = pd.DataFrame(columns=["block"], dtype=str)
-        return tables.Table(TITLE, data, shown, [f"Nothing is shown: {untold(runs)}.", conditions.setting(runs)])
+        return tables.Table(TITLE, data, shown, [_nothing(runs), conditions.setting(runs)])
     texts: dict[str, list[str]] = {}
     if data["session"].nunique(dropna=False) > 1:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
@@ -115,7 +116,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         f"{conditions.counts(runs, intervals=False)} Reference: time of a fixed piece of work right before and right after a run, above its "
         f"median in this campaign, of runs {ALIKE}; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
-        f"Without a reference: {number_of(lacking, 'run')}." if lacking else "",
+        Note("runs-without-reference", f"Without a reference: {number_of(lacking, 'run')}.", runs=lacking)
+        if lacking
+        else "",
         _over_all(correlation(runs_told)),
         told(found),
         said(found) or holds(found),
@@ -130,7 +133,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     )
 
 
+def _nothing(runs: pd.DataFrame) -> Note:
+    why = untold(runs)
+    return Note("nothing-shown", f"Nothing is shown: {why}.", why=why)
+
+
 def _over_all(value: float) -> str:
     if math.isnan(value):
         return ""
-    return f"Over the whole campaign, blocks included, the correlation of log epoch time and log reference is {tables.number(value, 2)}."
+    text = f"Over the whole campaign, blocks included, the correlation of log epoch time and log reference is {tables.number(value, 2)}."
+    return Note("correlation-over-all", text, correlation=value)

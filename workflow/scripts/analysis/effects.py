@@ -15,17 +15,27 @@ from analysis import adjusted, conditions, intervals, tables
 from analysis.intervals import LEVEL, Estimate
 from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
+from common.notes import Note
 from declared.mesh import NEEDS, idle
 
 TITLE = "Effect of each factor on epoch time, all else equal, with 95 % intervals"
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
+NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
 STRATEGIES = " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
-THROTTLED = (
+THROTTLED = Note(
+    "throttled-is-processor-time",
     "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
-    "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway."
+    "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway.",
 )
-ADJUSTED = "Ratio, adjusted: by how quick the machine was (table adjusted says how); p and verdict are those of the plain ratio."
+ADJUSTED = Note(
+    "ratios-adjusted",
+    "Ratio, adjusted: by how quick the machine was (table adjusted says how); p and verdict are those of the plain ratio.",
+)
+EVERY_PAIR_COMPARED = Note(
+    "every-pair-compared",
+    "Every pair of frameworks is compared; for other factors, each level is compared with the first.",
+)
 
 
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -183,8 +193,7 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     """The table of effects of a study; `margin` as in `compare`."""
     data = compare(runs, margin)
     if data.empty:
-        notes = ["No two cells of the study differ in one factor only."]
-        return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [note for note in notes if note])
+        return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [NO_PAIR])
     shown: dict[str, Any] = {
         title(name): [
             f"{level_text(start)} → {level_text(end)}" if factor == name else level_text(level)
@@ -203,19 +212,28 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     if margin is not None:
         shown["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
         shown["verdict"] = data["verdict"].fillna(tables.DASH)
+    strategies = bool(set(NEEDS) & set(varying(runs)))
     notes = [
         "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
-        "A row compares two cells that differ only in the factor with an arrow."
-        + (STRATEGIES if set(NEEDS) & set(varying(runs)) else "")
-        + " A ratio below 1, or a difference below 0, means that the level "
-        "after the arrow is faster.",
-        f"{conditions.counts(runs)} n: number of runs compared, before and after the arrow; means are of these runs.",
-        f"{conditions.compared(data['within_blocks'])} Intervals are not corrected for multiple comparisons; p is.",
+        Note(
+            "one-factor-differs",
+            "A row compares two cells that differ only in the factor with an arrow."
+            + (STRATEGIES if strategies else "")
+            + " A ratio below 1, or a difference below 0, means that the level "
+            "after the arrow is faster.",
+            strategies=strategies,
+        ),
+        conditions.paragraph(
+            "runs-compared",
+            [
+                conditions.counts(runs),
+                "n: number of runs compared, before and after the arrow; means are of these runs.",
+            ],
+        ),
+        _corrections(data),
         _family(data),
         _equality(data, margin),
-        "Every pair of frameworks is compared; for other factors, each level is compared with the first."
-        if "framework" in set(data["factor"])
-        else "",
+        EVERY_PAIR_COMPARED if "framework" in set(data["factor"]) else "",
         apart(data),
         not_compared(data, runs),
         conditions.setting(runs),
@@ -256,7 +274,10 @@ def not_compared(data: pd.DataFrame, runs: pd.DataFrame) -> str:
     named = data.loc[data["ratio"].isna(), ["from_cell", "to_cell"]].stack()
     measured = set(successful(runs)["cell"])
     lacking = [cell for cell in dict.fromkeys(named) if cell not in measured]
-    return f"Not compared, because a cell has no successful run: {conditions.named(lacking)}." if lacking else ""
+    if not lacking:
+        return ""
+    text = f"Not compared, because a cell has no successful run: {conditions.named(lacking)}."
+    return Note("cells-without-runs", text, cells=lacking)
 
 
 def apart(data: pd.DataFrame) -> str:
@@ -264,25 +285,33 @@ def apart(data: pd.DataFrame) -> str:
     rows = int((data["shared_sessions"] == 0).sum())
     if not rows:
         return ""
-    return (
+    text = (
         f"{rows} of {len(data)} rows compare cells that share no session. Their differences include what changed between "
         "sessions; their intervals and p do not account for it."
     )
+    return Note("no-shared-session", text, rows=rows, of=len(data))
 
 
 def _shared_text(sessions: float) -> str:
     return tables.DASH if pd.isna(sessions) else "yes" if sessions else "no"
 
 
-def _family(data: pd.DataFrame) -> str:
+def _corrections(data: pd.DataFrame) -> Note:
+    compared = conditions.compared(data["within_blocks"])
+    text = f"{compared} Intervals are not corrected for multiple comparisons; p is."
+    return Note("intervals-not-corrected", text, notes=[compared])
+
+
+def _family(data: pd.DataFrame) -> Note:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
-        return "There are no p values: they need at least two replicates in each cell."
+        return Note("no-p-values", "There are no p values: they need at least two replicates in each cell.")
     families = ", ".join(f"{title(factor)} {count}" for factor, count in counts.items())
-    return (
+    text = (
         "p: two-sided t test of the ratio, corrected by Holm's method over all comparisons of "
         f"the same factor ({families})."
     )
+    return Note("p-of-ratios", text, comparisons=counts)
 
 
 def _equality(data: pd.DataFrame, margin: float | None) -> str:
@@ -290,12 +319,14 @@ def _equality(data: pd.DataFrame, margin: float | None) -> str:
     if not data["p"].notna().any():
         return ""
     if margin is None:
-        return "A large p does not mean that two cells are equal; the interval says which difference is excluded."
-    return (
+        text = "A large p does not mean that two cells are equal; the interval says which difference is excluded."
+        return Note("large-p-is-not-equal", text)
+    text = (
         f"p equal: two one-sided t tests that two cells differ by more than the study's margin, {margin_text(margin)} (ratio between "
         f"{1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in the same way. Verdict: {DIFFERS} (p below {LEVEL}), {EQUAL} "
         f"(p equal below {LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
     )
+    return Note("p-of-equality", text, margin=margin)
 
 
 def margin_text(margin: float) -> str:

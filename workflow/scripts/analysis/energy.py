@@ -16,6 +16,7 @@ from analysis.intervals import Estimate
 from analysis.measured import cells, level_text, scaled, successful, title, varying
 from analysis.pooling import Pooling, Values
 from analysis.speedup import base_cells
+from common.notes import Note
 from common.text import number_of
 
 TITLE = "Energy of an epoch over replicates with 95 % intervals"
@@ -27,7 +28,7 @@ WHOSE = {
     None: "processor packages and accelerators together, as recorded before these were kept apart",
 }
 WHY_NOT = "The machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
-NOTHING = f"No record has energy. {WHY_NOT}"
+NOTHING = Note("no-energy", f"No record has energy. {WHY_NOT}")
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 HOW = (
     "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × time: that of an epoch, the lower the "
@@ -189,7 +190,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
     shown["ratio to base"] = _texts(data, "ratio")
     untold = [cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])]
     notes = [
-        f"Energy: {told.whose}. {conditions.counts(runs, counted=data['n'])}",
+        conditions.paragraph("energy", [_whose(told), conditions.counts(runs, counted=data["n"])]),
         HOW,
         without(untold),
         mixed(told),
@@ -207,14 +208,25 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
 IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."
 
 
+def _whose(told: Told) -> Note:
+    return Note("whose-energy", f"Energy: {told.whose}.", scope=told.scope)
+
+
 def without(untold: Sequence[str]) -> str:
     """The cells without energy, in a sentence; empty for none."""
-    return f"Without energy: {number_of(len(untold), 'cell')}." if untold else ""
+    return (
+        Note("cells-without-energy", f"Without energy: {number_of(len(untold), 'cell')}.", cells=untold)
+        if untold
+        else ""
+    )
 
 
 def mixed(told: Told) -> str:
     """That cells tell energy of another scope, in a sentence; empty for none."""
-    return f"Of another scope, and so left out: {conditions.named(told.others)}." if told.others else ""
+    if not told.others:
+        return ""
+    text = f"Of another scope, and so left out: {conditions.named(told.others)}."
+    return Note("cells-of-another-scope", text, cells=told.others)
 
 
 def _texts(data: pd.DataFrame, name: str, unit: float = 1.0) -> list[str]:

@@ -12,12 +12,15 @@ import numpy as np
 import pandas as pd
 import scipy  # which loads its parts when they are used: its tests are slow to import, and few programs make any
 
+from common.notes import Note
+
 CONFIDENCE = 0.95
 LEVEL = 0.05  # a smaller p is called significant
 ROUNDING = 1e-12  # of a logarithm
 NO_VARIATION = 1e-20  # a share of the sum of squares that is rounding
 FEWEST_CLUSTERS = 6  # of fewer, resamples are too much alike
 RESAMPLES, SEED = 5000, 1
+ALL_THE_SAME = Note("all-values-the-same", "all values are the same")
 COLUMNS = ["value", "low", "high", "n"]
 
 

@@ -127,7 +127,7 @@ def _made(path: Path | None) -> pd.DataFrame:
     try:
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {one_line(error)}") from None
+        raise InputError("broken-file", f"cannot be read: {one_line(error)}", file=path) from None
 
 
 def read_runs(path: Path) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.measured import one_line, unsuccessful
+from common.notes import Note
 from common.text import number_of
 
 
@@ -11,14 +12,13 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The unsuccessful runs of a study: run_id, status, reason."""
     data = unsuccessful(runs).sort_values("run_id")[["run_id", "status", "reason"]].reset_index(drop=True)
     data["reason"] = data["reason"].map(one_line)
-    counts = ", ".join(f"{count} {status}" for status, count in data["status"].value_counts().sort_index().items())
-    said = (
-        f"{len(data)} of {number_of(len(runs), 'run')} did not succeed: {counts}."
-        if len(data)
-        else f"All {len(runs):,} runs succeeded."
-        if len(runs) > 1
-        else "The only run succeeded."
-    )
+    counts = data["status"].value_counts().sort_index().to_dict()
+    if len(data):
+        text = f"{len(data)} of {number_of(len(runs), 'run')} did not succeed: "
+        text += f"{', '.join(f'{count} {status}' for status, count in counts.items())}."
+    else:
+        text = f"All {len(runs):,} runs succeeded." if len(runs) > 1 else "The only run succeeded."
+    said = Note("runs-without-success", text, of=len(runs), by_status=counts)
     return tables.Table(
         title="Runs that did not succeed",
         data=data,

@@ -16,10 +16,11 @@ from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.tools.eval_measures import aicc
 
 from analysis import leave_out
-from analysis.intervals import NO_VARIATION, one_value
+from analysis.intervals import ALL_THE_SAME, NO_VARIATION, one_value
 from analysis.measured import scale_factor, successful
 from analysis.pooling import MOST_APART, Spread
 from analysis.terms import MODELS, Columns, estimable
+from common.notes import Note
 from common.text import number_of
 
 LACK_OF_FIT = (
@@ -102,12 +103,13 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     """
     n = len(y)
     if n == 0:
-        return Fit(problem="no successful run")
+        return Fit(problem=Note("no-successful-run", "no successful run"))
     kept, refused = estimable(columns)
     if n <= len(kept):
-        return Fit(refused=refused, problem=f"too few runs: {n} for {number_of(len(kept), 'coefficient')}")
+        text = f"too few runs: {n} for {number_of(len(kept), 'coefficient')}"
+        return Fit(refused=refused, problem=Note("too-few-runs", text, runs=n, coefficients=len(kept)))
     if one_value(y):
-        return Fit(refused=refused, problem="all values are the same")
+        return Fit(refused=refused, problem=ALL_THE_SAME)
     x = np.column_stack([columns[name] for name in kept])
     size = np.linalg.norm(x, axis=0)
     x /= size

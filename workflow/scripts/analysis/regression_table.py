@@ -9,6 +9,7 @@ from analysis.intervals import LEVEL
 from analysis.measured import level_text, scale_factor, successful, title, varying
 from analysis.regression import LACK_OF_FIT, TERM, Fit, Fits, Response, errors_without
 from analysis.terms import base_level, takes_numbers
+from common.notes import Note
 from common.text import number_of
 
 STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
@@ -141,10 +142,11 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     ok = successful(runs)
     factors = varying(ok)
     numeric = [name for name in factors if takes_numbers(ok, name)]
-    base = [f"{title(name)} {level_text(base_level(ok, name))}" for name in factors if name not in numeric]
+    base_levels = {name: base_level(ok, name) for name in factors if name not in numeric}
+    base = [f"{title(name)} {level_text(level)}" for name, level in base_levels.items()]
     means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
     fitted = {key: each for key, each in fits.items() if not each.problem}
-    notes = [
+    notes: list[str] = [
         "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or the samples of an "
         "epoch divided by it. Entries are estimates (standard error; standard error by cell). The first is HC3 (MacKinnon & White 1985): how far "
         "other runs of the same cells would move the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells "
@@ -152,8 +154,18 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         "of terms; models with significant lack of fit have none. Blocks are not in the models."
         if fitted
         else "",
-        f"Factors: {', '.join(title(name) for name in factors)}." if factors else "No factor varies.",
-        f"Categorical factors are compared with their base level: {', '.join(base)}." if base else "",
+        Note(
+            "factors",
+            f"Factors: {', '.join(map(title, factors))}." if factors else "No factor varies.",
+            factors=factors,
+        ),
+        Note(
+            "base-levels",
+            f"Categorical factors are compared with their base level: {', '.join(base)}.",
+            levels=base_levels,
+        )
+        if base
+        else "",
         f"Numeric factors are centred at their mean over the runs: {', '.join(means)}. So the intercept is the value at these "
         "and the base levels, and with interactions, a main effect is the slope there."
         if means
@@ -161,26 +173,26 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     ]
     for (_, model), each in fits.items():
         if each.problem:
-            notes.append(f"The {model} model was not fitted: {each.problem}.")
+            text = f"The {model} model was not fitted: {each.problem}."
+            notes.append(Note("model-not-fitted", text, model=model, problem=each.problem))
         if each.refused:
-            notes.append(
+            text = (
                 f"Left out of the {model} model, because this design cannot separate them from earlier terms "
                 f"({len(each.refused)}): {', '.join(each.refused)}."
             )
+            notes.append(Note("terms-left-out", text, model=model, terms=each.refused))
         if each.unsure:
-            notes.append(
-                f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(each.unsure)}."
-            )
+            text = f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(each.unsure)}."
+            notes.append(Note("no-standard-error", text, model=model, terms=each.unsure))
     if not fitted:
         return [*dict.fromkeys(notes), conditions.setting(runs)]
-    few = [model for (_, model), each in fits.items() if _spare(each) < FEWEST_SPARE]
+    few = list(dict.fromkeys(model for (_, model), each in fits.items() if _spare(each) < FEWEST_SPARE))
+    no_stars = f"No stars in the {' and '.join(few)} model: fewer than {FEWEST_SPARE} cells more than coefficients."
     notes += [
-        f"No stars in the {' and '.join(dict.fromkeys(few))} model: fewer than {FEWEST_SPARE} cells more than coefficients."
-        if few
-        else "",
+        Note("no-stars", no_stars, models=few) if few else "",
         "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
         "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
-        LACK_OF_FIT.format("the model") + _own(fitted),
+        _lack_of_fit(fitted),
         _misfit(fitted),
         _inflated(fitted),
         *_left_out(fitted, _levels(runs)),
@@ -189,21 +201,25 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _own(fits: Fits) -> str:
-    """Of which responses cells do not share one spread, in a sentence with a space before it."""
-    names = dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"])
-    return f" This is the case here for {' and '.join(names)}." if names else ""
+def _lack_of_fit(fits: Fits) -> Note:
+    """What the test of lack of fit is, and of which responses cells do not share one spread."""
+    own = list(dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"]))
+    case = f" This is the case here for {' and '.join(own)}." if own else ""
+    return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=own)
 
 
 def _misfit(fits: Fits) -> str:
     missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < LEVEL]
     if missed:
-        return (
+        text = (
             f"Models that miss more than the spread of replicates explains (p < {LEVEL}): {'; '.join(missed)}. "
             "Read their coefficients as averages over this design, not as a law."
         )
-    tested = any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values())
-    return "" if tested else "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
+        return Note("models-misfit", text, models=missed)
+    if any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values()):
+        return ""
+    text = "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
+    return Note("lack-of-fit-untested", text)
 
 
 def _inflated(fits: Fits) -> str:
@@ -213,32 +229,40 @@ def _inflated(fits: Fits) -> str:
         for name, value in each.terms[["term", "vif"]].itertuples(index=False)
         if value > LARGE_VIF
     }
-    return f"VIF above {LARGE_VIF}: {', '.join(large)}. These estimates depend strongly on each other." if large else ""
+    if not large:
+        return ""
+    text = f"VIF above {LARGE_VIF}: {', '.join(large)}. These estimates depend strongly on each other."
+    return Note("large-vif", text, terms=large)
 
 
 def _left_out(fits: Fits, levels: str) -> list[str]:
     """What leaving out means, which cells are worst, and which cannot be predicted."""
-    said = [
+    text = (
         "Leave one cell out: the mean of a cell is predicted from the other cells"
         + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
         + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
         + ("" if levels else " Only one node count was measured, so none can be left out.")
-    ]
+    )
+    said: list[str] = [Note("leave-one-out", text, levels=levels)]
     for what, words in (("cell", "cell"), ("level", levels)):
         if not words:
             continue
         worst = {_name(key): errors_without(each.cells, what) for key, each in fits.items()}
-        named = [f"{errors.worst_cell} ({name})" for name, errors in worst.items() if errors.predicted]
-        said.append(f"Worst, leaving one {words} out: {'; '.join(named)}." if named else "")
+        cells = {name: errors.worst_cell for name, errors in worst.items() if errors.predicted}
+        if cells:
+            named = "; ".join(f"{cell} ({name})" for name, cell in cells.items())
+            said.append(Note(f"worst-{what}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells))
         if any(errors.worst < -1 for errors in worst.values()):
             said.append("An error below −100 % is a prediction below zero, which a model with straight lines can make.")
         for (_, model), each in fits.items():
             unknown = each.cells[each.cells[f"without_{what}"].isna()]
             if len(unknown):
-                said.append(
+                text = (
                     f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {number_of(len(each.cells), 'cell')} "
                     f"from the others; these are not counted: {_unpredicted(each.cells, unknown, what, words)}."
                 )
+                facts = {"model": model, "cells": unknown["cell"].tolist(), "of": len(each.cells)}
+                said.append(Note(f"{what}-not-predicted", text, **facts))
     return said
 
 

@@ -23,12 +23,14 @@ from analysis.measured import cells, combination_text, level_text, successful, t
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
 from analysis.speedup import first_cells, karp_flatt
+from common.notes import Note
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
 SCALES = ("nodes", "devices_per_node")  # what a series can vary
-TWO_WAYS = (
+TWO_WAYS = Note(
+    "series-of-nodes-or-devices",
     "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on a node, "
-    "a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one replica."
+    "a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one replica.",
 )
 READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
@@ -172,13 +174,15 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     fastest = [by_count[_fastest(by_count, pooling)] for *_, by_count in found]
     speedups = pooling.ratios(fewest, fastest).to_dict("records")  # all at once: one by one they took most of the time
     rows = [row | _row(law, by_count, pooling, one) for (row, law, by_count), one in zip(found, speedups, strict=True)]
-    said = {
-        "Measured at one replica count only, so no law is fitted": [
-            name for name, own in alone.items() if not own <= drawn
-        ],
-        "Amdahl's law cannot be fitted": unfitted,
-    }
-    sentences = [f"{why}: {conditions.named(names, '; ')}." for why, names in said.items() if names]
+    single = [name for name, own in alone.items() if not own <= drawn]
+    sentences: list[str] = [
+        Note(code, f"{why}: {conditions.named(names, '; ')}.", series=names)
+        for code, why, names in (
+            ("one-replica-count", "Measured at one replica count only, so no law is fitted", single),
+            ("law-not-fitted", "Amdahl's law cannot be fitted", unfitted),
+        )
+        if names
+    ]
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
 
 
@@ -240,24 +244,27 @@ def table(runs: pd.DataFrame) -> tables.Table:
     shown["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
     shown["reads as"] = data["reads_as"]
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
+    measured_one = bool((data["base_replicas"] == 1).all())
     notes = [
         "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' n runs by least "
         "squares, without blocks; 95 % t intervals by linear approximation, valid if the law holds. Limit: the largest "
         "speed-up over one replica that the law allows on any number of replicas. f includes all that does not shrink with "
         "the replicas.",
         "Base: the mean epoch time of the series itself on its fewest replicas"
-        + ("" if (data["base_replicas"] == 1).all() else " (the first in `replicas`)")
+        + ("" if measured_one else " (the first in `replicas`)")
         + ", not an undistributed framework (see the table of speed-up). Largest speed-up: that of the fastest of the other "
         f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.compared(data['within_blocks'])}",
-        "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
-        + (
-            ""
-            if (data["base_replicas"] == 1).all()
-            else ", relative to the fitted T(1) where one replica was not measured"
-        )
-        + ". If the law holds, it stays the same.",
+        Note(
+            "karp-flatt",
+            "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
+            + ("" if measured_one else ", relative to the fitted T(1) where one replica was not measured")
+            + ". If the law holds, it stays the same.",
+            of_fitted_time=not measured_one,
+        ),
         LACK_OF_FIT.format("the law"),
-        f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
+        Note(
+            "reads-as", f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.", readings=list(read)
+        ),
         TWO_WAYS if both else "",
         conditions.replicas(runs),
         *others,

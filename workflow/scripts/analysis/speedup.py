@@ -15,6 +15,7 @@ from analysis import conditions, tables
 from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import cells, factors, level_text, successful, title, varying
 from analysis.pooling import pooled
+from common.notes import Note
 
 WITHOUT_EFFECT_ON_ONE_REPLICA = (
     "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule", "sharding",
@@ -141,7 +142,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])
     without = data.loc[data["base_cell"].isna(), "cell"].tolist()
     if without:
-        notes.insert(2, f"Without a successful base: {conditions.named(without)}.")
+        text = f"Without a successful base: {conditions.named(without)}."
+        notes.insert(2, Note("cells-without-base", text, cells=without))
     shown = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
     if (data["replicas"] != data["nodes"]).any():
         shown["replicas"] = data["replicas"].map(str)

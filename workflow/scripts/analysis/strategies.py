@@ -11,6 +11,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import cells, factors, level_text, successful, title, varying
 from common.errors import InputError
+from common.notes import Note
 from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
@@ -19,14 +20,18 @@ from models.messages import bubble, needs
 
 TITLE = "What each strategy asks of a rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
-UNVARIED = "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this table compares them."
+UNVARIED = Note(
+    "parallelism-does-not-vary",
+    "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this table compares them.",
+)
+NO_MESH = Note("no-mesh", "No cell's ranks are a mesh of a model that is described here.")
 HOW = (
     "Memory and bytes by formula are those of the rank that needs most, without what libraries keep beside; activations are the outputs of all "
     "operators for the samples whose backward pass is still to come. Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it "
     "all-reduces. Measured memory is the largest of a rank, with its program; measured bytes are those of an interface, so the formula beside them is "
     "that of all its ranks."
 )
-BY_LAYER = "Cells whose layers are divided each by itself are in the table simulated."
+BY_LAYER = Note("divided-by-layer", "Cells whose layers are divided each by itself are in the table simulated.")
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +99,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
             TITLE,
             data,
             data,
-            ["No cell's ranks are a mesh of a model that is described here.", conditions.setting(runs)],
+            [NO_MESH, conditions.setting(runs)],
         )
     named = ["framework", *varying(runs, but=["framework"])]
     shown = {title(name): data[name].map(level_text) for name in named}

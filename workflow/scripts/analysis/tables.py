@@ -13,6 +13,7 @@ from analysis.intervals import Estimate
 from common.errors import InputError
 from common.files import shown, write_text
 from common.latex import latex_text
+from common.notes import Note
 from common.text import aligned
 
 PAGE_ROWS = 45
@@ -31,7 +32,7 @@ NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
 BELOW_WORDS, NOTE_WORDS = 70, 40  # of all notes below a table, and of one
 RULE = "---"  # between the notes below a table and those apart, in Markdown
-NO_ROWS = "There are no rows."
+NO_ROWS = Note("no-rows", "There are no rows.")
 MOST_ROWS = 1000  # of what people read; such a table has twenty pages
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
@@ -71,9 +72,10 @@ def write(table: Table, stem: Path) -> None:
     """Write `stem`.csv, .md and .tex, each whole or not at all; of very many rows the latter two have the first MOST_ROWS."""
     write_csv(table.data, Path(f"{stem}.csv"))
     if len(table.shown) > MOST_ROWS:
-        said = f"The first {MOST_ROWS:,} of {len(table.shown):,} rows; all are in {stem.name}.csv."
+        text = f"The first {MOST_ROWS:,} of {len(table.shown):,} rows; all are in {stem.name}.csv."
+        first = Note("first-rows", text, rows=MOST_ROWS, of=len(table.shown))
         parts = [row for row in table.parts if row < MOST_ROWS]
-        table = replace(table, shown=table.shown[:MOST_ROWS], notes=[said, *table.notes], parts=parts)
+        table = replace(table, shown=table.shown[:MOST_ROWS], notes=[first, *table.notes], parts=parts)
     write_text(Path(f"{stem}.md"), markdown(table))
     write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
 
@@ -113,14 +115,15 @@ def read(stem: Path) -> Table:
     except pd.errors.EmptyDataError:
         data = pd.DataFrame()
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{shown(file)}: cannot be read with its CSV: {error}; make both again: snakemake tables"
-        ) from None
+        problem = f"cannot be read with its CSV: {error}"
+        raise InputError("broken-file", problem, file=shown(file), hint="make both again: snakemake tables") from None
     if data.empty and parts and not parts[0].startswith("|"):
         return Table(head[2:-2], data, pd.DataFrame(), _in_order([part for part in parts if part != NO_ROWS]))
     rows = [_cells_of(line) for line in (parts or [""])[0].split("\n")]
     if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
-        raise InputError(f"{shown(file)}: is not a table of Ringside; remove it, then run the command again")
+        raise InputError(
+            "not-a-table", "is not a table of Ringside", file=shown(file), hint="remove it, then run the command again"
+        )
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
     return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _in_order(parts[1:]), words)

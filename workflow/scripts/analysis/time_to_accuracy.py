@@ -12,11 +12,16 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import cells, level_text, successful, title, varying
+from common.notes import Note
 from common.text import number_of
 
 TITLE = "Time to a validation accuracy of {:.4g} %"
 NOT_TOLD = "no accuracy was recorded"
-UNASKED = "The study names no target; say target_accuracy: 0.9 (a share) in the study, and this table has the time to reach it."
+UNASKED = Note(
+    "no-target",
+    "The study names no target; say target_accuracy: 0.9 (a share) in the study, and this table has the time to reach it.",
+)
+NO_ACCURACY = Note("no-accuracy", "No successful run tells its validation accuracy.")
 HOW = (
     "Time: training from the start of the first epoch until the end of the first one with that accuracy; warm-up epochs are in it, validations "
     "are not. It has a mean and a 95 % t interval where all n runs of a cell reach the target."
@@ -66,9 +71,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
         return tables.Table("Time to a validation accuracy", *_nothing(), [UNASKED])
     heading, data = TITLE.format(100 * target), summarize(runs, epochs, target)
     if not data["n"].any():
-        return tables.Table(
-            heading, *_nothing(), ["No successful run tells its validation accuracy.", conditions.setting(runs)]
-        )
+        return tables.Table(heading, *_nothing(), [NO_ACCURACY, conditions.setting(runs)])
     named = ["framework", *varying(runs, but=["framework"])]
     shown = {title(name): data[name].map(level_text) for name in named}
     shown["n"] = data["n"].map(str)
@@ -88,7 +91,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     notes = [
         conditions.counts(runs, counted=data["n"]),
         untold(runs, data),
-        f"{number_of(never, 'cell')} of {len(data)} did not reach the target in all runs." if never else "",
+        _never(never, len(data)),
         HOW,
         conditions.setting(runs),
     ]
@@ -96,11 +99,17 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
     return tables.Table(heading, data, pd.DataFrame(shown), [note for note in notes if note], words)
 
 
+def _never(cells: int, of: int) -> str:
+    text = f"{number_of(cells, 'cell')} of {of} did not reach the target in all runs."
+    return Note("target-not-reached", text, cells=cells, of=of) if cells else ""
+
+
 def untold(runs: pd.DataFrame, data: pd.DataFrame) -> str:
     """How many successful runs are in no n of `data` (`summarize` of the runs); empty for none."""
     ok = len(successful(runs))
     without = ok - int(data["n"].sum())
-    return f"Without a validation accuracy: {without} of {number_of(ok, 'successful run')}." if without else ""
+    text = f"Without a validation accuracy: {without} of {number_of(ok, 'successful run')}."
+    return Note("runs-without-accuracy", text, runs=without, of=ok) if without else ""
 
 
 def _nothing() -> tuple[pd.DataFrame, pd.DataFrame]:

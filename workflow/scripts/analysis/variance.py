@@ -27,8 +27,10 @@ from analysis import conditions, tables
 from analysis.effects import pairs
 from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks, pooled
+from common.notes import Note
 
 TITLE = "Variance of an epoch's time by where it comes from"
+NOTHING = Note("single-runs", "Nothing can be told: no cell has two successful runs.")
 PARTS = ("cell", "session", "block", "run", "epoch")
 MEANINGS = {
     "cell": "what the factors do",
@@ -166,8 +168,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     found, other = components(known), mixed(runs, known)
     rows = compare(found, other)
     if rows.empty:
-        notes = ["Nothing can be told: no cell has two successful runs.", conditions.setting(runs)]
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [note for note in notes if note])
+        return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [NOTHING, conditions.setting(runs)])
     shown = pd.DataFrame(
         {
             "part": rows["part"],
@@ -195,16 +196,18 @@ def advice(found: Components) -> str:
         return ""
     longer = found.variance["run"] + found.variance["epoch"] / (2 * found.epochs)
     gain = 1 - math.sqrt(longer / found.of_mean)
-    return (
+    text = (
         f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * found.epochs:.3g} instead of {found.epochs:.3g}) would make "
         f"intervals about {100 * gain:.0f} % narrower; twice as many runs, 29 % or more."
     )
+    return Note("longer-runs", text, epochs=found.epochs, narrower=gain)
 
 
 def _checked(other: Mixed | None) -> str:
     if other is None:
         return ""
-    return (
+    text = (
         "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. "
         f"Its ratios of {other.pairs} pairs of cells differ from those in the table of effects by at most {100 * other.apart:.2g} %."
     )
+    return Note("mixed-model", text, pairs=other.pairs, apart=other.apart)

@@ -13,6 +13,7 @@ from analysis import intervals, tables
 from analysis.intervals import LEVEL
 from analysis.measured import level_text, title, varying
 from analysis.pooling import Pooling, pooled
+from common.notes import Note
 from comparison.matched import Compared
 
 TITLE = "Epoch times of the cells of two campaigns, with 95 % intervals"
@@ -79,7 +80,7 @@ def table(compared: Compared) -> tables.Table:
     return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], words)
 
 
-def summary(compared: Compared, data: pd.DataFrame) -> str:
+def summary(compared: Compared, data: pd.DataFrame) -> Note:
     """How many cells changed and how far, in a sentence or two."""
     a, b = compared.names
     said = [_counted(data, change) for change in (*CHANGES, UNCHANGED, UNKNOWN) if (data["change"] == change).any()]
@@ -91,7 +92,8 @@ def summary(compared: Compared, data: pd.DataFrame) -> str:
             f" Cells with no change shown may still differ: their intervals reach from {tables.number(unchanged['ratio_low'].min())} "
             f"to {tables.number(unchanged['ratio_high'].max())}."
         )
-    return text
+    counts = data["change"].value_counts().to_dict()
+    return Note("changes", text, base=a, other=b, cells=len(data), by_change=counts, mean_ratio=mean)
 
 
 def _counted(data: pd.DataFrame, change: str) -> str:
@@ -110,29 +112,32 @@ def _how(compared: Compared, data: pd.DataFrame) -> list[str]:
         f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs in {a} and in {b}. "
         "Intervals are 95 % t intervals of the difference of mean logarithms, as of independent groups (Welch, Satterthwaite), "
         "with the same standard deviations as the campaigns' own tables. Intervals are not corrected for multiple comparisons.",
-        f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons."
+        Note(
+            "p-of-ratios", f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons."
+        )
         if families
-        else "No p values: they need two replicates per cell.",
+        else Note("no-p-values", "No p values: they need two replicates per cell."),
         "Two campaigns share no session: differences between their days are part of every ratio, and no interval covers them.",
     ]
 
 
-def differing(compared: Compared) -> str:
+def differing(compared: Compared) -> Note:
     """What may explain a change, in a sentence."""
     found = compared.differences
     if not found:
-        return "The records show no other difference between the compared runs: a change would come from the machine itself."
+        text = "The records show no other difference between the compared runs: a change would come from the machine itself."
+        return Note("no-other-difference", text)
     alone = "" if len(found) == 1 else " A change cannot be attributed to one of these alone."
-    return f"What differs between the compared runs: {'; '.join(found)}.{alone}"
+    return Note("differences", f"What differs between the compared runs: {'; '.join(found)}.{alone}", notes=found)
 
 
 def not_compared(compared: Compared) -> str:
     """The cells that are not compared, by reason, in a sentence; empty for none."""
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[Note, list[str]] = {}
     for cell, why in compared.refused.items():
         by_reason.setdefault(why, []).append(cell)
     said = [f"{why}: {_named(own)}" for why, own in by_reason.items()]
-    return f"Not compared: {'; '.join(said)}." if said else ""
+    return Note("not-compared", f"Not compared: {'; '.join(said)}.", cells=by_reason) if said else ""
 
 
 def _named(cells: Sequence[str], most: int = 4) -> str:

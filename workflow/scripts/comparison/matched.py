@@ -4,6 +4,7 @@ A cell is compared where both campaigns trained the same thing in it, measured i
 comparison is for: date, site, software; it is listed, since a change cannot be told from whatever else differs with it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms
 from analysis.measured import cells, factors, framework_order, read_timed, successful
 from common.errors import InputError
 from common.files import shown
+from common.notes import Note
 
 # The same in every run of a cell that can be compared, with what a difference in it means.
 SAME = {
@@ -25,6 +27,10 @@ SAME = {
     "replicas": "the number of replicas differs",
     "timing_scope": "epochs were timed by different clocks (all ranks', or the master's alone)",
 }
+EMULATED_IN_ONE = Note(
+    "emulated-in-one", "nodes are emulated in only one of the two, which says nothing about a network (placement)"
+)
+SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it: it was not measured again")
 # What may explain a change, in words.
 EXPLAINS = {
     "site": "site",
@@ -71,14 +77,14 @@ class Compared:
         return cells(both)
 
     @cached_property
-    def refused(self) -> dict[str, str]:
+    def refused(self) -> dict[str, Note]:
         """Cell -> why it cannot be compared, in the order of `cells`."""
         found = {}
         runs = [successful(self.base), successful(self.other)]
         planned = [set(self.base["cell"]), set(self.other["cell"])]
         by_cell = [{str(cell): own for cell, own in some.groupby("cell")} for some in runs]
         for cell in self.cells["cell"]:
-            if why := self._why_not(cell, planned, by_cell):
+            if why := self._why_not(str(cell), planned, by_cell):
                 found[cell] = why
         return found
 
@@ -87,54 +93,63 @@ class Compared:
         """The cells that are compared."""
         return [cell for cell in self.cells["cell"] if cell not in self.refused]
 
-    def _why_not(self, cell: str, planned: Sequence[set[str]], by_cell: Sequence[dict[str, pd.DataFrame]]) -> str:
+    def _why_not(
+        self, cell: str, planned: Sequence[set[str]], by_cell: Sequence[dict[str, pd.DataFrame]]
+    ) -> Note | None:
         for name, there in zip(self.names, planned, strict=True):
             if cell not in there:
-                return f"{name} has no such cell"
+                return Note("no-such-cell", f"{name} has no such cell", campaign=name)
         for name, runs in zip(self.names, by_cell, strict=True):
             if cell not in runs:
-                return f"{name} has no successful run of it"
+                return Note("no-successful-run", f"{name} has no successful run of it", campaign=name)
         a, b = by_cell[0][cell], by_cell[1][cell]
         for column, meaning in SAME.items():
             levels = _levels(a[column]), _levels(b[column])
             if all(levels) and levels[0] != levels[1]:
-                return f"{meaning} ({column})"
+                return Note("measured-differently", f"{meaning} ({column})", column=column)
         places = [set(one["placement"].dropna()) for one in (a, b)]
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
-            return "nodes are emulated in only one of the two, which says nothing about a network (placement)"
+            return EMULATED_IN_ONE
         same = [set(zip(one["run_id"], one["key"], one["epoch_time_s"], strict=True)) for one in (a, b)]
         if same[0] & same[1]:
-            return "both campaigns have the same runs of it: it was not measured again"
-        return ""
+            return SAME_RUNS
+        return None
 
     @cached_property
-    def differences(self) -> list[str]:
+    def differences(self) -> list[Note]:
         """What differs between the compared runs of the two and may explain a change, a line each."""
         a, b = (self._compared_runs(runs) for runs in (self.base, self.other))
-        said = [f"dates: {_dates(a)} → {_dates(b)}"] if _dates(a) != _dates(b) else []
+        said = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
         if unknown := [column for column in SAME if _known(a[column]) != _known(b[column])]:
-            said.append(f"recorded in only one of them: {', '.join(unknown)}")
-        most = [runs["foreign_cpu_share"].max() for runs in (a, b)]
+            text = f"recorded in only one of them: {', '.join(unknown)}"
+            said.append(Note("recorded-in-one", text, columns=unknown))
+        most = [float(runs["foreign_cpu_share"].max()) for runs in (a, b)]
         if any(share > NOTABLE_FOREIGN_SHARE for share in most):
-            said.append("other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in most))
+            text = "other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in most)
+            said.append(Note("foreign-cpu-time", text, shares=most))
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]
-                said += [f"{words}: {_said(levels[0])} → {_said(levels[1])}"] if levels[0] != levels[1] else []
+                said += [_changed(column, words, *map(_said, levels))] if levels[0] != levels[1] else []
                 continue
-            by_framework: dict[str, list[str]] = {}
+            by_framework: dict[tuple[str, str], list[str]] = {}
             for framework in framework_order(a):
                 levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
                 if levels[0] != levels[1]:
-                    by_framework.setdefault(f"{_said(levels[0])} → {_said(levels[1])}", []).append(framework)
-            said += [f"{words} of {', '.join(names)}: {change}" for change, names in by_framework.items()]
+                    by_framework.setdefault((_said(levels[0]), _said(levels[1])), []).append(framework)
+            said += [
+                _changed(column, f"{words} of {', '.join(names)}", *ends, frameworks=names)
+                for ends, names in by_framework.items()
+            ]
         return said
 
     @cached_property
     def algorithms(self) -> str:
         """Which of the compared frameworks train with algorithms of their own, with accuracies in each campaign; empty for none."""
         said = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.other)]
-        return " ".join(f"In {name}: {one}" for name, one in zip(self.names, said, strict=True) if one)
+        told = {name: one for name, one in zip(self.names, said, strict=True) if one}
+        text = " ".join(f"In {name}: {one}" for name, one in told.items())
+        return Note("own-algorithms", text, by_campaign=told) if told else ""
 
     def _compared_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         ok = successful(runs)
@@ -148,10 +163,13 @@ def read(base: str, other: str) -> Compared:
     runs = [read_timed(file) for file in files]
     for file, some in zip(files, runs, strict=True):
         if successful(some).empty:
-            raise InputError(f"{shown(file)}: has no successful run; there is nothing to compare")
+            problem = "has no successful run"
+            raise InputError("no-successful-run", problem, file=shown(file), hint="there is nothing to compare")
     compared = Compared(names(base, other), *runs)
     if not compared.common:
-        raise InputError(f"{shown(files[0])} and {shown(files[1])}: cannot be compared: {_nothing(compared)}")
+        why = _nothing(compared)
+        both = f"{shown(files[0])} and {shown(files[1])}"
+        raise InputError("nothing-to-compare", f"cannot be compared: {why}", file=both, got=why)
     return compared
 
 
@@ -179,8 +197,9 @@ def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
 def refuse() -> None:
     """InputError: two campaigns have to be named."""
     raise InputError(
+        "missing-key",
         "which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare --config "
-        "base=FOLDER other=FOLDER"
+        "base=FOLDER other=FOLDER",
     )
 
 
@@ -188,23 +207,34 @@ def _table_in(folder: str, key: str) -> Path:
     file = Path(folder) / "runs.csv"
     if not file.is_file() or set("{}") & set(folder):
         raise InputError(
-            f"{key}: there is no {folder[:200]}/runs.csv; expected a campaign's folder (without braces), such as results/NAME"
+            "missing-file",
+            f"there is no {folder[:200]}/runs.csv",
+            key=key,
+            got=folder,
+            expected="a campaign's folder (without braces), such as results/NAME",
         )
     return file
 
 
-def _nothing(compared: Compared) -> str:
+def _nothing(compared: Compared) -> Note:
     """Why no cell can be, the most frequent reason first."""
     a, b = (set(runs["cell"]) for runs in (compared.base, compared.other))
     if not a & b:
-        differ = [
-            f"{name}: {_said(_levels(compared.base[name]))} and {_said(_levels(compared.other[name]))}"
-            for name in factors()
-            if not set(_levels(compared.base[name])) & set(_levels(compared.other[name]))
-        ]
-        return f"they have no cell in common ({'; '.join(differ) or 'no combination of levels is in both'})"
-    reasons = pd.Series([why for cell, why in compared.refused.items() if cell in a & b]).value_counts()
-    return "; ".join(f"{why} ({count} of {len(a & b)} cells)" for why, count in reasons.items())
+        levels = {name: (_levels(compared.base[name]), _levels(compared.other[name])) for name in factors()}
+        differ = {name: (_said(one), _said(two)) for name, (one, two) in levels.items() if not set(one) & set(two)}
+        each = "; ".join(f"{name}: {one} and {two}" for name, (one, two) in differ.items())
+        text = f"they have no cell in common ({each or 'no combination of levels is in both'})"
+        return Note("no-common-cell", text, levels=differ)
+    refused = [why for cell, why in compared.refused.items() if cell in a & b]
+    reasons = pd.Series(list(map(str, refused))).value_counts()
+    text = "; ".join(f"{why} ({count} of {len(a & b)} cells)" for why, count in reasons.items())
+    return Note("all-cells-refused", text, reasons=Counter(why.code for why in refused), of=len(a & b))
+
+
+def _changed(column: str, words: str, before: str, after: str, **facts: Any) -> Note:
+    """That something is not what it was, in a line."""
+    text = f"{words}: {before} → {after}"
+    return Note("changed", text, column=column, before=before, after=after, **facts)
 
 
 def _levels(values: pd.Series) -> tuple[str, ...]:

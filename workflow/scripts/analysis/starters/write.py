@@ -19,6 +19,8 @@ from common.errors import exit_status
 from common.files import write_text
 
 NOTEBOOK, SCRIPT = "explore.ipynb", "explore.R"
+AGREES, DISAGREES = "as in the table of effects", "the table of effects says otherwise"
+NO_TEST = "no two cells are compared within blocks: nothing to test"
 TEMPLATES = {NOTEBOOK: "explore.py.jinja", SCRIPT: "explore.R.jinja"}
 _CELL = re.compile(r"^# %%(?P<kind> \[markdown\])?\n", re.MULTILINE)
 
@@ -33,6 +35,9 @@ def texts(title: str, question: str, runs: pd.DataFrame) -> dict[str, str]:
         "variance": repr(float(prior.variance)) if prior.df else "0.0",
         "df": repr(float(prior.df)),
         "most_df": repr(float(within.df)),
+        "agrees": AGREES,
+        "disagrees": DISAGREES,
+        "no_test": NO_TEST,
     }
     made = {name: _filled(template, said) for name, template in TEMPLATES.items()}
     return {**made, NOTEBOOK: notebook(made[NOTEBOOK])}
