@@ -35,7 +35,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     fits = fit_all(of.runs)
     if all(each.problem for each in fits.values()):
         problem = next(iter(fits.values())).problem
-        return panels.not_drawn(of.runs, problem)
+        return panels.not_drawn(of.runs, panels.NO_SUCCESS if of.ok.empty else problem)
     models = list(dict.fromkeys(model for _, model in fits))
     shape = (len(fits) // len(models), len(models))
     told = [one for one in of.series if len(one.of(of.ok))]
