@@ -23,7 +23,7 @@ def test_every_kind_has_an_example_in_the_order_of_the_table(examples):
     assert [example.asked.kind for example in examples] == list(KINDS)
 
 
-def test_a_kind_has_a_small_picture_where_a_kept_campaign_fills_it(examples):
+def test_a_kind_has_a_small_picture_where_a_campaign_fills_it(examples):
     assert [example.asked.kind for example in examples if example.picture is None] == NO_PICTURE
     pictures = [example.picture for example in examples if example.picture]
     for example in examples:

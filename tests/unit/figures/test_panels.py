@@ -42,7 +42,7 @@ def test_a_caption_keeps_its_notes_until_it_is_written():
     assert (again, again.below, again.apart) == (made, made.below, made.apart)
 
 
-def test_why_a_figure_is_not_drawn_stands_alone_and_the_rest_apart():
+def test_why_a_figure_is_not_drawn_stands_alone():
     why = Note("unmeasured", "nothing was measured", cells=0)
     _, said = panels.not_drawn(None, why, LONG, LONG.replace("line", "marker"), notes=["Apart."])
     below, apart = said.split("\n\n")

@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     return records(tmp_path_factory.mktemp("power"), runs, epochs, power_over_time(runs, epochs))
 
 
-def test_a_panel_for_every_cell_has_the_run_with_the_median_epoch_time(made):
+def test_a_panel_has_the_run_with_the_median_epoch_time(made):
     drawn, caption = power.draw(made, ASKED)
     drawn.draw_without_rendering()
     runs = made.runs

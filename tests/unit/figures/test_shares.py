@@ -66,7 +66,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(asked, records):
             )
 
 
-def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
+def test_the_interval_stands_around_where_the_exchange_begins(records):
     drawn, caption = figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.of_epochs(records.runs)
     lines = [line for line in drawn.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
@@ -82,7 +82,7 @@ def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
     assert "training-divided" in codes(caption.apart)
 
 
-def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):
+def test_panels_share_an_axis_within_a_model(records):
     drawn, caption = figure.draw(records, RUN)
     drawn.draw_without_rendering()
     assert drawn.axes[0].get_title() == "small-cnn, batch size 32"

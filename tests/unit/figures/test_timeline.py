@@ -68,7 +68,7 @@ def lanes(drawn):
     return [label.get_text() for label in drawn.axes[0].get_yticklabels()]
 
 
-def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of):
+def test_a_run_is_a_bar_on_each_of_its_hosts(drawn_of):
     runs, epochs = designed_campaign()
     runs = runs.head(30)
     hosts = [" ".join(f"node{number}" for number in range(9, 9 + nodes)) for nodes in runs["nodes"]]
@@ -227,7 +227,7 @@ def test_it_says_why_it_is_empty_and_draws_whatever_there_is(case, drawn_of):
     assert "interval" not in caption, "nothing is estimated here"
 
 
-def test_a_filter_shows_a_part_of_the_campaign_in_the_same_colours(drawn_of):
+def test_a_filter_shows_a_part_in_the_same_colours(drawn_of):
     runs, epochs = campaign(failures={})
     asked = Declared("timeline", "timeline", filter={"framework": ["pytorch-ddp", "horovod-pytorch"]})
     drawn, caption = drawn_of(scheduled(runs), epochs, asked)

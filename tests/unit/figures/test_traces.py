@@ -43,7 +43,7 @@ def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
 
 
-def test_a_gantt_of_too_many_cells_has_the_largest_of_each_series(records, monkeypatch):
+def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
     monkeypatch.setattr(gantt, "TALLEST_IN", 2.0)
     drawn, caption = gantt.draw(records, GANTT)
     assert titles(drawn) == ["horovod-pytorch", "pytorch-ddp"]

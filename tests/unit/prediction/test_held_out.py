@@ -226,7 +226,7 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
     assert note.startswith("quadratic regression (3 nodes") and note.endswith(remark)
 
 
-def test_a_regression_does_not_predict_a_level_that_it_has_not_seen(study):
+def test_a_regression_does_not_predict_an_unseen_level(study):
     cells, sweeps = study
     named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
     found = regression(linear)(by_title(named, sweeps)["6 nodes"])
@@ -587,7 +587,7 @@ def nothing(fold):
     return Prediction(np.full(len(fold.test), np.nan), "not built")
 
 
-def test_methods_are_compared_on_the_cells_that_all_of_them_predict(study):
+def test_methods_are_compared_on_the_cells_that_all_predict(study):
     every, rows = evaluate(*study, {"half wrong": half_wrong, "at 32": at_32, "nothing": nothing})
     at = rows.set_index(["left_out", "method"])
     one, other = (at.loc[("6 nodes", name)] for name in ("half wrong", "at 32"))

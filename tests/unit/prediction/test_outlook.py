@@ -274,7 +274,7 @@ def test_a_study_without_a_successful_run_has_no_outlook(tmp_path, placement):
     _told_alone(tmp_path, conditions.NO_SUCCESS)
 
 
-def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, monkeypatch):
+def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(outlook, "DRAWS", 3)
     runs = known.runs(nodes=(1, 2, 3))
     least = runs["batch_size"] == 32
