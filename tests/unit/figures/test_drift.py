@@ -75,7 +75,7 @@ def test_every_run_has_a_place_in_all_four_panels(made):
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
-    assert found.adjusted.slopes.covariates == ["withheld"] and holds(found) in caption
+    assert list(found.adjusted.slopes.covariates) == ["withheld"] and holds(found) in caption
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
     assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
