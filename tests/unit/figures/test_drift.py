@@ -8,10 +8,13 @@ import pytest
 
 from analysis import drift as of_table
 from analysis import tables
-from analysis.adjusted import adjustment
+from analysis.adjusted import adjustment, holds, untold
+from analysis.adjusted import said as said_of_widths
 from analysis.measured import Records
+from common.notes import find_note
 from declared.figures import Declared
 from figures import drift
+from support.captions import why_not_drawn
 from support.synthetic import campaign, referenced, write_frames
 
 ASKED = Declared("drift", "drift")
@@ -46,7 +49,7 @@ def dots(ax):
     return next(line for line in ax.lines if line.get_marker() == "o")
 
 
-def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
+def test_every_run_has_a_place_in_all_four_panels(made):
     drawn, caption = drift.draw(made, ASKED)
     drawn.draw_without_rendering()
     data = of_table.by_run(made.runs)
@@ -70,11 +73,12 @@ def test_every_run_has_a_place_in_time_in_three_panels_and_beside_them(made):
     levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
     assert len(levels) == made.runs["block"].nunique()
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
-    assert "9 runs waited for a quiet machine." in caption
-    assert "the correlation with epoch time is 0.99 (the reference)" in caption
-    assert "The tables adjusted and effects have means and ratios adjusted by the time withheld." in caption
+    assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
+    assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
+    assert list(found.adjusted.slopes.covariates) == ["withheld"] and holds(found) in caption
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
-    assert [text.get_text() for text in middle.texts] == ["6.0 h"] and "Hatched: gaps that are cut" in caption
+    assert [text.get_text() for text in middle.texts] == ["6.0 h"]
+    assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
     assert "CPU of a hypervisor" in labels(drawn)
 
 
@@ -114,21 +118,16 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     drawn.draw_without_rendering()
     made = of_table.table(of.runs)
     assert "nan" not in caption and "nan" not in tables.markdown(made)
-    why = {
-        "no reference": "no run has a reference (key reference of the site)",
-        "no successful run": "no successful run",
-        "failed with one": "no successful run has a reference",
-    }.get(case)
-    if why:
-        assert caption.startswith(f"Not drawn: {why}.") and made.shown.empty
-        assert made.notes[0] == f"Nothing is shown: {why}."
+    if case in ("no reference", "no successful run", "failed with one"):
+        assert why_not_drawn(caption) and made.shown.empty
+        assert untold(of.runs) in caption and untold(of.runs) in made.notes[0]
     if case == "no clock":
         assert drawn.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":
-        assert [text.get_text() for text in drawn.axes[0].texts] == ["no run tells what others took"]
+        assert [text.get_text() for text in drawn.axes[0].texts] == [drift.OTHERS_UNTOLD]
 
 
-def test_runs_before_the_first_reference_are_in_the_axis_and_in_the_means_of_their_cells(tmp_path):
+def test_runs_before_the_first_reference_are_drawn(tmp_path):
     runs, epochs = campaign()
     runs = with_clocks(referenced(runs)).assign(steal_share=0.001, foreign_cpu_share=0.5)
     runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
@@ -138,18 +137,19 @@ def test_runs_before_the_first_reference_are_in_the_axis_and_in_the_means_of_the
     made = of_table.table(of.runs)
     ok = of.runs[of.runs["status"] == "ok"]
     lacking = int(ok["reference_s"].isna().sum())
-    assert f"Without a reference: {lacking} runs; the top panel has none of them." in caption
-    assert f"Without a reference: {lacking} runs." in made.notes
-    assert f"Epoch times are not adjusted: {lacking} of 110 runs have no reference." in made.notes
+    assert find_note(caption.notes, "runs-without-reference").facts["runs"] == lacking
+    assert adjustment(of.runs).adjusted is None and holds(adjustment(of.runs)) in made.notes
+    assert sum(f" {lacking} " in note for note in made.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
     assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
     assert drawn.axes[0].get_xlim()[0] == 0 < dots(drawn.axes[2]).get_xdata()[0] < APART_S / 3600
     assert made.data["n"].sum() == 110 - lacking
-    assert "CPU of a hypervisor" not in labels(drawn) and "A hypervisor took 0.1 % of a run at most." in caption
+    assert "CPU of a hypervisor" not in labels(drawn)
+    assert find_note(caption.notes, "steal-not-seen").facts["most"] == 0.001
 
 
-def test_the_table_has_a_row_for_each_block_with_what_its_runs_had(made):
+def test_the_table_has_a_row_for_each_block(made):
     data = of_table.by_block(of_table.by_run(made.runs))
     ok = made.runs[made.runs["status"] == "ok"]
     assert data["block"].tolist() == sorted(set(ok["block"]))
@@ -163,6 +163,6 @@ def test_the_table_has_a_row_for_each_block_with_what_its_runs_had(made):
         assert (row.waited, row.waited_s) == ((block["waited_s"] > 0).sum(), block["waited_s"].sum())
         assert row.steal_share == pytest.approx(block["steal_share"].mean())
         assert row.started_at == block["started_at"].min()
-    said = " ".join(of_table.table(made.runs).notes)
-    assert "the correlation of log epoch time and log reference is 0.85" in said
-    assert "Intervals of adjusted means are" in said
+    notes = " ".join(of_table.table(made.runs).notes)
+    assert "0.85" in notes, "the correlation over the whole campaign"
+    assert said_of_widths(adjustment(made.runs)) in notes

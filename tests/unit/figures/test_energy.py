@@ -2,11 +2,13 @@
 
 import pytest
 
-from analysis.energy import chosen
+from analysis.energy import WHY_NOT, chosen
 from analysis.measured import Records
+from common.notes import codes, find_note
 from declared.figures import Declared
-from figures import energy, style
-from support.synthetic import WATTS, campaign, designed_campaign, metered, write_frames
+from figures import energy, panels, style
+from support.captions import why_not_drawn
+from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 
 ASKED = Declared("energy", "energy")
 
@@ -51,10 +53,10 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
             one for one in on_it for x, y in beside if (x < one[0] and y <= one[1]) or (x <= one[0] and y < one[1])
         ]
         assert len(on_it) > 1 and beaten == [] and set(on_it) <= set(beside)
-    assert fronts and "Pareto front" in caption and "Idle: 25 W the packages of a machine." in caption
-    assert "Energy: processor packages (RAPL) of all machines." in caption
-    assert caption.startswith("Energy of an epoch against its time. Each marker is a cell")
-    assert "Numbers beside markers: nodes." in caption
+    assert fronts and "pareto-front" in codes(caption.notes)
+    assert find_note(caption.notes, "idle-power").facts == {"least": IDLE_W, "most": IDLE_W, "scope": "package"}
+    assert find_note(caption.below, "heading").facts == {"scope": "package"}
+    assert find_note(caption.notes, "numbers-beside-markers").facts == {"factor": "nodes"}
     assert {"1", "2", "3"} <= {text.get_text() for text in drawn.axes[0].texts}
 
 
@@ -62,7 +64,7 @@ def test_lines_are_equal_powers_and_say_which(records):
     drawn, caption = energy.draw(records, ASKED)
     drawn.draw_without_rendering()
     unit = {"J": 1.0, "kJ": 1e3}[drawn.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    assert "Dotted lines: equal mean power." in caption
+    assert energy.HOW in caption.apart
     for ax in drawn.axes:
         lines = [line for line in ax.lines if line.get_color() == style.MUTED]
         named = {text.get_text() for text in ax.texts if text.get_text().endswith("W")}
@@ -109,18 +111,17 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     drawn, caption = energy.draw(Records(*write_frames(tmp_path, made, epochs)), ASKED)
     drawn.draw_without_rendering()
     if case in ("no record has energy", "no successful run", "no energy used"):
-        said = "no record has energy" if case == "no energy used" else case
-        assert [text.get_text() for text in drawn.axes[0].texts] == [said]
+        why = panels.NO_SUCCESS if case == "no successful run" else energy.NO_ENERGY
+        assert [text.get_text() for text in drawn.axes[0].texts] == [why]
+        assert why_not_drawn(caption)["why"] == why.code
     if case in ("no record has energy", "no energy used"):
-        assert caption.startswith(
-            "Not drawn: no record has energy. The machines do not report it, or epochs are too short"
-        )
+        assert WHY_NOT in caption
     if case == "one framework tells":
-        assert "Without energy: " in caption and [text.get_text() for text in drawn.legends[0].get_texts()] == [
-            "pytorch-ddp"
-        ]
+        left_out = set(made.loc[made["framework"] != "pytorch-ddp", "cell"])
+        assert set(find_note(caption.notes, "cells-without-energy").facts["cells"]) == left_out
+        assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["pytorch-ddp"]
     if case == "far apart":
-        assert "Both axes are logarithmic." in caption
+        assert "logarithmic-axes" in codes(caption.notes)
     if case == "one node":
-        assert "Numbers beside markers" not in caption
+        assert "numbers-beside-markers" not in codes(caption.notes)
     assert caption.endswith(".") and "nan" not in caption

@@ -23,7 +23,7 @@ def test_every_kind_has_an_example_in_the_order_of_the_table(examples):
     assert [example.asked.kind for example in examples] == list(KINDS)
 
 
-def test_a_kind_has_a_small_picture_unless_no_campaign_that_is_kept_fills_it(examples):
+def test_a_kind_has_a_small_picture_where_a_campaign_fills_it(examples):
     assert [example.asked.kind for example in examples if example.picture is None] == NO_PICTURE
     pictures = [example.picture for example in examples if example.picture]
     for example in examples:
@@ -45,10 +45,13 @@ def test_a_picture_is_what_its_lines_draw_today(kind, examples, tmp_path):
 def test_an_example_that_a_study_must_not_have_is_refused(tmp_path):
     file = tmp_path / "gallery.yaml"
     file.write_text("pie: {study: quickstart, figure: {kind: pie}}\n")
-    with pytest.raises(InputError, match=r"figures.0.kind: 'pie' is unknown"):
+    with pytest.raises(InputError) as refused:
         list(gallery.examples(file))
+    assert "figures.0.kind" in str(refused.value) and "pie" in str(refused.value)
 
 
-def test_a_kind_that_there_is_not_is_refused_before_anything_is_drawn():
-    with pytest.raises(InputError, match="'pie' is no kind of figure"):
+def test_an_unknown_kind_is_refused_before_anything_is_drawn():
+    with pytest.raises(InputError) as refused:
         gallery.main(["pie"])
+    assert (refused.value.code, refused.value.got) == ("unknown-name", "pie")
+    assert refused.value.expected == list(KINDS)

@@ -1,17 +1,21 @@
 """What all figures share: a caption of 70 words, the rest of it apart; an axis on which every marker is whole."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from common.notes import Note
 from figures import panels, style
+from support.captions import why_not_drawn
 
 HEADING = "Epoch time of every cell. Markers: means."
 LONG = f"Without a line: {' '.join(['pytorch-ddp'] * 50)}."
 SHORT = "The axis of time is logarithmic."
 
 
-def test_what_does_not_fit_below_a_figure_is_said_apart_and_what_is_said_first_never_is():
+def test_what_does_not_fit_below_a_figure_is_said_apart():
     setting = f"Placement: {' '.join(['distinct'] * 20)}. No cell is missing."
     below, apart = panels.two_paragraphs([HEADING, LONG, SHORT, setting], ["Apart."], first=[HEADING, setting]).split(
         "\n\n"
@@ -25,10 +29,25 @@ def test_a_caption_that_fits_stays_as_it_is():
     assert panels.two_paragraphs([HEADING, SHORT, "", SHORT], []) == f"{HEADING} {SHORT}"
 
 
-def test_why_a_figure_is_not_drawn_stands_alone_and_the_rest_apart():
-    _, said = panels.not_drawn(None, "nothing was measured", LONG, LONG.replace("line", "marker"), notes=["Apart."])
+def test_a_caption_keeps_its_notes_until_it_is_written():
+    first, last = Note("heading", "Power. Each marker is a cell.", cells=3), Note("arrows", "Arrows: two.", arrows=2)
+    made = panels.two_paragraphs([first, last, ""], ["Apart."])
+    assert made == "Power. Each marker is a cell. Arrows: two.\n\nApart."
+    assert made.notes == ["Power.", "Each marker is a cell.", "Arrows: two.", "Apart."]
+    assert [(note.code, note.facts) for note in made.below if isinstance(note, Note)] == [
+        ("heading", {"cells": 3}),
+        ("arrows", {"arrows": 2}),
+    ]
+    again = copy.copy(made)
+    assert (again, again.below, again.apart) == (made, made.below, made.apart)
+
+
+def test_why_a_figure_is_not_drawn_stands_alone():
+    why = Note("unmeasured", "nothing was measured", cells=0)
+    _, said = panels.not_drawn(None, why, LONG, LONG.replace("line", "marker"), notes=["Apart."])
     below, apart = said.split("\n\n")
-    assert below == f"Not drawn: nothing was measured. {LONG}" and len(below.split()) <= panels.MOST_WORDS
+    assert below == f"{panels.NOT_DRAWN}{why}. {LONG}" and len(below.split()) <= panels.MOST_WORDS
+    assert why_not_drawn(said) == {"why": "unmeasured", "cells": 0}
     assert apart.endswith("Apart.")
 
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from analysis.measured import Records, cells
+from common.notes import codes, find_note
 from common.tables import write_table
 from declared.figures import Declared
-from figures import power
+from figures import panels, power
+from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 
 ASKED = Declared("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
@@ -23,7 +25,7 @@ def made(tmp_path_factory):
     return records(tmp_path_factory.mktemp("power"), runs, epochs, power_over_time(runs, epochs))
 
 
-def test_a_panel_for_every_cell_has_the_run_with_the_median_epoch_time(made):
+def test_a_panel_has_the_run_with_the_median_epoch_time(made):
     drawn, caption = power.draw(made, ASKED)
     drawn.draw_without_rendering()
     runs = made.runs
@@ -41,14 +43,12 @@ def test_a_panel_for_every_cell_has_the_run_with_the_median_epoch_time(made):
         assert len(ax.patches) == (made.epochs["run_id"] == median).sum(), "its epochs"
         least, most = ax.get_ylim()
         assert least == 0 and most > WATTS
-    assert caption.startswith("Power over time, of one run of each cell, that with the median epoch time.")
-    assert (
-        "node: whole machines, by wattmeters" in caption and "Dotted: idle power" in caption and "Series" not in caption
-    )
+    assert find_note(caption.below, "heading").facts == {"scopes": ["node"]}
+    assert "idle-power-drawn" in codes(caption.notes) and "series" not in codes(caption.notes)
 
 
 @pytest.mark.parametrize("emulated", [False, True])
-def test_of_unlike_ranks_a_machine_idles_with_all_its_accelerators(emulated, tmp_path):
+def test_of_unlike_ranks_a_machine_idles_with_all_accelerators(emulated, tmp_path):
     """Two accelerators a node, and a rank on its processors."""
     runs, epochs = metered(*designed_campaign(), scope="device")
     rows = power_over_time(runs, epochs)
@@ -80,11 +80,13 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     drawn, caption = power.draw(Records(of.runs_csv, of.epochs_csv) if case == "no file" else of, asked)
     drawn.draw_without_rendering()
     if case in ("no meter", "no file"):
-        assert caption.startswith("Not drawn: no run has power over time: the machines have no meter.")
+        assert why_not_drawn(caption)["why"] == "no-meter"
     if case == "no successful run":
-        assert caption.startswith("Not drawn: no successful run.")
+        assert why_not_drawn(caption)["why"] == panels.NO_SUCCESS.code
     if case == "no idle power":
-        assert "Dotted" not in caption
+        assert "heading" in codes(caption.notes) and "idle-power-drawn" not in codes(caption.notes)
     if case == "many cells":
-        assert len(drawn.axes) == power.MOST and "cells more are not drawn" in caption
+        assert len(drawn.axes) == power.MOST
+        left_out = of.runs["cell"].nunique() - power.MOST
+        assert find_note(caption.notes, "cells-left-out").facts["cells"] == left_out > 1
     assert "nan" not in caption

@@ -5,11 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis import shares
+from analysis import conditions, shares
 from analysis.measured import Records
+from common.notes import codes, find_note
 from declared.figures import Declared
+from figures import panels, style
 from figures import shares as figure
-from figures import style
+from support.captions import why_not_drawn
 from support.synthetic import campaign, designed_campaign, write_frames
 
 RUN = Declared("shares", "shares")
@@ -64,7 +66,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(asked, records):
             )
 
 
-def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
+def test_the_interval_stands_around_where_the_exchange_begins(records):
     drawn, caption = figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.of_epochs(records.runs)
     lines = [line for line in drawn.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
@@ -77,10 +79,10 @@ def test_the_interval_of_the_exchange_stands_around_where_it_begins(records):
         data.index.str.contains("small-cnn-600") & data.index.str.contains("b64") & data["exchange_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - known["exchange_high"])))
-    assert "Lines: 95 % intervals of the point where exchange begins" in caption
+    assert "training-divided" in codes(caption.apart)
 
 
-def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):
+def test_panels_share_an_axis_within_a_model(records):
     drawn, caption = figure.draw(records, RUN)
     drawn.draw_without_rendering()
     assert drawn.axes[0].get_title() == "small-cnn, batch size 32"
@@ -89,14 +91,9 @@ def test_panels_are_what_is_left_and_share_an_axis_within_a_model(records):
     assert len(set(limits.values())) == 2
     told = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert told == ["start-up", "computation", "exchange", "validation", "the rest"], "no warm-up was longer"
-    for said in (
-        "Start-up: until all ranks",
-        "Exchange: the rest of the epoch",
-        "Placement: virtual",
-        "n = 5 per cell",
-    ):
-        assert said in caption
-    assert "undivided" not in caption and "nan" not in caption
+    assert codes(caption.apart) == ["parts-around-epochs", "training-divided"]
+    assert conditions.setting(records.runs) in caption and conditions.counts(records.runs, False) in caption
+    assert "nan" not in caption
 
 
 def test_neighbours_differ_in_grey_by_lightness_or_hatching():
@@ -120,7 +117,7 @@ def case_of(case):
     match case:
         case "no successful run":
             runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
-        case "no run tells its start-up and its wall time":
+        case "no wall time":
             runs = runs.assign(wall_s=None)
         case "no cell on one replica":
             runs = runs[runs["nodes"] > 1]
@@ -139,12 +136,10 @@ def case_of(case):
     return runs, epochs[epochs["run_id"].isin(runs["run_id"])]
 
 
-SAID = {
-    "no cell on one replica": "Training is not divided where no cell on one replica was measured with the same framework, model, "
-    "data set, local batch and treatment: in all cells.",
-    "too short": "Without exchange, because computation alone would take longer than the epoch: ",
-    "a cell failed": "Missing: ",
-    "one replicate": "n = 1 per cell",
+CODES = {
+    "no cell on one replica": "training-not-divided",
+    "steps were not counted": "training-not-divided",
+    "too short": "cells-without-exchange",
 }
 
 
@@ -152,21 +147,37 @@ SAID = {
 @pytest.mark.parametrize(
     "case",
     [
-        "no successful run", "no run tells its start-up and its wall time", "no cell on one replica", "one replicate",
-        "one cell", "too short", "a cell failed", "some tell no wall time", "steps were not counted",
+        "no successful run", "no wall time", "no cell on one replica", "one replicate", "one cell",
+        "too short", "a cell failed", "some tell no wall time", "steps were not counted",
     ],
 )  # fmt: skip
 def test_it_is_drawn_whatever_the_campaign_holds(case, asked, tmp_path):
-    drawn, caption = figure.draw(Records(*write_frames(tmp_path, *case_of(case))), asked)
+    records = Records(*write_frames(tmp_path, *case_of(case)))
+    drawn, caption = figure.draw(records, asked)
     drawn.draw_without_rendering()
     texts = {text.get_text() for ax in drawn.axes for text in ax.texts}
-    if case == "no successful run" or (case.startswith("no run tells") and asked is RUN):
-        assert texts == {case}
+    nothing = case == "no successful run" or (case == "no wall time" and asked is RUN)
+    if nothing:
+        why = panels.NO_SUCCESS if case == "no successful run" else figure.NO_WALL_TIME
+        assert texts == {why} and why_not_drawn(caption)["why"] == why.code
     elif case == "some tell no wall time" and asked is RUN:
-        assert texts == {"no wall time"}
+        assert texts == {figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
-        assert texts == {"no successful run"}
-    assert SAID.get(case, "") in caption
+        assert texts == {panels.NO_SUCCESS}
+    assert conditions.setting(records.runs) in caption
+    assert nothing or conditions.counts(records.runs, False) in caption
+    if case in CODES:
+        facts = find_note(caption.apart, CODES[case]).facts
+        of_all = {cell for cell in records.runs["cell"] if case != "too short" or ".n3." in cell}
+        assert set(facts["cells"]) == of_all
+        assert (
+            case == "too short"
+            or facts["why"]
+            == {
+                "no cell on one replica": "no-cell-on-one-replica",
+                "steps were not counted": "batches-not-counted",
+            }[case]
+        )
     assert caption.endswith(".") and "nan" not in caption
 
 

@@ -7,11 +7,13 @@ import pytest
 
 from analysis import tables
 from analysis.measured import Records
+from common.notes import codes, find_note
 from declared.figures import Declared
-from figures import memory, panels, strategies
+from figures import memory, strategies
 from prediction import crossover
 from support import known_meshes
 from support import known_physics as known
+from support.captions import why_not_drawn
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     return Records(folder / "runs.csv", Path("epochs.csv"), crossover_csv=folder / "crossover.csv")
 
 
-def test_lines_are_predictions_at_all_links_and_markers_the_measured_means(records: Records) -> None:
+def test_lines_are_predictions_and_markers_measured_means(records: Records) -> None:
     drawn, caption = strategies.draw(records, Declared("strategies", "strategies"))
     ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 32, 4 nodes")
     predicted, runs = records.crossover, records.runs
@@ -39,7 +41,8 @@ def test_lines_are_predictions_at_all_links_and_markers_the_measured_means(recor
     means = runs[(runs["batch_size"] == 32) & (runs["nodes"] == 4)].groupby("cell")["epoch_time_s"].mean()
     points = [float(line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
     assert sorted(points) == pytest.approx(sorted(means))
-    assert "predicted from one node" in caption and "Series: parallelism." in caption, "microbatches follow from it"
+    assert "predicted-lines" in codes(caption.notes)
+    assert find_note(caption.notes, "series").facts == {"factors": ["parallelism"]}, "microbatches follow from it"
 
 
 def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
@@ -53,10 +56,10 @@ def test_memory_stands_against_time(records: Records) -> None:
     drawn, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
     ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 128, 4 nodes")
     assert {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() != "None"} == {12900.0}
-    assert "largest memory of a rank" in caption
+    assert memory.OF_RANK in caption.apart
 
 
 def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> None:
     alone = Records(records.runs_csv, Path("epochs.csv"))
     alone.__dict__["runs"] = records.runs[records.runs["nodes"] == 1].assign(memory_peak_bytes=np.nan)
-    assert memory.draw(alone, Declared("memory", "memory"))[1].startswith(panels.NOT_DRAWN)
+    assert why_not_drawn(memory.draw(alone, Declared("memory", "memory"))[1])["why"] == "no-memory"

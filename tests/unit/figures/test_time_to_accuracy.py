@@ -1,14 +1,17 @@
 """The times stand where they were made; cells that never arrive are shown as such; the target comes from the figure or the study."""
 
+import pandas as pd
 import pytest
 
-from analysis import time_to_accuracy
+from analysis import conditions, time_to_accuracy
 from analysis.measured import Records
 from common.errors import InputError
+from common.notes import find_note
 from declared.figures import Declared, read_figures
 from declared.study import load_study
 from figures import panels
 from figures import time_to_accuracy as figure
+from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
 ASKED = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
@@ -29,7 +32,7 @@ def lines(drawn, marker):
     return [line for ax in drawn.axes for line in ax.lines if line.get_marker() == marker]
 
 
-def test_means_are_those_of_the_table_and_an_arrow_stands_for_a_cell_that_does_not_arrive(records):
+def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
     drawn, caption = figure.draw(records, ASKED)
     drawn.draw_without_rendering()
     data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
@@ -45,11 +48,13 @@ def test_means_are_those_of_the_table_and_an_arrow_stands_for_a_cell_that_does_n
     ticks = [value for line in lines(drawn, "|") for value in line.get_xdata()]
     reached = time_to_accuracy.of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
     assert sorted(ticks) == pytest.approx(sorted(reached))
-    assert caption.startswith("Time to a validation accuracy of 60 % in every cell.")
-    assert "Open arrows: 1 cell where some runs never reach it; beside them: how many." in caption
+    assert find_note(caption.below, "heading").facts == {"target": 0.6}
+    never = find_note(caption.below, "cells-not-reaching")
+    assert never.facts == {"cells": 1}
+    assert never == "Open arrows: 1 cell where some runs never reach it; beside them: how many."
 
 
-def test_how_many_never_arrive_stands_beyond_the_axis_where_no_run_can(records):
+def test_how_many_never_arrive_stands_beyond_the_axis(records):
     drawn, _ = figure.draw(records, ASKED)
     drawn.draw_without_rendering()
     ((ax, remark),) = [(ax, text) for ax in drawn.axes for text in ax.texts if text.get_text() == "2 of 5 never"]
@@ -62,16 +67,17 @@ def test_a_run_without_an_accuracy_is_told_as_such(records):
     without = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
     records.epochs.loc[records.epochs["run_id"].isin(without), "validation_accuracy"] = None
     drawn, caption = figure.draw(records, ASKED)
-    assert [text.get_text() for ax in drawn.axes for text in ax.texts].count("no accuracy was recorded") == 1
-    assert f"Without a validation accuracy: 5 of {len(records.runs)} successful runs." in caption
-    assert "Runs: n = 0 to 5 per cell" in caption
+    assert [text.get_text() for ax in drawn.axes for text in ax.texts].count(time_to_accuracy.NOT_TOLD) == 1
+    rows = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
+    assert rows["n"].sum() == len(records.runs) - len(without) == len(records.runs) - 5
+    assert time_to_accuracy.untold(records.runs, rows) in caption
+    assert conditions.counts(records.runs, counted=pd.Series([0, 5])) in caption
 
 
-def test_a_target_that_no_run_reaches_is_a_sentence(records):
+def test_a_target_that_no_run_reaches_is_a_reason(records):
     _, caption = figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
-    assert caption.startswith("Not drawn: no run reached an accuracy of 90 %; the greatest of a run is 60 %. "), (
-        "as a report leaves it out"
-    )
+    assert why_not_drawn(caption) == {"why": "target-not-reached", "target": 0.9, "best": pytest.approx(0.6)}
+    assert caption.startswith(panels.NOT_DRAWN), "as a report leaves it out"
 
 
 def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
@@ -79,10 +85,10 @@ def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
     (own,) = read_figures([entry | {"target": 0.8}], CELLS, file, 0.9)
     (of_study,) = read_figures([entry], CELLS, file, 0.9)
     assert (own.target, of_study.target) == (0.8, 0.9)
-    with pytest.raises(InputError, match=r"figures\.0\.target: is missing; .* or target_accuracy in the study"):
-        read_figures([entry], CELLS, file)
-    with pytest.raises(InputError, match=r"figures\.0\.target: overview takes none"):
-        read_figures([{"kind": "overview", "target": 0.8}], CELLS, file)
+    for wrong, word in ((entry, "target_accuracy"), ({"kind": "overview", "target": 0.8}, "overview")):
+        with pytest.raises(InputError) as refused:
+            read_figures([wrong], CELLS, file)
+        assert "figures.0.target" in str(refused.value) and word in str(refused.value)
 
 
 def test_a_study_with_a_target_has_the_figure_and_no_other_study_has(tmp_path):

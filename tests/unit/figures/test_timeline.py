@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
+from analysis import conditions
 from analysis.measured import Records
 from common.files import CHECKOUT
+from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import style, timeline
+from support.captions import why_not_drawn
 from support.pages import on_one_line
 from support.synthetic import campaign, designed_campaign, write_frames
 
@@ -65,7 +68,7 @@ def lanes(drawn):
     return [label.get_text() for label in drawn.axes[0].get_yticklabels()]
 
 
-def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of):
+def test_a_run_is_a_bar_on_each_of_its_hosts(drawn_of):
     runs, epochs = designed_campaign()
     runs = runs.head(30)
     hosts = [" ".join(f"node{number}" for number in range(9, 9 + nodes)) for nodes in runs["nodes"]]
@@ -78,8 +81,12 @@ def test_a_run_is_a_bar_on_each_of_its_hosts_from_its_start_to_its_end(drawn_of)
     assert sorted({lane for *_, lane, _ in own}) == [0, 1, 2]
     ends = sorted({(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own})
     assert ends == [(0, STARTUP_S), (STARTUP_S, RUN_S)]
-    assert caption.startswith("The campaign over time. Each bar is a run") and "on each of its nodes" in caption
-    assert "30 runs from 2026-11-21 06:00 to 06:17 UTC, 84 % of 18 min in runs; longest gap 6.0 s." in caption
+    assert find_note(caption.notes, "heading").facts == {"lanes": ["host"]}
+    span = find_note(caption.notes, "campaign-span")
+    assert span == "30 runs from 2026-11-21 06:00 to 06:17 UTC, 84 % of 18 min in runs; longest gap 6.0 s."
+    assert (span.facts["runs"], span.facts["first"]) == (30, FIRST)
+    assert span.facts["total_s"] == pytest.approx(30 * (RUN_S + PAUSE_S) - PAUSE_S)
+    assert span.facts["share"] == pytest.approx(30 * RUN_S / span.facts["total_s"])
 
 
 @pytest.mark.parametrize(("runs", "unit", "most"), [(3, "seconds", 106), (30, "minutes", 18), (270, "hours", 3)])
@@ -91,7 +98,7 @@ def test_a_short_campaign_has_its_axis_in_minutes_or_seconds(drawn_of, runs, uni
     assert 0.6 * most <= max(ticks) <= most and len(ticks) >= 3
 
 
-def test_on_one_machine_lanes_are_frameworks_in_their_colours_start_up_lighter(drawn_of):
+def test_on_one_machine_lanes_are_frameworks_in_their_colours(drawn_of):
     runs, epochs = campaign(replicates=1, failures={})
     drawn, caption = drawn_of(scheduled(runs), epochs)
     assert lanes(drawn) == sorted(set(runs["framework"]), key=list(lanes(drawn)).index)
@@ -102,10 +109,10 @@ def test_on_one_machine_lanes_are_frameworks_in_their_colours_start_up_lighter(d
     light, full = sorted(colours, key=sum, reverse=True)
     assert full == to_rgba(style.LOOKS["pytorch-ddp"].colour)
     assert all(a > b for a, b in zip(light[:3], full[:3], strict=True))
-    assert "in lanes by framework" in caption
+    assert find_note(caption.notes, "heading").facts == {"lanes": ["framework"]}
 
 
-def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of):
+def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of, tmp_path):
     runs, epochs = campaign()
     runs = scheduled(runs)
     runs.loc[runs["status"] == "timeout", "startup_s"] = None
@@ -117,8 +124,9 @@ def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of):
     failed = runs.reset_index()[runs["status"].to_numpy() == "failed"].index[0]
     at = next(line for line in marks if line.get_marker() == timeline.SYMBOLS["failed"]).get_xdata()
     assert 3600 * at == pytest.approx(failed * (RUN_S + PAUSE_S) + RUN_S / 2)
-    assert "Not drawn: 1 run without a start or an end." in caption
-    assert "1 other run did not succeed." in caption or "Missing: " in caption
+    without = find_note(caption.notes, "runs-without-times")
+    assert without.facts == {"runs": 1} and without == "Not drawn: 1 run without a start or an end."
+    assert conditions.setting(Records(tmp_path / "runs.csv", tmp_path / "epochs.csv").runs) in caption
 
 
 def test_a_failed_run_that_tells_no_host_has_a_lane_of_its_own(drawn_of):
@@ -139,21 +147,24 @@ def test_a_night_without_runs_is_cut_and_said(drawn_of):
     ticks = [float(label.get_text()) for label in drawn.axes[0].get_xticklabels()]
     assert ticks == sorted(ticks) and ticks[0] == 0 and ticks[-1] > 14
     assert "14.0 h" in [text.get_text() for text in drawn.axes[0].texts]
-    assert "Hatched: gaps that are cut" in caption and "longest gap 14.0 h" in caption
+    assert "gaps-cut" in codes(caption.notes)
+    longest_s = find_note(caption.notes, "campaign-span").facts["longest_gap_s"]
+    assert longest_s == pytest.approx(14 * 3600 + PAUSE_S)
 
 
-def test_blocks_and_sessions_are_strips_and_one_where_they_are_the_same(drawn_of):
+def test_blocks_and_sessions_are_strips_one_where_they_are_one(drawn_of):
     runs, epochs = designed_campaign()
     runs = scheduled(runs.sort_values("order_key"))
     assert lanes(drawn_of(runs, epochs)[0])[0] == "block"
     runs["session"] = [f"job{block}" for block in runs["block"]]
     drawn, caption = drawn_of(runs, epochs)
     assert lanes(drawn)[:2] == ["block", "custom, every batch"]
-    assert "5 blocks, each in a session of its own." in caption
+    assert find_note(caption.notes, "blocks").facts == {"strips": ["block"], "blocks": 5, "sessions": 5}
     runs.loc[runs.index[-1], "session"] = "later"
     drawn, caption = drawn_of(runs, epochs)
     assert lanes(drawn)[:2] == ["session", "block"]
-    assert "Grey strips: 5 blocks in 6 sessions." in caption
+    facts = {"strips": ["session", "block"], "blocks": 5, "sessions": 6}
+    assert find_note(caption.notes, "blocks").facts == facts
     assert {"1", "5"} <= {text.get_text() for ax in drawn.axes for text in ax.texts}
 
 
@@ -169,14 +180,14 @@ def test_every_bar_of_a_campaign_in_rows_is_drawn(drawn_of):
     runs, epochs = designed_campaign()
     drawn, caption = drawn_of(scheduled(runs.sort_values("order_key")), epochs)
     assert len(drawn.axes) == 3 and drawn.get_figwidth() == style.PAGE_IN
-    assert "Time goes on from row to row." in caption
+    assert "rows-go-on" in codes(caption.notes)
     starts = {round(left * 3600) for left, *_ in boxes(drawn)}
     assert {round(row * (RUN_S + PAUSE_S)) for row in range(len(runs))} <= starts
     limits = [ax.get_xlim() for ax in drawn.axes]
     assert all(before[1] == after[0] for before, after in itertools.pairwise(limits))
 
 
-def test_twenty_thousand_runs_are_drawn_in_seconds_as_an_image_in_vector_files(tmp_path):
+def test_twenty_thousand_runs_are_drawn_as_an_image_in_seconds(tmp_path):
     runs, epochs = designed_campaign()
     many = pd.concat([runs] * 75, ignore_index=True)
     many["run_id"] = [f"{run}-{number}" for number, run in enumerate(many["run_id"])]
@@ -193,35 +204,36 @@ def test_twenty_thousand_runs_are_drawn_in_seconds_as_an_image_in_vector_files(t
     assert sum(len(collection.get_paths()) for ax in drawn.axes for collection in ax.collections) > 40_000
 
 
-@pytest.mark.parametrize("case", ["no run started", "no run tells when it started and ended", "one run", "all failed"])
+@pytest.mark.parametrize("case", ["not started", "no clock", "one run", "all failed"])
 def test_it_says_why_it_is_empty_and_draws_whatever_there_is(case, drawn_of):
     runs, epochs = campaign(failures={})
     made = scheduled(runs)
     match case:
-        case "no run started":
+        case "not started":
             made = runs.assign(status="missing", reason="not run", epoch_time_s=None)
-        case "no run tells when it started and ended":
+        case "no clock":
             made = made.assign(ended_at="yesterday")
         case "one run":
             made = made.head(1)
         case "all failed":
             made = made.assign(status="failed", reason="broken", epoch_time_s=None, startup_s=None, hosts=None)
     drawn, caption = drawn_of(made, epochs)
-    if case.startswith("no run"):
-        assert [text.get_text() for text in drawn.axes[0].texts] == [case]
+    if why := {"not started": timeline.NOT_STARTED, "no clock": timeline.NO_CLOCK}.get(case):
+        assert [text.get_text() for text in drawn.axes[0].texts] == [why]
+        assert why_not_drawn(caption)["why"] == why.code
     else:
         assert boxes(drawn)
     assert caption.endswith(".") and "nan" not in caption and "NaT" not in caption
     assert "interval" not in caption, "nothing is estimated here"
 
 
-def test_a_filter_shows_a_part_of_the_campaign_in_the_same_colours(drawn_of):
+def test_a_filter_shows_a_part_in_the_same_colours(drawn_of):
     runs, epochs = campaign(failures={})
     asked = Declared("timeline", "timeline", filter={"framework": ["pytorch-ddp", "horovod-pytorch"]})
     drawn, caption = drawn_of(scheduled(runs), epochs, asked)
     assert set(lanes(drawn)) >= {"pytorch-ddp", "horovod-pytorch"}
     assert "tensorflow-single" not in lanes(drawn)
-    assert "Shown: only framework pytorch-ddp, horovod-pytorch." in caption
+    assert find_note(caption.notes, "filtered").facts["levels"] == asked.filter
 
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():
@@ -230,4 +242,5 @@ def test_the_kept_campaign_took_as_long_as_its_text_says():
     for study, minutes, share in zip(("virtual", "unshaped"), said[:2], said[2:], strict=True):
         folder = kept / f"tf-strategies-{study}"
         _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), ASKED)
-        assert f"{share} % of {minutes} min in runs" in caption
+        span = find_note(caption.notes, "campaign-span").facts
+        assert (f"{100 * span['share']:.0f}", f"{span['total_s'] / 60:.0f}") == (share, minutes)

@@ -4,11 +4,14 @@ import matplotlib.colors
 import pandas as pd
 import pytest
 
-from analysis.measured import Records
+from analysis import conditions
+from analysis.measured import Records, traced
+from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.figures import Declared
 from figures import critical_path, gantt, overview, panels, phase_looks, phases, timeline
 from figures.phase_looks import MOVING, REST, WAITING
+from support.captions import why_not_drawn
 from support.traces_made import attempt, gathered
 from traces import cells
 
@@ -36,15 +39,15 @@ def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
     drawn, caption = gantt.draw(records, GANTT)
     assert titles(drawn) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
     assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in drawn.axes)
-    assert "8 of 19 cells are drawn" in caption
+    assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 8, "cells": 19}
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
 
 
-def test_a_gantt_that_a_page_does_not_hold_has_the_largest_of_each_series(records, monkeypatch):
+def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
     monkeypatch.setattr(gantt, "TALLEST_IN", 2.0)
     drawn, caption = gantt.draw(records, GANTT)
     assert titles(drawn) == ["horovod-pytorch", "pytorch-ddp"]
-    assert "2 of 19 cells are drawn" in caption
+    assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 2, "cells": 19}
 
 
 def test_a_gantt_draws_what_was_kept(records):
@@ -60,7 +63,8 @@ def test_a_gantt_draws_what_was_kept(records):
     assert widths == pytest.approx([6 * 1.5 * 1.02] * 3, abs=0.02)
     paths = [line for line in ax.lines if len(line.get_xdata()) == 4]
     assert len(paths) == 3
-    assert "Ranks wait for the exchange 28 % of the time." in caption
+    facts = find_note(caption.notes, "ranks-wait").facts
+    assert facts["least"] == facts["most"] == pytest.approx(0.28, abs=0.005)
 
 
 def test_of_many_ranks_three_are_drawn(records, tmp_path):
@@ -73,7 +77,7 @@ def test_of_many_ranks_three_are_drawn(records, tmp_path):
     )
     (ax,) = drawn.axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 11", "rank 6", "rank 0"]
-    assert gantt.FEW in caption
+    assert "ranks-left-out" in codes(caption.notes)
 
 
 def test_waiting_is_divided_into_what_is_exposed(records):
@@ -95,49 +99,55 @@ def test_a_bar_for_every_traced_cell(records, kind, asked):
     bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in drawn.axes)
     assert bars == 19
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
-    assert "All runs were traced, which takes time, too." in caption
+    assert conditions.setting(traced(records.every_run)) in caption
+
+
+def rounded(caption, code):
+    facts = find_note(caption.notes, code).facts
+    return round(facts["least"], 2), round(facts["most"], 2)
 
 
 def test_captions_have_computed_numbers(records):
-    assert "Exposed is 6 %" in phases.draw(records, PHASES)[1] and "to 28 %" in phases.draw(records, PHASES)[1]
-    assert "The exchange is 0 to 25 % of it." in critical_path.draw(records, PATH)[1]
+    assert rounded(phases.draw(records, PHASES)[1], "exposed-share") == (0.06, 0.28)
+    assert rounded(critical_path.draw(records, PATH)[1], "exchange-share") == (0, 0.25)
 
 
 def test_a_caption_is_of_the_cells_that_are_drawn(records):
     one = Declared("phases", "phases", filter=only(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1))
     caption = phases.draw(records, one)[1]
-    assert "Exposed is 27 % (" in caption and "28 %" not in caption
+    assert rounded(caption, "exposed-share") == (0.27, 0.27)
     alone = Declared("phases", "phases", filter=only(nodes=1))
-    assert "No cell exchanges gradients." in phases.draw(records, alone)[1]
+    assert "no-exchange" in codes(phases.draw(records, alone)[1].notes)
 
 
-def test_cells_whose_runs_are_missing_are_not_said_to_exchange_nothing(records, tmp_path):
+def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
     every = read_table(records.runs_csv, "runs")
     several = (every["trace"] != "none") & (every["replicas"] > 1)
     every.loc[several, ["status", "epoch_time_s"]] = ["failed", None]
     write_table(every, "runs", tmp_path / "runs.csv")
     lacking = Records(tmp_path / "runs.csv", records.epochs_csv, phases_csv=records.phases_csv)
     caption = phases.draw(lacking, PHASES)[1]
-    assert "No cell that exchanges gradients has phases." in caption
-    assert f"Traced runs that did not succeed: {every.loc[several, 'run_id'].iloc[0]} (failed)" in caption
+    assert "exchange-without-phases" in codes(caption.notes)
+    assert f"{every.loc[several, 'run_id'].iloc[0]} (failed)" in caption
     untold = records.phases[~records.phases["scope"].isin(["exchange", "path"])]
     write_table(untold, "phases", tmp_path / "phases.csv")
     caption = phases.draw(Records(records.runs_csv, records.epochs_csv, phases_csv=tmp_path / "phases.csv"), PHASES)[1]
-    assert "No run tells its exchange." in caption
+    assert "exchange-untold" in codes(caption.notes)
 
 
 def test_a_gantt_says_how_many_steps_it_shows(records):
     """On an axis of three steps of the slowest: of a batch of 32 three, of one of 16 more."""
     both = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1))
     one = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32))
-    assert "Drawn: 3 whole steps of a cell, around one of median time" in gantt.draw(records, one)[1]
-    assert "Drawn: 3 to 4 whole steps of a cell" in gantt.draw(records, both)[1]
+    for asked, most in ((one, 3), (both, 4)):
+        facts = find_note(gantt.draw(records, asked)[1].apart, "how-to-read").facts
+        assert facts == {"fewest_steps": 3, "most_steps": most}
 
 
 @pytest.mark.parametrize(("kind", "asked"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
 def test_without_phases_a_figure_says_so(records, kind, asked):
     _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), asked)
-    assert caption.startswith(f"{panels.NOT_DRAWN}{cells.NO_PHASES}.")
+    assert why_not_drawn(caption) and cells.NO_PHASES in caption
 
 
 def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path):
@@ -160,4 +170,5 @@ def test_the_timeline_has_all_runs(records, tmp_path):
     )
     write_table(at, "runs", tmp_path / "runs.csv")
     _, caption = timeline.draw(Records(tmp_path / "runs.csv", records.epochs_csv), Declared("timeline", "timeline"))
-    assert "114 runs" in caption and "not drawn" not in caption
+    assert find_note(caption.notes, "campaign-span").facts["runs"] == 114
+    assert not {"runs-without-times", "earlier-attempts"} & set(codes(caption.notes))

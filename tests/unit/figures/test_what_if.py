@@ -4,9 +4,11 @@ import pandas as pd
 import pytest
 
 from analysis.measured import Records
+from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import panels, what_if
 from prediction.what_if import COLUMNS
+from support.captions import why_not_drawn
 
 ASKED = Declared("what_if", "what_if")
 
@@ -87,7 +89,9 @@ def test_one_change_a_row_in_the_order_of_questions(drawn, traced_records):
     ((saved, y),) = places(ax, what_if.MEASURED)
     assert saved == pytest.approx(40)
     assert abs(y - 0) < 0.5  # beside its prediction, in the row of links
-    assert "4.0 % on average, 4.0 % at most; 1 of 1 within 5 %" in caption
+    errors = find_note(caption.notes, "errors")
+    assert errors.facts == {"mean": 0.04, "most": 0.04, "within": 1, "predictions": 1}
+    assert "4.0 %" in errors and "1 of 1" in errors
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
 
 
@@ -95,10 +99,10 @@ def test_a_panel_for_each_cell(drawn, traced_records):
     cells = traced_cells(traced_records)
     picture, caption = drawn(ROWS, cells)
     assert [ax.get_title() for ax in picture.axes] == ["2 nodes", "4 nodes"]
-    assert "intervals over 3 runs" in caption
+    assert find_note(caption.notes, "intervals").facts == {"least_runs": 3, "most_runs": 3}
 
 
-def test_no_row_is_kept_for_a_change_of_a_cell_that_is_not_drawn(drawn, traced_records, monkeypatch):
+def test_a_change_of_cells_that_are_not_drawn_has_no_row(drawn, traced_records, monkeypatch):
     monkeypatch.setattr(what_if, "MOST_PANELS", 1)
     first, second = traced_cells(traced_records)
     rows = [row(first, "hidden", "exchange fully hidden", 0.4), row(second, "batch", "batch 2 times as large", 0.9)]
@@ -108,10 +112,10 @@ def test_no_row_is_kept_for_a_change_of_a_cell_that_is_not_drawn(drawn, traced_r
 
 def test_where_nothing_was_tried_nothing_is_said_of_errors(drawn, traced_records):
     picture, caption = drawn([ROWS[0]], traced_cells(traced_records)[:1])
-    assert "Errors" not in caption
+    assert "errors" not in codes(caption.notes)
     assert [text.get_text() for legend in picture.legends for text in legend.get_texts()] == ["predicted by replay"]
 
 
 def test_without_traced_steps_it_says_why_it_is_empty(drawn):
     _, caption = drawn([], [])
-    assert caption.startswith(panels.NOT_DRAWN)
+    assert why_not_drawn(caption)["why"] == "no-trace"

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +12,23 @@ import pandas as pd
 import pytest
 from statsmodels.regression.linear_model import WLS
 
+from analysis import conditions
 from analysis.adjusted import adjustment
-from analysis.measured import Records
+from analysis.measured import Records, read_timed
 from analysis.terms import linear, quadratic
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.notes import Note, codes, find_note
 from common.tables import read_table
 from declared.figures import Declared
-from figures import prediction, style
+from figures import panels, prediction, style
 from prediction import baselines, law, methods, physics
 from prediction.fold import Fold, Prediction
-from prediction.held_out import ALL, COMMON, IN_SAMPLE, ON_LOOPBACK, evaluate, folds, main, summary, table
+from prediction.held_out import ALL, IN_SAMPLE, NOTHING, ON_LOOPBACK, evaluate, folds, main, summary, table
 from prediction.methods import PHYSICS, by_hand, extra_p, regression
 from prediction.physics import pooled_cv, prepared
 from support import known_physics as known
+from support.captions import why_not_drawn
 from support.known_physics import Truth
 from support.pages import not_said, on_one_line
 
@@ -177,10 +179,11 @@ def test_ernest_with_the_sweep_takes_messages_from_it(study):
         assert baselines.ernest(swept=True)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=0.02)
     without = Fold("", "", fold.train, fold.sweeps.iloc[:0], fold.test)
     found = baselines.ernest(swept=True)(without)
-    assert np.isnan(found.seconds).all() and found.problem.startswith("the sweep of the network, or cells")
+    assert np.isnan(found.seconds).all()
+    assert (found.problem.code, found.problem.facts) == ("not-determined", {"swept": True})
 
 
-def test_a_log_linear_model_finds_a_power_law_and_says_what_is_not_determined(study):
+def test_a_log_linear_model_finds_a_power_law(study):
     def seconds(cell):
         return 3.0 * cell.ranks**-0.7 * cell.batch_size**-0.2 * (cell.rate / 1e6) ** -0.4
 
@@ -192,7 +195,7 @@ def test_a_log_linear_model_finds_a_power_law_and_says_what_is_not_determined(st
     few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
     found = baselines.log_linear(swept=False)(few)
     assert np.isnan(found.seconds).all()
-    assert found.problem == "cells of the same treatment that are left do not determine it"
+    assert (found.problem.code, found.problem.facts) == ("not-determined", {"swept": False})
 
 
 def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
@@ -214,32 +217,35 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
     few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
     found = regression(quadratic)(few)
     assert np.isfinite(found.seconds).all()
-    assert found.remarks == ("without nodes², which the cells that are left do not determine.",)
+    (remark,) = found.remarks
+    assert (remark.code, remark.facts) == ("terms-left-out", {"terms": ["nodes²"]})
     _, rows = evaluate(cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression(quadratic)})
-    said = table(known.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
-    assert any(note.startswith("quadratic regression (3 nodes") and "without nodes²" in note for note in said)
+    notes = table(known.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
+    (note,) = [note for note in notes if isinstance(note, Note) and note.facts.get("remark") == remark]
+    assert note.facts["method"] == "quadratic regression" and note.facts["left_out"][0] == "3 nodes"
+    assert note.startswith("quadratic regression (3 nodes") and note.endswith(remark)
 
 
-def test_a_regression_does_not_predict_a_level_that_it_has_not_seen(study):
+def test_a_regression_does_not_predict_an_unseen_level(study):
     cells, sweeps = study
     named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
     found = regression(linear)(by_title(named, sweeps)["6 nodes"])
     assert np.isnan(found.seconds).all()
-    assert found.problem == "none of the cells that are left has precision amp"
+    assert (found.problem.code, found.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
 
 
 def test_where_no_cell_is_left_a_regression_says_so(study):
     fold = by_title(*study)["6 nodes"]
     found = regression(linear)(replace(fold, train=fold.train.iloc[:0]))
-    assert np.isnan(found.seconds).all() and found.problem == "no cell is left"
+    assert np.isnan(found.seconds).all() and found.problem.code == "no-cell"
 
 
-def test_a_regression_does_not_guess_a_factor_that_it_has_not_seen_vary(study):
+def test_a_regression_does_not_guess_an_unseen_factor(study):
     cells, sweeps = study
     few = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
     found = regression(linear)(few)
     assert np.isnan(found.seconds).all()
-    assert found.problem == "one level of nodes is left"
+    assert (found.problem.code, found.problem.facts) == ("one-level", {"factors": ["nodes"]})
 
 
 def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
@@ -255,7 +261,7 @@ def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
     found = extra_p(stand_in)(fold)
     assert found.seconds == pytest.approx(fold.test[["nodes", "batch_size", "rate"]].sum(axis=1))
     (remark,) = found.remarks
-    assert "asks for 5 values of each parameter" in remark
+    assert remark is methods.FEW
     (job,) = json.loads(asked.read_text())
     assert job["parameters"] == ["nodes", "batch_size", "rate"]
     assert len(job["points"]) == 4 * 3 * 3  # one node at every rate, too
@@ -272,8 +278,9 @@ def test_an_extra_p_whose_interpreter_is_gone_is_no_row(tmp_path):
     known.network(folder=tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps({"python": {"executable": str(tmp_path / "gone")}}))
     asked = [*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")]
-    with pytest.raises(InputError, match=r"environment.json: is broken, or what it names is gone"):
+    with pytest.raises(InputError) as refused:
         main([*asked, "--extra-p", str(tmp_path / "environment.json")])
+    assert "environment.json: " in str(refused.value)
     assert not (tmp_path / "prediction.csv").exists()
 
 
@@ -491,7 +498,7 @@ def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
     main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
     said = (tmp_path / "prediction.md").read_text()
     assert "nan" not in said
-    assert "physical model" in said or "Nothing to predict" in said
+    assert PHYSICS in said or NOTHING in said
     draw(tmp_path)
 
 
@@ -500,7 +507,7 @@ def test_a_study_without_a_success_says_so(tmp_path):
     known.written(runs, "runs", tmp_path)
     known.network(folder=tmp_path)
     main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
-    assert "Nothing to predict" in (tmp_path / "prediction.md").read_text()
+    assert NOTHING in (tmp_path / "prediction.md").read_text()
     draw(tmp_path)
 
 
@@ -510,7 +517,9 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
     known.network(folder=tmp_path)
     main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
     said = (tmp_path / "prediction.md").read_text()
-    assert "Nothing to predict" in said and "batches or exchanges were not counted: pytorch-ddp." in said
+    uncounted = physics.uncounted(read_timed(tmp_path / "runs.csv"))
+    assert set(uncounted.facts["uncounted"]) == set(runs["cell"])
+    assert NOTHING in said and uncounted in said
     draw(tmp_path)
 
 
@@ -519,18 +528,17 @@ def test_the_table_says_what_stands_behind_it(study):
     runs = known.runs(Truth(sigma=0.3), replicates=2)
     _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}))
     made = table(runs, cells, sweeps, rows)
-    said = " ".join(made.notes)
-    assert re.search(
-        r"pytorch-ddp: scatter 0\.(2[5-9]|3[0-3]), (nothing hidden|hidden share 0\.0\d), a ring of 0\.5 ms", said
-    )
-    assert "Placement: virtual" in said
-    assert "(0.3 core, " in said
+    facts = find_note(made.notes, "methods").facts
+    carrier = ("pytorch-ddp", "site")
+    assert 0.25 <= facts["scatter"][carrier] < 0.335 and facts["hidden"][carrier] < 0.1
+    assert facts["latency_s"][carrier]["all_reduce"] == pytest.approx(0.5e-3, rel=0.1)
+    assert made.notes[-1] == conditions.setting(runs)
     worst = made.shown.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
     assert worst.startswith("batch size ")
     assert "6 nodes, links of " in worst
 
 
-def test_a_column_is_headed_by_its_mape_and_marks_what_is_not_drawn_where_it_is(study, tmp_path):
+def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path):
     def some(fold):
         """Ten percent too long at batch size 32, nothing at the others."""
         seconds = 1.1 * fold.test["epoch_time_s"]
@@ -547,18 +555,22 @@ def test_a_column_is_headed_by_its_mape_and_marks_what_is_not_drawn_where_it_is(
     drawn, caption = drawn_of(tmp_path, every)
     (ax,) = drawn.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["some *", "all"]
-    assert prediction.OTHERS in caption
+    assert {"compare-in-table", "methods-of-some-cells"} <= set(codes(caption.notes))
     of_all = rows.set_index(["left_out", "method"]).loc[(ALL, "all")]
     mape, low, high = (100 * of_all[name] for name in ("mape", "mape_low", "mape_high"))
     assert [text.get_text() for text in ax.texts] == ["10.0\n[10.0, 10.0]", f"{mape:.1f}\n[{low:.1f}, {high:.1f}]"]
     left = every[(every["method"] == "all") & (every["left_out"] != IN_SAMPLE)]
-    assert f"Arrows: {(left['error'] > 1).sum()} beyond the axis." in caption
-    assert f"Crosses: {(left['error'] < -1).sum()} below 0 s." in caption
+    beyond, impossible = (
+        find_note(caption.notes, code) for code in ("predictions-beyond-axis", "impossible-predictions")
+    )
+    assert beyond.facts["predictions"] == (left["error"] > 1).sum() > 0
+    assert impossible.facts["predictions"] == (left["error"] < -1).sum() > 0
     drawn_marks = {line.get_marker(): line for line in ax.lines if line.get_marker() in ("x", "^", "v")}
     bottom, _ = ax.get_ylim()
     assert set(drawn_marks["x"].get_ydata()) == {bottom}
     drawn, caption = drawn_of(tmp_path, every[every["method"] == "some"].dropna(subset="predicted_s"))
-    assert prediction.OTHERS not in caption and "Arrows" not in caption and "Crosses" not in caption
+    absent = {"compare-in-table", "methods-of-some-cells", "predictions-beyond-axis", "impossible-predictions"}
+    assert not absent & set(codes(caption.notes))
 
 
 def half_wrong(fold):
@@ -575,7 +587,7 @@ def nothing(fold):
     return Prediction(np.full(len(fold.test), np.nan), "not built")
 
 
-def test_methods_are_compared_on_the_cells_that_all_of_them_predict(study):
+def test_methods_are_compared_on_the_cells_that_all_predict(study):
     every, rows = evaluate(*study, {"half wrong": half_wrong, "at 32": at_32, "nothing": nothing})
     at = rows.set_index(["left_out", "method"])
     one, other = (at.loc[("6 nodes", name)] for name in ("half wrong", "at 32"))
@@ -598,18 +610,19 @@ def test_methods_are_compared_on_the_cells_that_all_of_them_predict(study):
         "0.0",
     ]
     assert shown.loc[("", "nothing"), "worst cell"].unique().tolist() == ["not made: not built"]
-    assert COMMON in made.notes
+    assert "common-cells" in codes(made.notes)
+    assert find_note(made.notes, "method-leaves-out").facts == {"method": "at 32", "problem": "so it is"}
     _, rows = evaluate(*study, {"half wrong": half_wrong})
     made = table(known.runs(replicates=2), *study, rows)
-    assert "common cells" not in made.shown and COMMON not in made.notes
+    assert "common cells" not in made.shown and "common-cells" not in codes(made.notes)
 
 
-def test_on_emulated_nodes_it_is_a_check_of_the_methods_and_says_so(tmp_path):
+def test_on_emulated_nodes_it_is_a_check_of_the_methods(tmp_path):
     known.written(known.runs(nodes=(1, 2, 3)).assign(placement="emulated"), "runs", tmp_path)
     known.network(folder=tmp_path, nodes=(2, 3))
     main([*paths(tmp_path), "--out", str(tmp_path / "prediction"), "--cells", str(tmp_path / "cells.csv")])
     assert ON_LOOPBACK in (tmp_path / "prediction.md").read_text()
-    assert ON_LOOPBACK in drawn_of(tmp_path)[1]
+    assert "emulated" in codes(drawn_of(tmp_path)[1].notes)
 
 
 def paths(folder):
@@ -626,6 +639,9 @@ def drawn_of(folder, cells=None):
 def draw(folder):
     drawn, caption = drawn_of(folder)
     style.save(drawn, folder / "figure")
-    assert caption.startswith(("Errors of predicted epoch times", "Not drawn: nothing was left out and predicted."))
+    if caption.startswith(panels.NOT_DRAWN):
+        assert why_not_drawn(caption)["why"] == "nothing-predicted"
+    else:
+        assert caption.startswith(prediction.WHAT.partition(".")[0])
     assert "nan" not in caption
     assert (folder / "figure.png").stat().st_size > 1000

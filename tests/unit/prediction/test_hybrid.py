@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.tables import read
+from common.notes import codes, find_note
 from prediction.hybrid import DECLARED, MEASURED, Ranks, break_even, main, predict, table
 from support.known_unlike import TRUTH, best_by_trying, unlike
 
@@ -39,9 +40,9 @@ def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
     runs, network = unlike()
     made = table(several := runs[runs["ranks"] > 1], network)
     assert predict(several, network).empty and made.data.empty
-    (left,) = [note for note in made.notes if note.startswith("Not predicted")]
-    assert left.count(";") == several["cell"].nunique() - 1
-    assert not any(note.startswith("Not predicted") for note in table(runs, network).notes)
+    left = find_note(made.notes, "cells-not-predicted").facts["cells"]
+    assert set(left) == set(several["cell"]) and len(left) == several["cell"].nunique()
+    assert "cells-not-predicted" not in codes(table(runs, network).notes)
 
 
 def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
@@ -76,4 +77,4 @@ def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
     assert written.shown["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]
     assert (written.data["break_even"] > 0).all() and (tmp_path / "hybrid.tex").exists()
     nothing = table(runs[runs["nodes"] == 1], network.iloc[:0])
-    assert nothing.data.empty and nothing.notes[0].startswith("Nothing to predict")
+    assert nothing.data.empty and codes(nothing.notes)[0] == "nothing-to-predict"

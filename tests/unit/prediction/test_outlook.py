@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.measured import Records
-from common.errors import exit_status
+from analysis import conditions
+from analysis.measured import Records, read_timed
+from common.errors import InputError, exit_status
+from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import outlook as figure
-from prediction import outlook
+from figures import panels
+from prediction import outlook, physics, question
 from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
 from support import known_physics as known
 from support.known_physics import Truth
@@ -22,6 +25,11 @@ def ask(folder, *options):
     """The table that `make predict` writes."""
     figure.main([*options, "--out", str(folder / "outlook")])
     return pd.read_csv(folder / "outlook.csv")
+
+
+def answered(*options):
+    """The answer as `make predict` has it before it writes it."""
+    return outlook.answer(question.asked(list(options)))
 
 
 def test_the_last_number_of_nodes_above_a_level():
@@ -41,7 +49,7 @@ def test_every_small_number_of_nodes_is_asked_for():
     assert len(counts(1024)) == 64
 
 
-def test_the_largest_number_of_nodes_does_not_change_what_is_said_of_fewer(tmp_path):
+def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
     """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
     assert set(counts(1024)) <= set(counts(10**9))
     few, many = (ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000"))
@@ -76,9 +84,9 @@ def test_faster_links_are_never_worse(tmp_path):
     assert (np.diff(rows["nodes_at_50"]) >= 0).all()
     assert (np.diff(rows["greatest_speedup"]) > 0).all()
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
-    caption = (tmp_path / "outlook.caption.md").read_text()
-    assert "Nothing here was measured: a step of 0.1 s with 32 samples" in caption
-    assert "90 % of the link's rate" in caption
+    facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
+    assert (facts["step_time"], facts["batch_size"], facts["share"]) == (0.1, 32, 0.9)
+    assert note in (tmp_path / "outlook.caption.md").read_text()
     assert (tmp_path / "outlook.pdf").is_file()
 
 
@@ -90,46 +98,65 @@ def test_without_out_the_table_is_printed(capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "option", "expected"),
     [
-        ([], "--step-time is missing"),
-        (["--step-time", "0.1"], "give one of --model, --parameters and --gradient-bytes"),
-        ([*MODEL, "--model", "alexnet"], "give one of --model"),
-        (["--step-time", "0.1", "--model", "alexnett"], "--model: 'alexnett' is unknown; did you mean 'alexnet'?"),
-        (["--step-time", "0.1", "--model", "gpt-nano"], "not images; name another --dataset, or model"),
-        (["--step-time", "0.1", "--model", ""], "--model: '' is unknown"),
-        (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x' is unknown"),
-        ([*MODEL, "--rate", "0"], "--rate: 0 is too small; expected at least 1e-06"),
-        ([*MODEL, "--share", "1.1"], "--share: 1.1 is too large; expected at most 1"),
-        ([*MODEL, "--hidden", "-0.1"], "--hidden: -0.1 is too small; expected at least 0"),
-        ([*MODEL, "--scatter", "1e308"], "--scatter: 1e308 is too large; expected at most 1000"),
-        ([*MODEL, "--latency", "1e300"], "--latency: 1e300 is too large"),
-        ([*MODEL, "--step-time", "inf"], "--step-time: inf is too large; expected at most 1e+06"),
-        ([*MODEL, "--step-time", "nan"], "--step-time: nan is not a number"),
-        ([*MODEL, "--step-time", "1e-300"], "--step-time: 1e-300 is too small; expected at least 1e-09"),
-        ([*MODEL, "--batch-size", "64.5"], "--batch-size: '64.5' is not a whole number"),
-        ([*MODEL, "--nodes", "1" + 23 * "0"], "is too large; expected at most 1e+09"),
-        ([*MODEL, "--samples", "1" + 20 * "0"], "is too large; expected at most 1e+15"),
-        ([*MODEL, "--sync-every", "1" + 20 * "0"], "is too large; expected at most 1e+09"),
-        (["--step-time", "1", "--parameters", "1e308"], "--parameters: 1e308 is too large; expected at most 2.5e+14"),
-        (["--step-time", "1", "--gradient-bytes", "1e-320"], "--gradient-bytes: 1e-320 is too small"),
-        ([*MODEL, "--dataset", "digits"], "--dataset cannot be used with --gradient-bytes"),
-        (["--from", "x", "--batch-size", "32"], "--batch-size cannot be used with --from alone"),
-        (["--from", "x", "--framework", "pytorch-ddp"], "--framework cannot be used with --from alone"),
-        (["--from", "x", "--latency", "1"], "--latency cannot be used with --from"),
-        (["--from", "x", *MODEL, "--share", "0.9"], "--share cannot be used with --from"),
-        ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
-        ([*MODEL, "--nodes", "0"], "--nodes: 0 is too small"),
-        ([*MODEL, "--samples", "31"], "--samples: 31 is too small; expected at least the batch size, 32"),
-        (["--from", "/nowhere"], "/nowhere/runs.csv: no such file"),
-        (["--from", "x", "--parameters", "1e6"], "--step-time is missing"),
+        ([], "missing-key", "--step-time", ""),
+        (["--step-time", "0.1"], "missing-key", "", ""),
+        ([*MODEL, "--model", "alexnet"], "conflicting-keys", "", ""),
+        (["--step-time", "0.1", "--model", "alexnett"], "unknown-name", "--model", ""),
+        (["--step-time", "0.1", "--model", "gpt-nano"], "conflicting-keys", "--model", ""),
+        (["--step-time", "0.1", "--model", ""], "unknown-name", "--model", "alexnet"),
+        ([*MODEL, "--rate", "0"], "out-of-range", "--rate", "at least 1e-06"),
+        ([*MODEL, "--share", "1.1"], "out-of-range", "--share", "at most 1"),
+        ([*MODEL, "--hidden", "-0.1"], "out-of-range", "--hidden", "at least 0"),
+        ([*MODEL, "--scatter", "1e308"], "out-of-range", "--scatter", "at most 1000"),
+        ([*MODEL, "--latency", "1e300"], "out-of-range", "--latency", "at most 1000"),
+        ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
+        ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
+        ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),
+        ([*MODEL, "--batch-size", "64.5"], "wrong-type", "--batch-size", ""),
+        ([*MODEL, "--nodes", "1" + 23 * "0"], "out-of-range", "--nodes", "at most 1e+09"),
+        ([*MODEL, "--samples", "1" + 20 * "0"], "out-of-range", "--samples", "at most 1e+15"),
+        ([*MODEL, "--sync-every", "1" + 20 * "0"], "out-of-range", "--sync-every", "at most 1e+09"),
+        (["--step-time", "1", "--parameters", "1e308"], "out-of-range", "--parameters", "at most 2.5e+14"),
+        (["--step-time", "1", "--gradient-bytes", "1e-320"], "out-of-range", "--gradient-bytes", "at least 1"),
+        ([*MODEL, "--dataset", "digits"], "conflicting-keys", "--dataset", ""),
+        (["--from", "x", "--batch-size", "32"], "conflicting-keys", "--batch-size", ""),
+        (["--from", "x", "--framework", "pytorch-ddp"], "conflicting-keys", "--framework", ""),
+        (["--from", "x", "--latency", "1"], "conflicting-keys", "--latency", ""),
+        (["--from", "x", *MODEL, "--share", "0.9"], "conflicting-keys", "--share", ""),
+        ([*MODEL, "--nodes", "0"], "out-of-range", "--nodes", "at least 1"),
+        ([*MODEL, "--samples", "31"], "out-of-range", "--samples", "32"),
+        (["--from", "x", "--parameters", "1e6"], "missing-key", "--step-time", ""),
     ],
 )
-def test_bad_input_is_one_line(capsys, options, said):
+def test_bad_input_is_refused(options, code, option, expected):
+    with pytest.raises(InputError) as refused:
+        figure.main(options)
+    assert (refused.value.code, refused.value.file) == (code, option)
+    assert not expected or expected in refused.value.expected
+
+
+def test_a_model_is_suggested():
+    with pytest.raises(InputError) as refused:
+        figure.main(["--step-time", "0.1", "--model", "alexnett"])
+    assert refused.value.suggestion == "alexnet"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x'"),
+        ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
+        (["--from", "/nowhere"], "/nowhere/runs.csv: "),
+        ([*MODEL, "--rate", "0"], "--rate: 0"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, options, named):
     assert exit_status(lambda: figure.main(options)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ringside: ")
-    assert said in line
+    assert named in line
 
 
 @pytest.mark.filterwarnings("error")
@@ -167,8 +194,11 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
     said = (tmp_path / "outlook.md").read_text()
     assert "nan" not in said
-    assert "0.3 core each, of a virtual cluster" in said
-    assert "swept on 2, 3, 4, 6 nodes with links of 100 Mbit/s, 300 Mbit/s, 1 Gbit/s" in said
+    notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
+    assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
+    swept = find_note(notes, "swept")
+    assert (swept.facts["nodes"], swept.facts["link_bytes_s"]) == ([2, 3, 4, 6], [12.5e6, 37.5e6, 125e6])
+    assert all(note in said for note in (swept, find_note(notes, "virtual-nodes")))
 
 
 def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
@@ -192,11 +222,10 @@ def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
     known.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
     known.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
     ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
-    said = (tmp_path / "outlook.md").read_text()
-    assert (
-        "Swept at one number of nodes and one rate (pytorch-ddp), the intervals include no uncertainty of the network"
-        in said
-    )
+    notes = answered("--from", str(tmp_path), "--rate", "1").notes
+    intervals = find_note(notes, "intervals")
+    assert intervals.facts == {"refits": 3, "swept_at_one_place": ["pytorch-ddp"]}
+    assert intervals in (tmp_path / "outlook.md").read_text()
     made = outlook.by_study(tmp_path)
     noise = sweep_noise(made.sweeps, made.fitted)
     assert noise == pytest.approx(
@@ -208,8 +237,13 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     folder, _ = study
     rows = ask(tmp_path, "--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     assert rows["model"].tolist() == ["resnet-50"]
-    assert "is given, not measured here" in (tmp_path / "outlook.md").read_text()
-    assert exit_status(lambda: ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")) == 2
+    found = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
+    given = find_note(found.notes, "step-given")
+    assert given.facts == {"step_time": 1, "batch_size": 32} and given in (tmp_path / "outlook.md").read_text()
+    with pytest.raises(InputError) as refused:
+        ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
+    assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
+    assert refused.value.expected == ["pytorch-ddp"]
 
 
 @pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no sweep"])
@@ -221,25 +255,26 @@ def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
     _told_alone(tmp_path, outlook.NOTHING)
 
 
-def _told_alone(folder, why):
+def _told_alone(folder, why, *options):
     """The table and the caption of the figure say why there is no outlook, first and once, and nothing of how one is made."""
     of_table, caption = ((folder / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert of_table.split("\n\n")[1] == why
-    assert caption.splitlines()[0] == f"Not drawn: {why[0].lower()}{why[1:]}"
+    assert caption.splitlines()[0] == f"{panels.NOT_DRAWN}{panels.as_clause(why)}."
     for said in (of_table, caption):
         assert said.lower().count(why[1:].lower()) == 1 and "nan" not in said
-        assert "Brackets" not in said and "swept on" not in said and "Extrapolated" not in said
+    found = codes(answered("--from", str(folder), *options).notes)
+    assert not {"intervals", "swept", "extrapolated", "step-given"} & set(found)
 
 
 @pytest.mark.parametrize("placement", ["virtual", "emulated"])
-def test_a_study_without_a_successful_run_has_no_outlook_for_this_reason(tmp_path, placement):
+def test_a_study_without_a_successful_run_has_no_outlook(tmp_path, placement):
     known.written(known.runs().assign(status="invalid", placement=placement, epoch_time_s=None), "runs", tmp_path)
     known.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path)).empty
-    _told_alone(tmp_path, "No run of the study succeeded.")
+    _told_alone(tmp_path, conditions.NO_SUCCESS)
 
 
-def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, monkeypatch):
+def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(outlook, "DRAWS", 3)
     runs = known.runs(nodes=(1, 2, 3))
     least = runs["batch_size"] == 32
@@ -248,7 +283,8 @@ def test_cells_whose_batches_were_not_counted_are_left_out_by_name(tmp_path, mon
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
     said = (tmp_path / "outlook.md").read_text()
-    assert "Left out, because batches or exchanges were not counted: pytorch-ddp.small-cnn.digits.b32.n1" in said
+    left_out = physics.uncounted(read_timed(tmp_path / "runs.csv"))
+    assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in said
     known.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
     assert outlook.NOTHING in (tmp_path / "outlook.md").read_text()
@@ -268,7 +304,7 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
     known.written(known.runs().assign(placement="emulated"), "runs", tmp_path)
     known.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
-    _told_alone(tmp_path, outlook.EMULATED)
+    _told_alone(tmp_path, outlook.EMULATED, *options)
     assert all(outlook.INSTEAD in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert (tmp_path / "outlook.pdf").is_file()
 
@@ -284,11 +320,10 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypa
     drawn, caption = figure.draw(records, Declared("outlook", "outlook"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
-    assert "Markers: most nodes with an efficiency of 50 % and 80 %." in caption
+    assert find_note(caption.below, "heading").facts == {"efficiencies": [50, 80]}
     assert "5 refits" in caption
-    assert caption.count("Placement: virtual") == 1
-    for said in ("n = ", "o cell is missing."):
-        assert said in caption
+    assert caption.count(conditions.setting(records.runs)) == 1
+    assert conditions.counts(records.runs, False) in caption
 
 
 def names_in(legend):

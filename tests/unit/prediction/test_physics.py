@@ -198,5 +198,10 @@ def test_meshes_are_left_out_and_named():
     divided = runs.assign(parallelism=runs["parallelism"].where(runs["cell"] != last, "tensor"))
     assert runs.set_index("cell").at[last, "ranks"].max() > 1
     assert set(prepared(runs)["cell"]) - set(prepared(divided)["cell"]) == {last}
-    assert "Left out, because ranks divide more than samples: " in physics.uncounted(divided)
+    left_out = physics.uncounted(divided)
+    assert (left_out.code, left_out.facts) == (
+        "cells-left-out",
+        {"uncounted": [], "divided": [last], "of_strategies": []},
+    )
+    assert last in left_out
     assert physics.uncounted(runs) == "" == physics.uncounted(runs.assign(parallelism="data"))

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from common.notes import find_note
 from declared.models import model_graph
 from models.mesh import Mesh
 from prediction import crossover, law, physics
-from prediction.held_out import WITHIN, evaluate, table
+from prediction.held_out import evaluate, table
 from prediction.law import Law
 from prediction.methods import PHYSICS, methods
 from prediction.strategies import Place, step
@@ -38,12 +39,16 @@ def test_waiting_is_found_from_some_strategies_for_others():
     assert set(left.index.get_level_values(0)) == {f"parallelism {one}" for one in STRATEGIES}
     assert left.xs(PHYSICS, level=1).max() < 1.5 * NOISE and left.xs("without waiting", level=1).min() > 2 * NOISE
     assert {"nodes", "link rate", "strategy"} <= set(every["kind"])
-    told = " ".join(table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes)
-    assert "point to point 0." in told and "a neighbours" not in told, "between neighbours there are no steps"
-    assert WITHIN not in told, "each node has one rank"
+    notes = table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes
+    methods_note = find_note(notes, "methods")
+    assert {"all_reduce", "point_to_point"} <= {
+        name for laws in methods_note.facts["latency_s"].values() for name in laws
+    }
+    assert "a neighbours" not in methods_note, "between neighbours there are no steps"
+    assert find_note(notes, "meshes").facts == {"ranks_within_nodes": False}
 
 
-def test_what_a_library_takes_for_messages_within_layers_is_found_from_other_strategies():
+def test_what_a_library_takes_within_layers_is_found_from_others():
     cells, sweeps = known_to(Meshes(dispatch_s=0.02), STRATEGIES)
     _, rows = evaluate(cells, sweeps, {PHYSICS: methods({MESH})[PHYSICS]})
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index("left_out")["mape"]

@@ -8,6 +8,7 @@ import pytest
 
 from analysis.measured import cells as measured_cells
 from analysis.measured import timed
+from common.notes import codes, find_note
 from prediction import law, what_if
 from support import known_physics as known
 from support.made_up_trace import Truth
@@ -127,8 +128,12 @@ def test_emulated_nodes_have_no_links(study):
 
 def test_the_table_says_how_far_it_is_off(rows, study):
     made = what_if.table(rows.reset_index(drop=True), study)
-    assert "4 predictions that the study measured" in made.notes[0]
-    assert "4 within 5 %" in made.notes[0]
+    errors = find_note(made.notes, "errors").facts
+    assert (errors["predictions"], errors["within"]) == (4, 4)
+    assert (
+        errors["mean"] == pytest.approx(rows["error"].abs().mean())
+        and abs(errors["worst"]) == rows["error"].abs().max()
+    )
     assert made.shown["error (%)"].tolist().count("–") == len(rows) - 4
     assert made.notes[-1] == what_if.conditions.setting(timed(study.runs))
 
@@ -153,8 +158,8 @@ def test_traced_runs_that_are_missing_are_named(study, rows):
     runs = study.runs.assign(without_phases=None)
     runs.loc[runs["run_id"] == run, "without_phases"] = "attempt-1/phases.csv: is not there"
     for some in (rows, rows[:0]):
-        said = " ".join(what_if.table(some, replace(study, runs=runs)).notes)
-        assert f"Traced, but without phases: {run} (attempt-1/phases.csv: is not there)" in said
+        assert what_if.conditions.lacking_phases(runs) in what_if.table(some, replace(study, runs=runs)).notes
+    assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.lacking_phases(runs)
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
@@ -182,7 +187,8 @@ def test_steps_that_cannot_be_replayed_are_left_out(study):
     made = what_if.table(what_if.predict(other), other)
     assert made.data.empty
     (cell,) = study.runs.loc[study.runs["trace"] == "phases", "cell"].unique()
-    assert made.notes[:2] == [what_if.NO_TRACE, what_if.UNLIKE.format(cell)]
+    assert codes(made.notes)[:2] == ["no-trace", "cells-left-out"]
+    assert find_note(made.notes, "cells-left-out").facts["cells"] == [cell]
 
 
 def test_more_batches_than_were_kept_are_not_accumulated(study):

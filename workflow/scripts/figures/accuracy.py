@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis import intervals
 from analysis.measured import Records, successful
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -55,7 +56,10 @@ QUANTITIES = {
         "perplexity",
         1,
         math.inf,
-        means="Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis is logarithmic.",
+        means=Note(
+            "perplexity",
+            "Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis is logarithmic.",
+        ),
     ),
 }
 
@@ -73,12 +77,17 @@ class Axis:
 AXES = {
     "epochs": Axis("epochs", "epoch"),
     "updates": Axis(
-        "updates", "updates", "Updates are optimizer steps, one for each exchange, from the first epoch on."
+        "updates",
+        "updates",
+        Note("updates", "Updates are optimizer steps, one for each exchange, from the first epoch on."),
     ),
     "wall_time": Axis(
         "wall time",
         "wall time (s)",
-        "Wall time is that of epochs and validations from the first epoch on, the mean over replicates; start-up is not in it.",
+        Note(
+            "wall-time",
+            "Wall time is that of epochs and validations from the first epoch on, the mean over replicates; start-up is not in it.",
+        ),
         whole=False,
     ),
 }
@@ -88,7 +97,7 @@ WHAT = (
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Two panels, training above validation, for each combination of the other factors. The figure and its caption."""
     of, axis, quantity = view(records.runs, asked), AXES[asked.x or "epochs"], QUANTITIES[asked.y or "accuracy"]
     small_in = len(PARTS) * SMALL_PANEL_IN + panels.titles_height(of.panels, SMALL_TITLE_CHARACTERS)
@@ -96,17 +105,17 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     epochs = _epochs(records, of, asked.x or "epochs")
     # Series that have the same places cover each other, so that each has its markers at some of them.
     thinned = axis.whole or (len(epochs) and epochs["epoch"].max() > MOST_MARKERS)
-    what = WHAT.format(quantity.heading, axis.heading, "some" if thinned else "all")
+    what = _heading(quantity, axis, "some" if thinned else "all")
     responses = [name for name in quantity.responses if name in epochs and epochs[name].notna().any()]
     if not responses or epochs["x"].isna().all():
-        text = (
-            "no successful run"
+        why = (
+            panels.NO_SUCCESS
             if epochs.empty
-            else f"no {quantity.column} was recorded"
+            else Note("not-recorded", f"no {quantity.column} was recorded", quantity=quantity.column)
             if not responses
-            else f"no {axis.heading}"
+            else Note("no-axis", f"no {axis.heading}", axis=axis.heading)
         )
-        return panels.not_drawn(of.runs, text)
+        return panels.not_drawn(of.runs, why)
     told = [one for one in of.series if len(successful(one.of(of.runs)))]
     rows = epochs.groupby("cell").indices
     shown = of.panels
@@ -140,7 +149,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
                     shift = (position - (len(of.series) - 1) / 2) * BESIDE * (ends[1] - ends[0])
                     _curve(ax, one, epochs.iloc[np.concatenate(own)], (response, quantity), (every, shift))
             if not ax.lines:
-                panels.say(ax, "no successful run" if here.empty else "not recorded")
+                panels.say(ax, panels.NO_SUCCESS if here.empty else "not recorded")
             if row == 0:
                 ax.set_title(panels.panel_title(levels, characters))
             if column == 0:
@@ -153,6 +162,12 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     panels.legend(drawn, told)
     behind = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
     return drawn, of.caption(what, notes=[quantity.means, axis.means], counted=behind[behind > 0])
+
+
+def _heading(quantity: Quantity, axis: Axis, marked: str) -> str:
+    """What is drawn over what; `marked`: which epochs have markers."""
+    text = WHAT.format(quantity.heading, axis.heading, marked)
+    return Note("heading", text, quantity=quantity.column, over=axis.heading)
 
 
 def _epochs(records: Records, of: View, x: str) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_looks, stacks
 from figures.view import view
@@ -13,7 +14,7 @@ from traces.cells import NO_PHASES
 WHAT = "The critical path through a training step, over ranks."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     measured = cells.of(records.every_run, records.phases)
     data = path.summarize(measured)
@@ -31,5 +32,14 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     )
     shares = 100 * data.loc[data["cell"].isin(seen.runs["cell"]), "exchange_share"]
     ends = dict.fromkeys(f"{end:.0f}" for end in (shares.min(), shares.max()))
-    said = f"The exchange is {' to '.join(ends)} % of it." if EXCHANGE in names else ""
-    return drawn, seen.caption(f"{WHAT} {said}".strip(), notes=[path.HOW, *measured.notes], with_intervals=False)
+    said = (
+        Note(
+            "exchange-share",
+            f"The exchange is {' to '.join(ends)} % of it.",
+            least=shares.min() / 100,
+            most=shares.max() / 100,
+        )
+        if EXCHANGE in names
+        else ""
+    )
+    return drawn, seen.caption([WHAT, said], notes=[path.HOW, *measured.notes], with_intervals=False)

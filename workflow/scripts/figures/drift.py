@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from analysis import drift, tables
 from analysis.adjusted import ALIKE, REFERENCE, WITHHELD, WORDS, Adjustment, adjustment, holds, untold
 from analysis.measured import Records
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style, timeline
@@ -34,6 +35,8 @@ WAITED: dict[str, Any] = {
 }
 VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
 DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "time withheld: deviation (%)"}
+OTHERS_UNTOLD = "no run tells what others took"
+CUTS = "Hatched: gaps that are cut, with what they last. "
 WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
 HOW = (
     "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
@@ -42,7 +45,7 @@ HOW = (
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Three panels over time and one beside them. The figure and its caption; `asked` says nothing that matters here."""
     runs = records.runs
     data = drift.by_run(runs)
@@ -79,11 +82,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, panels.caption(
         runs,
         WHAT,
-        _found(found),
+        *_found(found),
         _waits(data),
         _stolen(data, stolen),
         notes=[
-            HOW.format(alike=ALIKE, bands=_of_bands(bands), cuts=_of_cuts(time), withheld=_of_withheld(found)),
+            _how(bands, time, found),
             _lacking(data),
         ],
         with_intervals=False,
@@ -152,7 +155,7 @@ def _shares(ax: Axes, data: pd.DataFrame) -> bool:
     width = data["right"] - data["left"]
     stolen, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
     if stolen.isna().all() and foreign.isna().all():
-        panels.say(ax, "no run tells what others took")
+        panels.say(ax, OTHERS_UNTOLD)
         return False
     highest = max(1.0, 1.1 * float(np.nanmax([stolen.max(), foreign.max()])))
     bars = ax.bar(data["left"], stolen.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
@@ -208,8 +211,11 @@ def _legend(data: pd.DataFrame, bands: pd.DataFrame, stolen: bool) -> list[Line2
     return handles
 
 
-def _of_cuts(time: Time | None) -> str:
-    return "Hatched: gaps that are cut, with what they last. " if time is not None and len(time.cuts) else ""
+def _how(bands: pd.DataFrame, time: Time | None, found: Adjustment) -> str:
+    """How the figure is read."""
+    cuts = 0 if time is None else len(time.cuts)
+    parts = {"bands": _of_bands(bands), "cuts": CUTS if cuts else "", "withheld": _of_withheld(found)}
+    return Note("how-to-read", HOW.format(alike=ALIKE, **parts), cuts=cuts)
 
 
 def _of_withheld(found: Adjustment) -> str:
@@ -226,24 +232,28 @@ def _of_bands(bands: pd.DataFrame) -> str:
     return "White and grey bands are blocks, with a line at the mean of each. " if len(bands) > 1 else ""
 
 
-def _found(found: Adjustment) -> str:
+def _found(found: Adjustment) -> list[str]:
     """How each goes with epoch times, and whether means are adjusted."""
     if not found.alone:
-        return holds(found)
+        return [holds(found)]
     numbers = " and ".join(f"{tables.number(of.correlation, 2)} ({WORDS[name]})" for name, of in found.alone.items())
-    return f"Within cells and blocks the correlation with epoch time is {numbers}. {holds(found)}"
+    text = f"Within cells and blocks the correlation with epoch time is {numbers}."
+    correlations = {name: of.correlation for name, of in found.alone.items()}
+    return [Note("correlation", text, **correlations), holds(found)]
 
 
 def _waits(data: pd.DataFrame) -> str:
     waited = int((data["waited_s"] > 0).sum())
-    return f"{number_of(waited, 'run')} waited for a quiet machine." if waited else ""
+    return Note("runs-waited", f"{number_of(waited, 'run')} waited for a quiet machine.", runs=waited) if waited else ""
 
 
 def _stolen(data: pd.DataFrame, shown: bool) -> str:
     most = float(data["steal_share"].max())
-    return "" if shown or math.isnan(most) else f"A hypervisor took {tables.percent(most)} % of a run at most."
+    text = f"A hypervisor took {tables.percent(most)} % of a run at most."
+    return "" if shown or math.isnan(most) else Note("steal-not-seen", text, most=most)
 
 
 def _lacking(data: pd.DataFrame) -> str:
     lacking = int(data["reference"].isna().sum())
-    return f"Without a reference: {number_of(lacking, 'run')}; the top panel has none of them." if lacking else ""
+    text = f"Without a reference: {number_of(lacking, 'run')}; the top panel has none of them."
+    return Note("runs-without-reference", text, runs=lacking) if lacking else ""

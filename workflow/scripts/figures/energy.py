@@ -1,5 +1,6 @@
 """Energy of an epoch against its time: a point for every cell, with lines of equal power, and the cells that nothing beats in both."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from analysis import conditions
 from analysis import energy as energies
 from analysis.energy import Told, chosen
 from analysis.measured import Records, scale_factor, title
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -36,7 +38,10 @@ WHAT = (
     "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
 )
 PER = {"node": "a machine", "package": "the packages of a machine", "device": "an accelerator"}
-PARETO = "Dashed: Pareto front (no cell of the panel takes less of both)."
+PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel takes less of both).")
+NO_ENERGY = Note("no-energy", "no record has energy")
+LOGARITHMIC = Note("logarithmic-axes", "Both axes are logarithmic.")
+CUT = Note("intervals-cut", "Intervals are cut where they leave the axes.")
 HOW = "Energy is for the same samples as epoch time. Dotted lines: equal mean power."
 
 
@@ -46,15 +51,16 @@ def of_cells(runs: pd.DataFrame, told: Told) -> pd.DataFrame:
     return found.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Series by colour, nodes as numbers beside the markers, panels by the other factors that vary. Figure and caption."""
     seen = view(records.runs, asked)
     told_of = chosen(records.runs)
     energy = of_cells(records.runs, told_of) if told_of else pd.DataFrame()
     energy = energy[energy.index.isin(set(seen.ok["cell"]))]
     if told_of is None or energy.empty:
-        said = "no successful run" if seen.ok.empty else "no record has energy"
-        return panels.not_drawn(seen.runs, said, "" if seen.ok.empty else energies.WHY_NOT)
+        if seen.ok.empty:
+            return panels.not_drawn(seen.runs)
+        return panels.not_drawn(seen.runs, NO_ENERGY, energies.WHY_NOT)
     unit, unit_name = energies.unit_of(energy["value"])
     points = _points(seen, energy, unit)
     worth = [levels for levels in seen.panels if len(panels.at(points, levels))]
@@ -81,19 +87,25 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_ylabel(f"energy of an epoch ({unit_name})")
     drawn.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
     panels.legend(drawn, told, lines=False)
-    numbers = f"Numbers beside markers: {title(scale_factor(seen.runs))}." if numbered else ""
+    scale = scale_factor(seen.runs)
+    numbers = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
     return drawn, seen.caption(
-        WHAT.format(told_of.whose),
+        Note("heading", WHAT.format(told_of.whose), scope=told_of.scope),
         PARETO if fronts else "",
         idle(seen.ok, told_of),
-        numbers,
-        "Both axes are logarithmic." if axes[0].get_xscale() == "log" else "",
-        "Intervals are cut where they leave the axes." if cut else "",
+        numbers if numbered else "",
+        LOGARITHMIC if axes[0].get_xscale() == "log" else "",
+        CUT if cut else "",
         energies.without(untold),
         energies.mixed(told_of),
-        notes=[HOW, f"Without energy: {conditions.named(untold)}." if untold else ""],
+        notes=[HOW, _untold(untold)],
     )
+
+
+def _untold(cells: Sequence[str]) -> str:
+    """Which cells have no energy; empty for none."""
+    return Note("cells-without-energy", f"Without energy: {conditions.named(cells)}.", cells=cells) if cells else ""
 
 
 def idle(ok: pd.DataFrame, told: Told) -> str:
@@ -102,7 +114,8 @@ def idle(ok: pd.DataFrame, told: Told) -> str:
     if told.scope is None or watts.empty:
         return ""
     least, most = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
-    return f"Idle: {least if least == most else f'{least} to {most}'} {PER[told.scope]}."
+    text = f"Idle: {least if least == most else f'{least} to {most}'} {PER[told.scope]}."
+    return Note("idle-power", text, least=watts.min(), most=watts.max(), scope=told.scope)
 
 
 def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:

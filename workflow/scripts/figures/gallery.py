@@ -14,6 +14,7 @@ from PIL import Image
 from analysis.measured import curves_beside
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, load_yaml, shown, written_whole
+from common.text import alternatives
 from declared.figures import KINDS, Declared
 from declared.study import load_study
 from figures import draw
@@ -112,7 +113,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="kinds to draw; all where none is named")
     args = parser.parse_args(argv)
     if unknown := [kind for kind in args.kinds if kind not in KINDS]:
-        raise InputError(f"'{unknown[0]}' is no kind of figure; expected one of {', '.join(KINDS)}")
+        problem = f"'{unknown[0]}' is no kind of figure"
+        raise InputError("unknown-name", problem, key="KIND", got=unknown[0], **alternatives(unknown[0], KINDS))
     with TemporaryDirectory() as folder:
         for example in examples():
             if example.picture and (not args.kinds or example.asked.kind in args.kinds):

@@ -15,6 +15,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis import conditions
 from analysis.measured import Records, cell_words, cells, successful, traced
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_looks, style
 from figures.view import View, view
@@ -33,7 +34,11 @@ HOW = (
     "A row is a rank. Hatched: it waits for the exchange. The lane below is its exchange: light until the slowest rank has started it, then bytes "
     "move. The line is the critical path. Drawn: {}, around one of median time, of the run whose median step is that of its cell."
 )
-FEW = f"Of more than {MOST_RANKS} ranks, those that compute longest, in the middle and shortest are drawn."
+FEW = Note(
+    "ranks-left-out",
+    f"Of more than {MOST_RANKS} ranks, those that compute longest, in the middle and shortest are drawn.",
+)
+HEADING = "Training steps as they ran, over the ranks."
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Panel:
         return len(self.ranks) * ROW_IN + TITLE_IN
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """A panel for each cell, below each other, on one axis of time. The figure and its caption."""
     seen = view(traced(records.every_run), asked)
     found = _panels(seen, records.trace_steps)
@@ -93,10 +98,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     axes[-1].set_xlabel("time since the first of these steps began (ms)")
     drawn.legend(handles=entries, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_IN))
     return drawn, seen.caption(
-        f"Training steps as they ran, over the ranks. {_waits(shown)}",
+        [HEADING, _waits(shown)],
         _left_out(found, shown),
         FEW if any(len(one.traced.ranks) > MOST_RANKS for one in shown) else "",
-        notes=[HOW.format(_steps(shown, length)), conditions.lacking_phases(seen.runs)],
+        notes=[_how(shown, length), conditions.lacking_phases(seen.runs)],
         with_intervals=False,
     )
 
@@ -214,18 +219,21 @@ def _waits(shown: Sequence[Panel]) -> str:
         lengths = one.traced.phases.groupby("phase", observed=True)["length"].sum()
         shares.append(100 * float(lengths.get(WAIT, 0.0) / lengths.sum()))
     ends = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
-    return f"Ranks wait for the exchange {' to '.join(ends)} % of the time."
+    text = f"Ranks wait for the exchange {' to '.join(ends)} % of the time."
+    return Note("ranks-wait", text, least=min(shares) / 100, most=max(shares) / 100)
 
 
-def _steps(shown: Sequence[Panel], length: float) -> str:
-    """How many steps of a cell are seen whole, in words."""
+def _how(shown: Sequence[Panel], length: float) -> str:
+    """How the figure is read, and how many steps of a cell are seen whole."""
     whole = [sum(end <= length for end in one.ends) for one in shown]
     ends = dict.fromkeys((min(whole), max(whole)))
-    return f"{' to '.join(map(str, ends))} whole step{'s' * (max(whole) > 1)} of a cell"
+    steps = f"{' to '.join(map(str, ends))} whole step{'s' * (max(whole) > 1)} of a cell"
+    return Note("how-to-read", HOW.format(steps), fewest_steps=min(whole), most_steps=max(whole))
 
 
 def _left_out(found: Sequence[Panel], shown: Sequence[Panel]) -> str:
     """Which cells are not drawn."""
     if len(found) == len(shown):
         return ""
-    return f"{len(shown)} of {len(found)} cells are drawn, with most ranks; a `filter` shows others."
+    text = f"{len(shown)} of {len(found)} cells are drawn, with most ranks; a `filter` shows others."
+    return Note("cells-left-out", text, drawn=len(shown), cells=len(found))

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from analysis import anova
 from analysis.intervals import p_text
 from analysis.measured import Records, title
+from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels
 from figures.view import view
@@ -15,7 +16,7 @@ PARALLEL = (
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, with the test of the interaction."""
     x = str(asked.x)
     of = view(records.runs, asked)
@@ -33,10 +34,14 @@ def _test(records: Records, one: str, other: str) -> str:
     name = next((name for name in names if name in rows.index), "")
     if not name or not rows.loc[name, "F"] >= 0:
         why = made.problem or "its design cannot separate it from other terms"
-        return f"The study has no test of this interaction: {why}."
+        return Note(
+            "interaction-not-tested", f"The study has no test of this interaction: {why}.", problem=made.problem
+        )
     row, error = rows.loc[name], rows.loc[anova.ERROR]
-    return (
+    text = (
         f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "
         f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and {100 * row['share']:.1f} % of the "
         f"sum of squares of log epoch times."
     )
+    facts = {"df": row["df"], "error_df": error["df"], "p": row["p"], "share": row["share"]}
+    return Note("interaction-tested", text, term=name, f=row["F"], **facts)

@@ -27,6 +27,7 @@ from analysis.measured import (
 from analysis.pooling import Pooling
 from analysis.speedup import base_cells
 from analysis.terms import takes_numbers
+from common.notes import Note
 from figures import panels, style
 from figures.panels import Series
 from figures.view import View
@@ -66,7 +67,7 @@ class Scale:
 
     def said(self, name: str) -> str:
         """What the caption must say of the axis `name`."""
-        return f"The axis of {name} is logarithmic." if self.doubling else ""
+        return Note("logarithmic-axis", f"The axis of {name} is logarithmic.", axis=name) if self.doubling else ""
 
     def on(self, ax: Axes, labels: Sequence[str] = ()) -> None:
         """Ticks, limits, and the bands of the levels."""
@@ -77,12 +78,21 @@ class Scale:
         ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
 
 
-BASES = "Fine dots: base divided by replicas, as if exchange cost nothing."
+BASES = Note("bases-drawn", "Fine dots: base divided by replicas, as if exchange cost nothing.")
+HORIZONTAL = Note("undistributed-bases-drawn", "Horizontal lines: the undistributed bases.")
+DOTTED = Note(
+    "bases-divided",
+    "Fine dotted lines: the time of the base divided by the replicas, as if the exchange of gradients cost nothing.",
+)
+NO_BASE = Note("no-base", "No base cell has a successful run.")
+NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel would have two lines over two levels")
+SINGLE_LINE = Note("single-line", "a single line would be there")
+ONE_LEVEL = Note("one-level", "measured at one level of this axis only")
 
 
 def draw(
     of: View, x: str, what: str, *, with_bases: bool = False, to_compare: bool = False, notes: Sequence[str] = ()
-) -> tuple[Figure, str]:
+) -> tuple[Figure, panels.Caption]:
     """The figure of epoch time over the factor `x` and its caption, which begins with `what`.
 
     `with_bases`: in each panel the undistributed bases of its cells, and what their time would be on more replicas if nothing
@@ -92,10 +102,12 @@ def draw(
     if of.ok.empty:
         return panels.not_drawn(of.runs)
     if of.runs[x].nunique() == 1:
-        return panels.not_drawn(of.runs, f"{title(x)} is {level_text(of.runs[x].iloc[0])} in all cells")
+        level = of.runs[x].iloc[0]
+        why = Note("one-level", f"{title(x)} is {level_text(level)} in all cells", factor=x, level=level)
+        return panels.not_drawn(of.runs, why)
     several = _several(of, x, to_compare)
     if not several:
-        return panels.not_drawn(of.runs, "no panel would have two lines over two levels")
+        return panels.not_drawn(of.runs, NOTHING_TO_COMPARE)
     left_out = [levels for levels in of.panels if levels not in several]
     of = of.on_a_page(PANEL_IN + panels.titles_height(several), shown=several)
     shown = _several(of, x, to_compare)
@@ -127,7 +139,7 @@ def draw(
         for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
             _base(ax, of, successful(of.study[of.study["cell"] == cell]), here.groupby(x)["replicas"].max(), scale)
         if successful(here).empty:
-            panels.say(ax, "no successful run")
+            panels.say(ax, panels.NO_SUCCESS)
         ax.set_title(panels.panel_title(levels))
         alike = {name: levels[name] for name in scaled_by}
         remarks += panels.time_axis(ax, *of.times(alike), logarithmic=to_compare)
@@ -144,16 +156,21 @@ def draw(
         what,
         BASES if with_bases and any(cell in found for cell in drawn_cells) else "",
         *remarks,
-        f"Without a line, at one level only: {', '.join(one.name for one in alone)}." if alone else "",
+        _without_line(alone),
         notes=[
-            _base_sentence(of, drawn_cells, found) if with_bases else "",
+            *(_base_notes(of, drawn_cells, found) if with_bases else []),
             *notes,
             scale.said(title(x)),
-            left_out_sentence(
-                left_out, "a single line would be there" if to_compare else "measured at one level of this axis only"
-            ),
+            left_out_sentence(left_out, SINGLE_LINE if to_compare else ONE_LEVEL),
         ],
     )
+
+
+def _without_line(alone: Sequence[Series]) -> str:
+    """Which series have one level only; empty for none."""
+    names = [one.name for one in alone]
+    text = f"Without a line, at one level only: {', '.join(names)}."
+    return Note("series-without-line", text, series=names) if names else ""
 
 
 def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
@@ -239,14 +256,12 @@ def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Sc
     ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND, zorder=1)
 
 
-def _base_sentence(of: View, drawn: set[str], found: dict[str, str]) -> str:
+def _base_notes(of: View, drawn: set[str], found: dict[str, str]) -> list[str]:
     used = sorted({found[cell] for cell in drawn if cell in found})
     if not used:
-        return "No base cell has a successful run."
+        return [NO_BASE]
     undistributed = of.runs["framework"].isin(bases(of.study)).any()
-    lines = "Horizontal lines: the undistributed bases. " if undistributed else ""
-    said = f"{lines}Fine dotted lines: the time of the base divided by the replicas, as if the exchange of gradients cost nothing."
-    return f"{said} {bases_sentence(used, of)}"
+    return [*([HORIZONTAL] if undistributed else []), DOTTED, bases_sentence(used, of)]
 
 
 def bases_sentence(used: Sequence[str], of: View) -> str:
@@ -256,18 +271,21 @@ def bases_sentence(used: Sequence[str], of: View) -> str:
     kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
     kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
     what = f"Bases: {' or '.join(kinds)}, at the same levels of all other factors that they vary"
+    times = {cell: of.pooling.of(cell).value for cell in used}
     if len(used) > MOST_BASES:
-        ends = sorted(of.pooling.of(cell).value for cell in used)[:: len(used) - 1]
-        return f"{what}. There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table of cells has each."
+        ends = sorted(times.values())[:: len(used) - 1]
+        many = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table of cells has each."
+        return Note("bases", f"{what}. {many}", undistributed=alone, seconds=times)
     levels = cells(own).set_index("cell")[varying(of.study)]
     seconds = [f"{tables.interval(of.pooling.of(cell))} s" for cell in levels.index]
     names = [treatment_text(one) for one in levels.to_dict("records")]
-    return f"{what}; {'; '.join(f'{name}: {of_it}' if name else of_it for name, of_it in zip(names, seconds, strict=True))}."
+    each = "; ".join(f"{name}: {of_it}" if name else of_it for name, of_it in zip(names, seconds, strict=True))
+    return Note("bases", f"{what}; {each}.", undistributed=alone, seconds=times)
 
 
-def left_out_sentence(left_out: Sequence[dict[str, Any]], why: str) -> str:
+def left_out_sentence(left_out: Sequence[dict[str, Any]], why: Note) -> str:
     """Which panels are not shown and why; empty for none."""
     if not left_out:
         return ""
     names = named([treatment_text(levels) for levels in left_out], "; ")
-    return f"Not shown, because {why}: {names}."
+    return Note("panels-not-shown", f"Not shown, because {why}: {names}.", why=why.code, panels=list(left_out))

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.measured import Records
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -17,16 +18,17 @@ PANEL_IN = 1.6
 ROOM = 0.15  # of an axis, beyond what it shows
 MB = 1e6
 WHAT = "Epoch time over the largest memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
+NO_MEMORY = Note("no-memory", "no successful run on several nodes told its memory")
 TO_SEE = "Strategies to the lower left take less of both."
 OF_RANK = "Memory of a rank: the largest on its accelerator, or on processors its largest resident set, with its program and libraries."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels by all that varies beside strategies. The figure and its caption."""
     of = several(records, asked)
     memory = of_cells(of.ok)
     if memory.empty:
-        return panels.not_drawn(of.runs, "no successful run on several nodes told its memory")
+        return panels.not_drawn(of.runs, NO_MEMORY)
     across = panels.few_columns(len(of.panels))
     of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
     series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
@@ -43,7 +45,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
         if here.empty:
-            panels.say(ax, "no successful run")
+            panels.say(ax, panels.NO_SUCCESS)
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
     drawn.supxlabel("memory of a rank (MB)", fontsize=style.FONT_SIZE)

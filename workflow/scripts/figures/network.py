@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.measured import Records, combination_text
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from models.collectives import ALL_REDUCE, COLLECTIVES
@@ -35,17 +36,19 @@ WHAT = (
     "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
     "lines: fit of latency and bandwidth."
 )
-BOUND_WHAT = "Dotted: the most that the link allows."
+BOUND_WHAT = Note("bound-drawn", "Dotted: the most that the link allows.")
+NO_SWEEP = Note("no-sweep", "no sweep of the network")
+NO_SUCCESSFUL_SWEEP = Note("no-successful-sweep", "no successful sweep")
+NO_FIT = Note("no-fit", "Without a line are sweeps to which no latency and bandwidth above zero come near.")
 HOW = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; at every size, frameworks are drawn beside each other."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
     network = records.network
     ok = measured(network)
     if ok.empty:
-        text = "no sweep of the network" if network.empty else "no successful sweep"
-        return panels.not_drawn(None, text, shortfall(network))
+        return panels.not_drawn(None, NO_SWEEP if network.empty else NO_SUCCESSFUL_SWEEP, shortfall(network))
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
     kinds = network["collective"].nunique()
@@ -54,7 +57,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     every = panels.combinations(network, names)
     every.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
     shown = every[: panels.most(PANEL_IN + panels.titles_height(every))]
-    unseen = "" if shown == every else f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
+    text = f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
+    unseen = "" if shown == every else Note("panels-left-out", text, drawn=len(shown), panels=len(every))
     has_bound = bool(ok["link_bytes_s"].notna().any())
     line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
     extra = [line] if has_bound else []
@@ -80,7 +84,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         for limit in {bound(*of) for of in limits.itertuples(index=False)}:
             ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
         if here.empty:
-            panels.say(ax, "no successful sweep")
+            panels.say(ax, NO_SUCCESSFUL_SWEEP)
         if titled:
             ax.set_title(panels.panel_title(levels))
         _scales(ax, ok, TICK_FACTOR_IN_PANELS if titled else TICK_FACTOR)
@@ -88,20 +92,23 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         ax.set_ylabel("bus bandwidth (MB/s)")
     drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
     panels.legend(drawn, frameworks, extra)
-    same = "" if titled and len(places) > 1 else f"All on {panels.panel_title(places[0])}."
+    same = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
     said = [
         WHAT.format(collectives_text(network)),
         BOUND_WHAT if has_bound else "",
-        same,
-        f"Without a line: {'; '.join(unfitted)}." if unfitted else "",
+        "" if titled and len(places) > 1 else same,
+        Note("sweeps-not-fitted", f"Without a line: {'; '.join(unfitted)}.", sweeps=unfitted) if unfitted else "",
         rounds_text(network),
         shortfall(network),
         unseen,
     ]
-    without = "Without a line are sweeps to which no latency and bandwidth above zero come near." if unfitted else ""
-    return drawn, panels.two_paragraphs(
-        said, [HOW.format(factors_text(network)), without, link_rates_text(network), circumstances(network)]
-    )
+    notes = [
+        HOW.format(factors_text(network)),
+        NO_FIT if unfitted else "",
+        link_rates_text(network),
+        circumstances(network),
+    ]
+    return drawn, panels.two_paragraphs(said, notes)
 
 
 def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> bool:

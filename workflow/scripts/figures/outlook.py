@@ -16,6 +16,7 @@ from analysis import conditions, tables
 from analysis.measured import Records
 from common.errors import exit_status, system_faults
 from common.files import write_text
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -32,27 +33,26 @@ WHAT = (
     "Efficiency of training by number of nodes, predicted by the physical model. Lines: rates of the links, with 95 % bands where the model "
     "was fitted to a study. Markers: most nodes with an efficiency of {}."
 )
-NO_OUTLOOK = "The table of the outlook was not made."
+NO_OUTLOOK = Note("no-outlook", "The table of the outlook was not made.")
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, of what prediction.outlook wrote."""
     notes = tables.read(records.outlook_csv.with_suffix("")).notes if records.outlook_csv else []
     once = [note for note in notes if note != conditions.setting(records.runs)]  # which the caption ends with
     drawn, said = curves(records.outlook_curves, records.outlook, once)
     if said.startswith(panels.NOT_DRAWN):
         return drawn, said
-    below, _, apart = said.partition("\n\n")
-    return drawn, panels.caption(records.runs, below, notes=[apart], with_intervals=False)
+    return drawn, panels.caption(records.runs, said.below, notes=said.apart, with_intervals=False)
 
 
-def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, str]:
+def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, panels.Caption]:
     """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
     levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
     if drawn.empty:
         why, *others = notes or [NO_OUTLOOK]
-        return panels.not_drawn(None, f"{why[:1].lower()}{why[1:].rstrip('.')}", notes=others)
-    what = WHAT.format(" and ".join(f"{level} %" for level in levels))
+        return panels.not_drawn(None, panels.as_clause(why), notes=others)
+    what = Note("heading", WHAT.format(" and ".join(f"{level} %" for level in levels)), efficiencies=levels)
     varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
     every = panels.combinations(drawn, varied)
     ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}
@@ -79,7 +79,8 @@ def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tup
         ax.set_ylabel("efficiency (%)")
     picture.supxlabel("nodes", fontsize=style.FONT_SIZE)
     panels.legend(picture, series)
-    left = f"{more} of the {len(every)} cases are not drawn; the table has them." if more else ""
+    text = f"{more} of the {len(every)} cases are not drawn; the table has them."
+    left = Note("panels-left-out", text, drawn=len(shown), panels=len(every)) if more else ""
     return picture, panels.two_paragraphs([what, left], notes)
 
 

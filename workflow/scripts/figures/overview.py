@@ -13,7 +13,7 @@ from figures.view import View, view
 WHAT = f"Epoch time of every cell of the study. {panels.MARKERS.format('below')}"
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
     of = view(records.runs, asked)
     if of.ok.empty:
@@ -22,7 +22,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     def cell(ax: Axes, one: Series, y: float, planned: pd.DataFrame) -> None:
         ok = successful(planned)
         if ok.empty:
-            rows.say(ax, y, "no successful run")
+            rows.say(ax, y, panels.NO_SUCCESS)
             return
         estimate = of.pooling.of(ok["cell"].iloc[0])
         panels.interval(ax, one.look, y, estimate, ok["epoch_time_s"], rows.BESIDE, upright=False)

@@ -18,6 +18,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import treatment_text
+from common.notes import Note
 from declared.factors import WORK
 from figures import style
 from figures.style import Look
@@ -40,9 +41,38 @@ TITLE_ROW_IN = 0.11
 LEGEND_ROW_IN = 0.13
 LINE_CHARACTERS = 48  # of a remark in an empty panel of one column of print
 NOT_DRAWN = "Not drawn: "  # how the caption of a figure without content begins
+NO_SUCCESS = Note("no-successful-run", "no successful run")
 MOST_WORDS = 70  # below a figure
 END_OF_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z0-9])")
 MARKERS = "Markers: means; bars: 95 % intervals; ticks {} them: single runs."
+
+
+class Caption(str):
+    """The text of a caption, two paragraphs at most, which keeps the notes that it is made of.
+
+    Args:
+        below: What stands below the figure.
+        apart: What reports and papers print apart.
+    """
+
+    below: list[str]
+    apart: list[str]
+
+    def __new__(cls, below: Iterable[str], apart: Iterable[str]) -> "Caption":
+        """Join the notes that are not empty, each paragraph to one line."""
+        parts = [[note for note in notes if note] for notes in (below, apart)]
+        made = super().__new__(cls, "\n\n".join(" ".join(notes) for notes in parts if notes))
+        made.below, made.apart = parts
+        return made
+
+    def __getnewargs__(self) -> tuple[list[str], list[str]]:  # type: ignore[override]
+        """Return what pickle and copy make it of again."""
+        return self.below, self.apart
+
+    @property
+    def notes(self) -> list[str]:
+        """Return all notes, those below the figure first."""
+        return [*self.below, *self.apart]
 
 
 class Bar(Line2D):
@@ -162,17 +192,17 @@ def time_axis(
         max(longest, sure["high"].max()),
     )  # NaN, of no interval, is neither
     top = min(highest, CUT_AT * longest)
-    limits, said = (0.0, 1.06 * top), []
+    limits, said = (0.0, 1.06 * top), list[str]()
     if logarithmic or longest / shortest > LOG_FROM_RATIO:
         bottom = max(lowest, shortest / CUT_AT)
-        said = ["The axis of time is logarithmic."]
+        said = [Note("logarithmic-time-axis", "The axis of time is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
         room = max(1.1, (top / bottom) ** MARGIN)
         limits = bottom / room, room * top
     (ax.set_ylim if axis == "y" else ax.set_xlim)(*limits)
     if ((cells["high"] > limits[1]) | (cells["low"] < limits[0])).any():
-        said.append("Arrows: intervals that are longer than the axis.")
+        said.append(Note("intervals-beyond-axis", "Arrows: intervals that are longer than the axis."))
         _arrows(ax, axis, limits)
     ax.grid(True, axis=axis)
     return said
@@ -276,30 +306,38 @@ def say(ax: Axes, text: str, characters: int = LINE_CHARACTERS) -> None:
     ax.text(0.5, 0.5, text, ha="center", va="center", color=style.MUTED, transform=ax.transAxes)
 
 
+def as_clause(sentence: str) -> str:
+    """The sentence as it goes on after a colon, with the code and the facts that it has."""
+    text = f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
+    return Note(sentence.code, text, **sentence.facts) if isinstance(sentence, Note) else text
+
+
 def not_drawn(
-    runs: pd.DataFrame | None, why: str = "no successful run", *more: str, notes: Sequence[str] = ()
-) -> tuple[Figure, str]:
+    runs: pd.DataFrame | None, why: str = NO_SUCCESS, *more: str, notes: Sequence[str] = ()
+) -> tuple[Figure, Caption]:
     """A figure that only says why it is empty, and its caption, which begins with NOT_DRAWN: reports and papers leave it out.
 
-    `runs`: those of which the caption says what is missing; `notes` as in `caption`.
+    `runs`: those of which the caption says what is missing; `notes` as in `caption`. The code and the facts of `why` are facts of the note
+    `not-drawn`, with which the caption begins.
     """
     drawn = style.figure(style.COLUMN_IN, 1.4)
     ax = drawn.subplots()
     ax.set_xticks([])
     ax.set_yticks([])
     say(ax, why)
-    said = [f"{NOT_DRAWN}{why}.", *more, conditions.setting(runs) if runs is not None else ""]
-    return drawn, two_paragraphs(said, notes)
+    code, facts = (why.code, why.facts) if isinstance(why, Note) else ("", {})
+    reason = Note("not-drawn", f"{NOT_DRAWN}{why}.", why=code, **facts)
+    return drawn, two_paragraphs([reason, *more, conditions.setting(runs) if runs is not None else ""], notes)
 
 
 def caption(
     runs: pd.DataFrame,
-    what: str,
+    what: str | Sequence[str],
     *more: str,
     notes: Sequence[str] = (),
     with_intervals: bool = True,
     counted: pd.Series | None = None,
-) -> str:
+) -> Caption:
     """What stands below a figure: what is drawn, how many runs, where, what is missing. In a second paragraph the `notes`: what a
     reader may look up, which reports and papers print apart. Sentences given twice stand once.
 
@@ -307,10 +345,11 @@ def caption(
     study's methods note (`conditions.methods`). `counted`: as in `conditions.counts`.
     """
     always = [conditions.counts(runs, with_intervals, counted), conditions.setting(runs)]
-    return two_paragraphs([what, *more, *always], notes, first=[what, *always])
+    heading = [what] if isinstance(what, str) else what
+    return two_paragraphs([*heading, *more, *always], notes, first=[*heading, *always])
 
 
-def two_paragraphs(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> str:
+def two_paragraphs(below: Iterable[str], notes: Iterable[str], first: Iterable[str] = ()) -> Caption:
     """Sentences that stand below a figure, and such that are printed apart; each once, empty ones left out.
 
     MOST_WORDS stand below at most, of what is said `first` and then of the others as many as fit; what does not is said apart.
@@ -322,16 +361,21 @@ def two_paragraphs(below: Iterable[str], notes: Iterable[str], first: Iterable[s
         if (words := len(sentence.split())) <= room:
             fitting.add(sentence)
             room -= words
-    paragraphs = (
+    return Caption(
         [sentence for sentence in said if sentence in fitting],
         [*(sentence for sentence in said if sentence not in fitting), *dict.fromkeys(notes)],
     )
-    return "\n\n".join(filter(None, (" ".join(filter(None, sentences)) for sentences in paragraphs)))
 
 
 def _sentences(texts: Iterable[str]) -> list[str]:
     """Their sentences, each once."""
-    return list(dict.fromkeys(sentence for text in texts for sentence in END_OF_SENTENCE.split(text) if sentence))
+    return list(dict.fromkeys(sentence for text in texts for sentence in _split(text) if sentence))
+
+
+def _split(text: str) -> list[str]:
+    """The sentences of a text; of a note the first one keeps code and facts."""
+    first, *others = END_OF_SENTENCE.split(text)
+    return [Note(text.code, first, **text.facts) if isinstance(text, Note) else first, *others]
 
 
 def _replicate(look: Look, upright: bool) -> dict[str, Any]:

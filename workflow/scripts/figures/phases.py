@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.measured import Records, cell_words
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_looks, stacks
 from figures.phase_looks import MOVING, ORANGE, REST, WAITING
@@ -19,6 +20,10 @@ from traces.steps import WAIT
 TIME = "time"
 LANE = 0.17  # of a row, what is hidden of the exchange
 HIDDEN = "exchange behind computing"
+HEADING = "Where the time of a training step goes."
+NO_EXCHANGE = Note("no-exchange", "No cell exchanges gradients.")
+EXCHANGE_UNTOLD = Note("exchange-untold", "No run tells its exchange.")
+NOT_TRACED = Note("exchange-without-phases", "No cell that exchanges gradients has phases.")
 HOW = (
     "Means over ranks, then over runs. Hatched: the exposed exchange, while nothing is computed; first while bytes move, then while ranks wait for "
     "the slowest to start it."
@@ -27,7 +32,7 @@ LEFT = "Rest of the wait: the rank waits, but no exchange of its own is under wa
 BELOW = "The lane below a bar is the exchange, its part behind computing left of where it is exposed."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     measured = cells.of(records.every_run, records.phases)
     if not measured.order or not measured.named:
@@ -43,7 +48,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         _legend,
         lambda ax, y, row, end: _lane(ax, y, row, end, hidden(measured, in_ms)),
     )
-    what = f"Where the time of a training step goes. {_widest(measured, set(seen.runs['cell']))}"
+    what = [HEADING, _widest(measured, set(seen.runs["cell"]))]
     return drawn, seen.caption(what, notes=[HOW, LEFT, BELOW, *measured.notes], with_intervals=False)
 
 
@@ -102,12 +107,11 @@ def _widest(measured: Measured, drawn: Collection[str]) -> str:
     if exposed.empty:
         exchanging = [cell for cell in drawn if several.get(cell, False)]
         if not exchanging:
-            return "No cell exchanges gradients."
-        known = set(exchanging) & set(measured.order)
-        return "No run tells its exchange." if known else "No cell that exchanges gradients has phases."
+            return NO_EXCHANGE
+        return EXCHANGE_UNTOLD if set(exchanging) & set(measured.order) else NOT_TRACED
     words = cell_words(measured.runs)
     ends = [
         f"{100 * exposed[cell]:.0f} % ({words[str(cell)]})"
         for cell in dict.fromkeys((exposed.idxmin(), exposed.idxmax()))
     ]
-    return f"Exposed is {' to '.join(ends)}."
+    return Note("exposed-share", f"Exposed is {' to '.join(ends)}.", least=exposed.min(), most=exposed.max())

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from analysis.energy import WHOSE
 from analysis.measured import Records, cell_words, cells
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
@@ -26,11 +27,11 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 WHAT = "Power over time, of one run of each cell, that with the median epoch time. A line is one machine; {}."
 BANDS = "Grey: epochs; between them are validations."
-IDLE = "Dotted: idle power before the session's first run."
-NOTHING = "no run has power over time: the machines have no meter"
+IDLE = Note("idle-power-drawn", "Dotted: idle power before the session's first run.")
+NOTHING = Note("no-meter", "no run has power over time: the machines have no meter")
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels are cells, time counts from the start of the first epoch. The figure and its caption."""
     seen = replace(
         view(records.runs, asked), colour=["framework"]
@@ -38,7 +39,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     power = records.power
     power = power[power["run_id"].isin(set(seen.ok["run_id"]))]
     if power.empty:
-        return panels.not_drawn(seen.runs, "no successful run" if seen.ok.empty else NOTHING)
+        return panels.not_drawn(seen.runs, panels.NO_SUCCESS if seen.ok.empty else NOTHING)
     chosen = _median_runs(seen.ok[seen.ok["run_id"].isin(set(power["run_id"]))])
     left_out = len(chosen) - MOST
     chosen = chosen[:MOST]
@@ -63,12 +64,18 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     whose = "; ".join(f"{scope}: {WHOSE[scope]}" for scope in scopes)
     return drawn, seen.caption(
-        WHAT.format(whose),
+        Note("heading", WHAT.format(whose), scopes=scopes),
         BANDS,
         IDLE if idle else "",
-        f"{number_of(left_out, 'cell')} more are not drawn; a `filter` shows them." if left_out > 0 else "",
+        _left_out(left_out),
         with_intervals=False,
     )
+
+
+def _left_out(cells: int) -> str:
+    """How many cells are not drawn; empty for none."""
+    text = f"{number_of(cells, 'cell')} more are not drawn; a `filter` shows them."
+    return Note("cells-left-out", text, cells=cells) if cells > 0 else ""
 
 
 def _median_runs(ok: pd.DataFrame) -> list[Any]:

@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from analysis import conditions, intervals
 from analysis.measured import Records
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -40,18 +41,21 @@ HOW = (
     "Each marker is a cell on several nodes, once for each time it was left out. The axis is logarithmic. Intervals: bootstrap over cells. Grey band: "
     "1.96 times the pooled coefficient of variation of a cell's mean."
 )
-PARTLY = "*: not all cells."
-OTHERS = "Methods with a * do not predict all cells, so their MAPE is over other cells; compare them in the table of predictions."
+NOTHING = Note("nothing-predicted", "nothing was left out and predicted")
+PARTLY = Note("methods-of-some-cells", "*: not all cells.")
+OTHERS = Note(
+    "compare-in-table",
+    "Methods with a * do not predict all cells, so their MAPE is over other cells; compare them in the table of predictions.",
+)
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
     runs, cells = records.runs, records.predictions
     left = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
-        text = "nothing was left out and predicted"
-        return panels.not_drawn(runs, text)
+        return panels.not_drawn(runs, NOTHING)
     left = left.assign(common=common(left), position=left.groupby("method").cumcount())
     positions = max(1, left["position"].max())
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
@@ -101,9 +105,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     bounded = any("[" in heading for heading in headings)
     said = [
         f"{WHAT}{f' {BOUNDED}' if bounded else ''}.",
-        f"Grey: noise of the means ({100 * spread:.1f} %)." if np.isfinite(spread) else "",
-        f"Arrows: {beyond} beyond the axis." if beyond else "",
-        f"Crosses: {wrong} {IMPOSSIBLE}." if wrong else "",
+        Note("noise", f"Grey: noise of the means ({100 * spread:.1f} %).", share=spread) if np.isfinite(spread) else "",
+        Note("predictions-beyond-axis", f"Arrows: {beyond} beyond the axis.", predictions=beyond) if beyond else "",
+        Note("impossible-predictions", f"Crosses: {wrong} {IMPOSSIBLE}.", predictions=wrong) if wrong else "",
         PARTLY if any(partly) else "",
         ON_LOOPBACK if conditions.emulated(runs) else "",
     ]

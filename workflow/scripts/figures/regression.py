@@ -1,6 +1,7 @@
 """Predicted against measured: each cell as the regression on all other cells predicts it, a panel for each model and response."""
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis import tables
 from analysis.measured import Records
 from analysis.regression import Fit, Response, fit_all
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
@@ -27,13 +29,13 @@ HOW = (
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
     of = view(records.runs, asked)
     fits = fit_all(of.runs)
     if all(each.problem for each in fits.values()):
         problem = next(iter(fits.values())).problem
-        return panels.not_drawn(of.runs, problem)
+        return panels.not_drawn(of.runs, panels.NO_SUCCESS if of.ok.empty else problem)
     models = list(dict.fromkeys(model for _, model in fits))
     shape = (len(fits) // len(models), len(models))
     told = [one for one in of.series if len(one.of(of.ok))]
@@ -51,14 +53,20 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
             ax.set_ylabel(f"predicted ({response.unit})")
     if named:
         panels.legend(drawn, named, lines=False)
-    refused = [f"the {model} model was not fitted: {each.problem}" for (_, model), each in fits.items() if each.problem]
-    return drawn, of.caption(
-        WHAT,
-        f"Empty: {'; '.join(dict.fromkeys(refused))}." if refused else "",
-        f"Drawn at the edges: {number_of(outside, 'prediction')} beyond the axes or below 0." if outside else "",
-        notes=[HOW],
-        with_intervals=False,
-    )
+    return drawn, of.caption(WHAT, _not_fitted(fits), _at_edges(outside), notes=[HOW], with_intervals=False)
+
+
+def _not_fitted(fits: Mapping[tuple[Response, str], Fit]) -> str:
+    """Which models were not fitted, and why; empty for none."""
+    problems = dict.fromkeys((model, each.problem) for (_, model), each in fits.items() if each.problem)
+    text = "; ".join(f"the {model} model was not fitted: {problem}" for model, problem in problems)
+    return Note("models-not-fitted", f"Empty: {text}.", models=[model for model, _ in problems]) if problems else ""
+
+
+def _at_edges(outside: int) -> str:
+    """How many predictions are drawn at the edges; empty for none."""
+    text = f"Drawn at the edges: {number_of(outside, 'prediction')} beyond the axes or below 0."
+    return Note("predictions-at-edges", text, predictions=outside) if outside else ""
 
 
 def _panel(ax: Axes, each: Fit, drawn_as: list[tuple[Look, set[str]]]) -> int:

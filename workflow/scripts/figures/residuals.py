@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.checks import residuals
 from analysis.measured import Records, successful
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style
@@ -44,13 +45,14 @@ ONE_BY_ONE = (
     "Outliers are searched one after the other, because an outlier pulls the mean of its cell away from the other runs; the table of checks "
     "lists them."
 )
+NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW = (
     "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that the spread changes with the time. "
     "Right: {order}; {bands}"
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Three panels beside each other. The figure and its caption; `asked` says nothing that matters here."""
     runs = records.runs
     data = residuals(runs)
@@ -58,8 +60,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     column = "session" if data["session"].notna().all() and len(data) else "block"
     how = HOW.format(order=_order(data), bands=_bands(data, column))
     if data.empty:
-        text = "no successful run" if successful(runs).empty else "no two runs of a cell differ"
-        return panels.not_drawn(runs, text)
+        return panels.not_drawn(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
     drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
     normal, fitted, order = drawn.subplots(1, 3)
     percent = 100 * data["residual"]
@@ -118,5 +119,6 @@ def _bands(data: pd.DataFrame, column: str) -> str:
 def _outliers(data: pd.DataFrame) -> str:
     count = int(data["outlier"].sum())
     if not count:
-        return "No run is an outlier (p < 5 % after Bonferroni's correction)."
-    return f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni's correction), kept."
+        return Note("no-outlier", "No run is an outlier (p < 5 % after Bonferroni's correction).")
+    text = f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni's correction), kept."
+    return Note("outliers", text, runs=count)

@@ -1,6 +1,6 @@
 """Speed-up and parallel efficiency over replicas, with the ideal line and what computation and network allow at most."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from analysis import conditions, tables
 from analysis.measured import Records, factors
 from analysis.speedup import base_cells, compare
+from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels, style
 from figures.lines import Scale
@@ -26,14 +27,18 @@ HOW = (
     "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided by replicas. Lines between markers only guide "
     "the eye. Ideal: equal to the number of replicas."
 )
-BOUND = "Fine dots: bound of the physical model."
-OF_BOUND = (
+BOUND = Note("bound-drawn", "Fine dots: bound of the physical model.")
+OF_BOUND = Note(
+    "bound",
     "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, messages take the time that was "
-    "measured in the sweep of the network, the backward pass hides them if the framework sends during it, and no rank waits for another."
+    "measured in the sweep of the network, the backward pass hides them if the framework sends during it, and no rank waits for another.",
 )
+NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
+NO_BASE = Note("no-base", "no base of a speed-up succeeded")
+ONE_REPLICA = Note("one-replica", "no cell there has several replicas")
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Two panels, speed-up above efficiency, for each combination of the other factors. The figure and its caption."""
     of = view(records.runs, asked)
     if of.ok.empty:
@@ -41,8 +46,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     rows = _rows(records, of)
     compared = rows["speedup"].notna()
     if not (compared & (rows["replicas"] > 1)).any():
-        why = "no cell with several replicas succeeded" if compared.any() else "no base of a speed-up succeeded"
-        return panels.not_drawn(of.runs, why)
+        return panels.not_drawn(of.runs, NO_REPLICAS if compared.any() else NO_BASE)
     several = rows[compared & (rows["replicas"] > 1)]
     worth = panels.among(of.panels, several)
     left_out = [levels for levels in of.panels if levels not in worth]
@@ -91,17 +95,29 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     return drawn, of.caption(
         WHAT,
         BOUND if bounded else "",
-        f"Without a marker on one replica: {', '.join(elsewhere)}." if elsewhere else "",
-        f"Not drawn, because their base has no successful run: {conditions.named(without)}." if without else "",
+        _elsewhere(elsewhere),
+        _without_base(without),
         notes=[
             HOW,
             conditions.replicas(of.runs),
             scale.said(counted),
             OF_BOUND if bounded else "",
             lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
-            lines.left_out_sentence(left_out, "no cell there has several replicas"),
+            lines.left_out_sentence(left_out, ONE_REPLICA),
         ],
     )
+
+
+def _elsewhere(series: Sequence[str]) -> str:
+    """Which series have no cell on one replica; empty for none."""
+    text = f"Without a marker on one replica: {', '.join(series)}."
+    return Note("series-without-one-replica", text, series=list(series)) if series else ""
+
+
+def _without_base(cells: Sequence[str]) -> str:
+    """Which cells have no base that succeeded; empty for none."""
+    text = f"Not drawn, because their base has no successful run: {conditions.named(cells)}."
+    return Note("cells-without-base", text, cells=list(cells)) if cells else ""
 
 
 def _rows(records: Records, of: View) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from matplotlib.patheffects import withStroke
 
 from analysis import conditions, shares
 from analysis.measured import Records
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import view
@@ -21,6 +22,7 @@ AXIS_IN = 0.35
 BAR = 0.74  # of a row
 MOST_CHARACTERS = 50  # of rows' names, times panels, that leave room for these in one column of print
 EPOCH = "epoch"
+CELL_WITHOUT_WALL_TIME = "no wall time"
 SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
 # Neighbours differ in grey, too: by lightness, or by hatching.
 LOOKS: Mapping[str, tuple[str, str]] = {
@@ -34,21 +36,28 @@ LOOKS: Mapping[str, tuple[str, str]] = {
 }
 OF_RUNS = "Where the wall time of a run goes. Mean seconds over the runs of each cell, from launch to end."
 OF_EPOCHS = "Where the time of an epoch goes. Shares of each cell's mean epoch time."
-AROUND = (
+NO_WALL_TIME = Note("no-wall-time", "no run tells its start-up and its wall time")
+AROUND = Note(
+    "parts-around-epochs",
     "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, which include the first "
     "step, compared with as many timed epochs, at least 0. Validation: after every epoch. The rest: work "
-    "around epochs, and the end of the processes."
+    "around epochs, and the end of the processes.",
 )
-DIVIDED = (
+DIVIDED = Note(
+    "training-divided",
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
     "treatment on one replica. Exchange: the rest of the epoch, so it includes waiting for the slowest rank and any other cost of more "
-    "replicas. Lines: 95 % intervals of the point where exchange begins, from the ratio of the mean epoch times of both cells."
+    "replicas. Lines: 95 % intervals of the point where exchange begins, from the ratio of the mean epoch times of both cells.",
 )
-ALONE = "no cell on one replica was measured with the same framework, model, data set, local batch and treatment"
+ALONE = Note(
+    "no-cell-on-one-replica",
+    "no cell on one replica was measured with the same framework, model, data set, local batch and treatment",
+)
+UNCOUNTED = Note("batches-not-counted", "batches were not counted")
 ALL_EPOCHS = "Computation and exchange are extended from the timed epochs to all epochs, in the same shares."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
     seen, of_runs = view(records.runs, asked), asked.x != EPOCH
     row_in = len(seen.rows) * ROW_IN + AXIS_IN
@@ -58,8 +67,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     data = data[data.index.isin(measured_cells)]
     what = OF_RUNS if of_runs else OF_EPOCHS
     if data.empty:
-        said = "no successful run" if seen.ok.empty else "no run tells its start-up and its wall time"
-        return panels.not_drawn(seen.runs, said)
+        return panels.not_drawn(seen.runs, panels.NO_SUCCESS if seen.ok.empty else NO_WALL_TIME)
     rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
     shown, cells = seen.panels, seen.cells
     there = [name for name in shares.PARTS if name in data]
@@ -76,7 +84,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
         measured = {y: cell for y, cell in planned.items() if cell in data.index}
         _bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
         for y in planned.keys() - measured.keys():
-            why = "no wall time" if planned[y] in measured_cells else "no successful run"
+            why = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
             remark = ax.text(0.03, y, why, transform=ax.get_yaxis_transform())
             remark.set(va="center", color=style.MUTED, fontsize=5.5)
         for y in range(1, len(rows)):
@@ -132,16 +140,19 @@ def _look(name: str) -> dict[str, Any]:
 def _division(data: pd.DataFrame, of_runs: bool) -> list[str]:
     """How computation and exchange are told apart, and in which cells they are not."""
     undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
-    said = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else ""]
+    said: list[str] = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else ""]
     if below:
-        said.append(
+        text = (
             f"Without exchange, because computation alone would take longer than the epoch: {conditions.named(below)}."
         )
+        said.append(Note("cells-without-exchange", text, cells=below))
     for why, lacking in (
         (ALONE, undivided & (data["alone"] == "")),
-        ("batches were not counted", undivided & (data["alone"] != "")),
+        (UNCOUNTED, undivided & (data["alone"] != "")),
     ):
         if lacking.any():
-            where = "in all cells" if lacking.all() else conditions.named(data.index[lacking].tolist())
-            said.append(f"Training is not divided where {why}: {where}.")
+            cells = data.index[lacking].tolist()
+            where = "in all cells" if lacking.all() else conditions.named(cells)
+            text = f"Training is not divided where {why}: {where}."
+            said.append(Note("training-not-divided", text, why=why.code, cells=cells))
     return said

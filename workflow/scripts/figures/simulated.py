@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis import conditions
 from analysis.measured import Records, levels_in_order
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from declared.mesh import RANDOM, kind_of
@@ -21,19 +22,20 @@ AIM, BOUND = 0.10, 0.30  # the second is that of Jia, Zaharia & Aiken (MLSys 201
 MARKER = 4.0
 WHAT = "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, bars: 95 % intervals of the measured mean."
 LINES = f"Line: both alike; dark band: {100 * AIM:g} % apart; light band: {100 * BOUND:g} %."
+NOTHING = Note("nothing-simulated", "no strategy was both simulated and measured")
 HOW = (
     "Simulated from what parts of layers, messages and sweeps took by themselves, and what one rank takes beyond its simulation: nothing is fitted to the "
     "cells that are drawn. Both axes are logarithmic."
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels by model. The figure and its caption, of the table that strategies.simulated wrote."""
     table = records.simulated
     several = filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], asked) if len(table) else table
     rows = several[several["error"].notna()] if len(several) else several
     if rows.empty:
-        return panels.not_drawn(records.runs, "no strategy was both simulated and measured")
+        return panels.not_drawn(records.runs, NOTHING)
     rows = rows.assign(
         expected_s=rows["simulated_s"] + rows["rest_s"].fillna(0),
         kind=[kind_of(level)[0] for level in rows["parallelism"]],
@@ -56,15 +58,13 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn.supxlabel("measured time of a step (ms)", fontsize=style.FONT_SIZE)
     panels.legend(drawn, series, lines=False)
     off = rows["error"].abs()
-    errors = f"Errors: {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most."
-    unseen = f"{left} of {len(models)} models are not drawn; the table has them." if left > 0 else ""
+    text = f"Errors: {100 * off.mean():.1f} % on average, {100 * off.max():.1f} % at most."
+    errors = Note("errors", text, mean=off.mean(), most=off.max())
+    unseen = Note("models-left-out", f"{left} of {len(models)} models are not drawn; the table has them.", models=left)
     lost = len(several) - len(rows)
-    lacking = (
-        f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why."
-        if lost
-        else ""
-    )
-    said = [WHAT, errors, LINES, unseen, lacking, conditions.setting(records.runs)]
+    text = f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why."
+    lacking = Note("measured-cells-left-out", text, cells=lost) if lost else ""
+    said = [WHAT, errors, LINES, unseen if left > 0 else "", lacking, conditions.setting(records.runs)]
     return drawn, panels.two_paragraphs(said, [HOW], first=[WHAT, errors, LINES])
 
 

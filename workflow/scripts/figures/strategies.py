@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis.measured import Records
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -18,8 +19,9 @@ from prediction.law import rate_text
 PANEL_IN = 1.6
 DODGED, ROOM = 0.5, 0.08  # of the space between two rates, for all series; of the axis, at its ends
 WHAT = "Epoch time of each strategy by the rate of the links. Markers: measured means; bars: 95 % intervals; small markers beside: runs."
-LINES = "Lines: predicted from one node and the sweeps of the network."
-DASHES = "Dashes: predicted from one node and the sweeps, at links whose rate is not known."
+LINES = Note("predicted-lines", "Lines: predicted from one node and the sweeps of the network.")
+DASHES = Note("predicted-dashes", "Dashes: predicted from one node and the sweeps, at links whose rate is not known.")
+NOTHING = Note("nothing-to-draw", "no successful run on several nodes, and nothing predicted")
 HOW = "Nothing is fitted to runs on several nodes, so that the lines are there before these runs are. Both axes are logarithmic."
 
 
@@ -30,11 +32,11 @@ def several(records: Records, asked: Declared) -> View:
     return replace(view(kept if len(kept) else runs, asked), study=runs)
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels by all that varies beside strategies and links. The figure and its caption."""
     of, predicted = several(records, asked), filtered(records.crossover, asked)
     if of.ok.empty and predicted.empty:
-        return panels.not_drawn(of.runs, "no successful run on several nodes, and nothing predicted")
+        return panels.not_drawn(of.runs, NOTHING)
     across = panels.few_columns(len(of.panels))
     of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
     rows, columns, width = panels.layout(len(of.panels), across)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis import time_to_accuracy
 from analysis.intervals import Estimate
 from analysis.measured import Records
+from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, rows, style
@@ -23,22 +24,23 @@ WHAT = (
 NEVER = "Open arrows: {} where some runs never reach it; beside them: how many."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
     target = float(asked.target or 0)
     of = view(records.runs, asked)
     found = time_to_accuracy.of_runs(of.runs, records.epochs, target)
     data = time_to_accuracy.summarize(of.runs, records.epochs, target).set_index("cell")
     if not data["n"].any():
-        return panels.not_drawn(of.runs, "no successful run" if of.ok.empty else time_to_accuracy.NOT_TOLD)
+        return panels.not_drawn(of.runs, panels.NO_SUCCESS if of.ok.empty else time_to_accuracy.NOT_TOLD)
     if not data["reached"].any():
-        best = f"the greatest of a run is {100 * found['best'].max():.3g} %"
-        return panels.not_drawn(of.runs, f"no run reached an accuracy of {100 * target:.4g} %; {best}")
+        best = float(found["best"].max())
+        text = f"no run reached an accuracy of {100 * target:.4g} %; the greatest of a run is {100 * best:.3g} %"
+        return panels.not_drawn(of.runs, Note("target-not-reached", text, target=target, best=best))
 
     def cell(ax: Axes, one: Series, y: float, planned: pd.DataFrame) -> None:
         name = planned["cell"].iloc[0]
         if name not in data.index:
-            rows.say(ax, y, "no successful run")
+            rows.say(ax, y, panels.NO_SUCCESS)
         elif not data.loc[name, "n"]:
             rows.say(ax, y, time_to_accuracy.NOT_TOLD)
         else:
@@ -53,9 +55,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     drawn_cells = data[data.index.isin(set(of.cells["cell"]))]
     never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return drawn, of.caption(
-        WHAT.format(100 * target),
+        Note("heading", WHAT.format(100 * target), target=target),
         time_to_accuracy.untold(of.runs, drawn_cells),
-        NEVER.format(number_of(never, "cell")) if never else "",
+        Note("cells-not-reaching", NEVER.format(number_of(never, "cell")), cells=never) if never else "",
         *remarks,
         notes=[time_to_accuracy.HOW],
         counted=drawn_cells["n"],

@@ -16,11 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.measured import Records
+from common.notes import Note
 from common.text import duration, number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import filtered, view
+from figures.view import View, filtered, view
 
 LANE_IN = 0.12
 BELOW_ROW_IN = 0.2
@@ -46,6 +47,11 @@ WHAT = "The campaign over time. Each bar is a run{}."
 HOW = (
     "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
 )
+CUTS = Note("gaps-cut", "Hatched: gaps that are cut, with what they last.")
+IN_ROWS = Note("rows-go-on", "Time goes on from row to row.")
+NOT_STARTED = Note("not-started", "no run started")
+NO_CLOCK = Note("no-clock", "no run tells when it started and ended")
+COVERED = Note("bars-cover", "Bars of runs in one lane that ran at the same time cover each other.")
 WHITE = (
     "White: no run, for example while a session starts, the network is swept, or an attempt runs that leaves no record."
 )
@@ -76,13 +82,12 @@ class Time:
         return [place for place, _ in found], [text for _, text in found]
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Lanes are hosts, or series on one machine; the axis goes on in rows where there are many runs. Figure and caption."""
     seen = replace(view(records.runs, asked), runs=filtered(records.every_run, asked))
     ran = that_ran(seen.runs)
     if ran.empty:
-        said = "no run started" if seen.runs["started_at"].isna().all() else "no run tells when it started and ended"
-        return panels.not_drawn(seen.runs, said)
+        return panels.not_drawn(seen.runs, NOT_STARTED if seen.runs["started_at"].isna().all() else NO_CLOCK)
     lanes, bars = _lanes(ran, seen.series)
     by_host = lanes[0] != seen.series[0].name
     strips, time = _strips(ran), axis_of(ran)
@@ -111,14 +116,20 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return drawn, seen.caption(
-        WHAT.format(", on each of its nodes" if by_host else f", in lanes by {seen.told_apart.partition(' (')[0]}"),
+        _heading(seen, by_host),
         _span(ran),
-        "Hatched: gaps that are cut, with what they last." if len(time.cuts) else "",
+        CUTS if len(time.cuts) else "",
         _covered(bars),
-        _not_drawn(seen.runs, ran),
-        notes=[HOW, "Time goes on from row to row." if rows > 1 else "", WHITE, _bands_sentence(ran, strips)],
+        *_not_drawn(seen.runs, ran),
+        notes=[HOW, IN_ROWS if rows > 1 else "", WHITE, _bands_sentence(ran, strips)],
         with_intervals=False,
     )
+
+
+def _heading(seen: View, by_host: bool) -> str:
+    """What the figure shows, and what its lanes are."""
+    lanes = ", on each of its nodes" if by_host else f", in lanes by {seen.told_apart.partition(' (')[0]}"
+    return Note("heading", WHAT.format(lanes), lanes=["host"] if by_host else seen.colour)
 
 
 def that_ran(runs: pd.DataFrame) -> pd.DataFrame:
@@ -362,8 +373,12 @@ def _span(ran: pd.DataFrame) -> str:
     lengths = np.diff(_gaps(ran), axis=1)
     until = f"{last:%H:%M}" if last.date() == first.date() else f"{last:%Y-%m-%d %H:%M}"
     longest = f"; longest gap {duration(3600 * lengths.max())}" if len(lengths) else ""
-    share = 100 * (1 - lengths.sum() / total) if total else 100
-    return f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {share:.0f} % of {duration(3600 * total)} in runs{longest}."
+    share = 1 - lengths.sum() / total if total else 1.0
+    took = f"{100 * share:.0f} % of {duration(3600 * total)} in runs{longest}"
+    text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
+    longest_s = 3600 * float(lengths.max()) if len(lengths) else 0.0
+    facts = {"first": first, "last": last, "total_s": 3600 * total, "share": share, "longest_gap_s": longest_s}
+    return Note("campaign-span", text, runs=len(ran), **facts)
 
 
 def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
@@ -371,9 +386,10 @@ def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
     counted = f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}" if sessions else ""
     if "session" not in strips and "block" in strips and sessions > 1:
         counted = f"{number_of(sessions, 'block')}, each in a session of its own"
+    facts = {"strips": list(strips), "blocks": ran["block"].nunique(), "sessions": sessions}
     if not strips:
-        return f"{counted}." if counted else ""
-    return f"Grey strips: {counted}." if counted else "Grey strip: blocks."
+        return Note("blocks", f"{counted}.", **facts) if counted else ""
+    return Note("blocks", f"Grey strips: {counted}." if counted else "Grey strip: blocks.", **facts)
 
 
 def _covered(bars: pd.DataFrame) -> str:
@@ -382,12 +398,16 @@ def _covered(bars: pd.DataFrame) -> str:
     until = ordered.groupby("lane")["end_h"].cummax().groupby(ordered["lane"]).shift()
     if not (ordered["start_h"] < until - 1 / 3600).any():
         return ""
-    return "Bars of runs in one lane that ran at the same time cover each other."
+    return COVERED
 
 
-def _not_drawn(runs: pd.DataFrame, ran: pd.DataFrame) -> str:
+def _not_drawn(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
     never, earlier = len(runs) - len(ran), int(ran["unfinished_attempts"].notna().sum())
-    said = [f"Not drawn: {number_of(never, 'run')} without a start or an end."] if never else []
+    said: list[str] = []
+    if never:
+        text = f"Not drawn: {number_of(never, 'run')} without a start or an end."
+        said.append(Note("runs-without-times", text, runs=never))
     if earlier:
-        said.append(f"{number_of(earlier, 'run')} had earlier attempts, which left no times and are not drawn.")
-    return " ".join(said)
+        text = f"{number_of(earlier, 'run')} had earlier attempts, which left no times and are not drawn."
+        said.append(Note("earlier-attempts", text, runs=earlier))
+    return said

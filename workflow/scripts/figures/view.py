@@ -25,10 +25,11 @@ from analysis.measured import (
     varying,
 )
 from analysis.pooling import Pooling, pooled
+from common.notes import Note
 from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
 from declared.figures import KINDS, Declared
 from figures import panels, style
-from figures.panels import Series, combinations
+from figures.panels import Caption, Series, combinations
 
 Row = tuple[Series, dict[str, Any], str]
 Levels = Sequence[dict[str, Any]]  # of panels
@@ -72,8 +73,9 @@ class View:
             for name, levels in only.items()
             for first, *more in [levels]
         )
-        said = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` shows others."
-        return replace(self, runs=runs, facet=facet, unseen=said)
+        text = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` shows others."
+        unseen = Note("panels-left-out", text, drawn=len(fitting), panels=len(every), levels=only)
+        return replace(self, runs=runs, facet=facet, unseen=unseen)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -134,20 +136,23 @@ class View:
 
     def caption(
         self,
-        what: str,
+        what: str | Sequence[str],
         *more: str,
         notes: Sequence[str] = (),
         with_intervals: bool = True,
         counted: pd.Series | None = None,
-    ) -> str:
+    ) -> Caption:
         """As `panels.caption`. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
-        said = [f"{what} {self.unseen}".strip(), self._series_text, self._filtered, *more]
-        return panels.caption(self.runs, *said, notes=notes, with_intervals=with_intervals, counted=counted)
+        heading = [*([what] if isinstance(what, str) else what), self.unseen]
+        said = [self._series_text, self._filtered, *more]
+        return panels.caption(self.runs, heading, *said, notes=notes, with_intervals=with_intervals, counted=counted)
 
     @property
     def _series_text(self) -> str:
         """What the series differ in, unless it is the framework alone."""
-        return f"Series: {', '.join(title(name) for name in self.colour)}." if self.colour != ["framework"] else ""
+        if self.colour == ["framework"]:
+            return ""
+        return Note("series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour)
 
     @property
     def _filtered(self) -> str:
@@ -157,7 +162,8 @@ class View:
             )
             for name, levels in self.asked.filter.items()
         ]
-        return f"Shown: only {'; '.join(held)}." if held else ""
+        levels = {name: list(levels) for name, levels in self.asked.filter.items()}
+        return Note("filtered", f"Shown: only {'; '.join(held)}.", levels=levels) if held else ""
 
 
 def filtered(runs: pd.DataFrame, asked: Declared) -> pd.DataFrame:

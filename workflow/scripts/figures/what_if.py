@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from analysis import conditions
 from analysis.intervals import Estimate
 from analysis.measured import Records, cell_words, traced
+from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
@@ -21,12 +22,11 @@ MOST_PANELS = 6
 WHAT = "Time of a sample that one change saves (below 0: costs), predicted by replaying traced steps, and measured where the study has the cell."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
+def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, of the table that prediction.what_if wrote."""
     rows = records.what_if
     if rows.empty:
-        why = NO_TRACE[:1].lower() + NO_TRACE[1:].rstrip(".")
-        return panels.not_drawn(records.runs, why, conditions.lacking_phases(records.every_run))
+        return panels.not_drawn(records.runs, panels.as_clause(NO_TRACE), conditions.lacking_phases(records.every_run))
     words = cell_words(traced(records.every_run), but=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
     shown = cells[:MOST_PANELS]
@@ -49,19 +49,11 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     axes[0].set_yticks(range(len(changes)), changes)
     axes[0].set_ylim(len(changes) - 0.4, -0.6)
     drawn.supxlabel("time saved (%)", fontsize=style.FONT_SIZE)
-    tried = rows["error"].notna()
-    panels.legend(drawn, SERIES[: 2 if tried.any() else 1], lines=False)
-    errors = rows.loc[tried, "error"].abs()
-    said = (
-        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; {int((errors <= AIM).sum())} of {len(errors)} within {100 * AIM:g} %."
-        if tried.any()
-        else ""
-    )
-    left = (
-        f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
-        if len(cells) > len(shown)
-        else ""
-    )
+    errors = rows["error"].dropna().abs()
+    panels.legend(drawn, SERIES[: 2 if len(errors) else 1], lines=False)
+    said = _errors(errors)
+    text = f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
+    left = Note("cells-left-out", text, drawn=len(shown), cells=len(cells)) if len(cells) > len(shown) else ""
     return drawn, panels.two_paragraphs(
         [WHAT, said, _bars(rows), left, conditions.setting(records.runs)],
         [HOW, conditions.lacking_phases(records.every_run)],
@@ -69,12 +61,25 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, str]:
     )
 
 
+def _errors(errors: pd.Series) -> str:
+    """How far predictions are off; empty where the study has none of what is asked."""
+    if errors.empty:
+        return ""
+    within = int((errors <= AIM).sum())
+    text = (
+        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
+        f"{within} of {len(errors)} within {100 * AIM:g} %."
+    )
+    return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
+
+
 def _bars(rows: pd.DataFrame) -> str:
     """What bars are, where there are any."""
     least, most = int(rows["runs"].min()), int(rows["runs"].max())
     if most == 1:
         return ""
-    return f"Bars: 95 % intervals over {least if least == most else f'{least} to {most}'} runs."
+    text = f"Bars: 95 % intervals over {least if least == most else f'{least} to {most}'} runs."
+    return Note("intervals", text, least_runs=least, most_runs=most)
 
 
 def _points(ax: Axes, saved: pd.DataFrame, look: style.Look, shift: float) -> None:

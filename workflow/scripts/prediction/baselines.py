@@ -22,6 +22,7 @@ from scipy.optimize import nnls
 
 from analysis import leave_out
 from analysis.measured import factors
+from common.notes import Note
 from prediction import physics
 from prediction.fold import Fold, Method, Prediction, unless_all
 
@@ -78,9 +79,8 @@ def _method(columns: Columns, fit: Fit, swept: bool, alone: bool) -> Method:
                     x[:last][usable[:last]], train[usable[:last]], x[last:][usable[last:]]
                 )
         lacking = "the sweep of the network, or cells" if swept else "cells"
-        return Prediction(
-            seconds, unless_all(seconds, f"{lacking} of the same treatment that are left do not determine it")
-        )
+        text = f"{lacking} of the same treatment that are left do not determine it"
+        return Prediction(seconds, unless_all(seconds, Note("not-determined", text, swept=swept)))
 
     return predict
 

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import arguments, combination_text, level_text, read_timed, title, varying
 from common.errors import exit_status
+from common.notes import Note
 from common.tables import read_table
 from prediction import law, physics
 from prediction.extrapolate import anywhere
@@ -21,13 +22,17 @@ from prediction.law import rate_text
 from prediction.question import RATES
 
 TITLE = "Which strategy is fastest, by the rate of the links"
-NOTHING = "Nothing to compare: it needs runs on one node, and strategies on several ones whose messages were swept."
-HOW = (
+NOTHING = Note(
+    "nothing-to-compare",
+    "Nothing to compare: it needs runs on one node, and strategies on several ones whose messages were swept.",
+)
+HOW = Note(
+    "predicted",
     "Predicted: computation of one node divided by operator, and messages by the laws of the sweeps. Nothing is fitted to runs on several nodes, "
     "nothing is hidden, and nobody waits by chance, so that the table can be made before these runs are. Measured: means of cells; of strategies "
-    "that have no run, the fastest may be another one."
+    "that have no run, the fastest may be another one.",
 )
-EXTRAPOLATED = "*: no sweep was made at that rate; it is extrapolated from those that were."
+EXTRAPOLATED = Note("extrapolated", "*: no sweep was made at that rate; it is extrapolated from those that were.")
 GIGABIT = 1e9 / 8
 OF_STRATEGY = ("framework", *physics.DIVIDES)
 

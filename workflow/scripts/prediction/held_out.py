@@ -8,7 +8,7 @@ nodes or rates that are left out are not used either. A second CSV has every pre
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
 from analysis.measured import arguments, combination_text, read_timed, successful, treatment_text, treatments, varying
 from common.errors import exit_status
+from common.notes import Note
 from common.tables import read_table
 from declared.factors import FEWEST_HELD_OUT
 from environments.made import read_made
@@ -31,9 +32,10 @@ from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
-COMMON = (
+COMMON = Note(
+    "common-cells",
     "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
-    "methods on the common cells."
+    "methods on the common cells.",
 )
 MESHES = (
     "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
@@ -41,6 +43,10 @@ MESHES = (
     "fitted, too."
 )
 WITHIN = "Meshes with a group of ranks on one node are not predicted: no sweep knows what is within a node."
+NOTHING = Note(
+    "nothing-to-predict",
+    "Nothing to predict: it needs cells on one node, and on several ones whose network was swept.",
+)
 WAYS = {
     law.PIPELINED: "then the slower of link and processors",
     law.SUM: "then link and processors one after the other",
@@ -49,9 +55,13 @@ WAYS = {
 IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
-ADJUSTED = "Epoch times are adjusted by how quick the machine was (table `adjusted`), those that are fitted and those that predictions are held against."
-ON_LOOPBACK = (
-    "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network."
+ADJUSTED = Note(
+    "adjusted",
+    "Epoch times are adjusted by how quick the machine was (table `adjusted`), those that are fitted and those that predictions are held against.",
+)
+ON_LOOPBACK = Note(
+    "emulated",
+    "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network.",
 )
 
 
@@ -205,9 +215,8 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         conditions.setting(runs),
     ]
     if rows.empty:
-        said = "Nothing to predict: it needs cells on one node, and on several ones whose network was swept."
         empty = pd.DataFrame(columns=["left_out", "method", "mape"])
-        return tables.Table(TITLE, empty, pd.DataFrame(columns=["left out"]), [said, *filter(None, always)], words)
+        return tables.Table(TITLE, empty, pd.DataFrame(columns=["left out"]), [NOTHING, *filter(None, always)], words)
     firsts = rows.index[rows["left_out"] != rows["left_out"].shift()].tolist()
     done = rows["predicted"] > 0
     shown = {
@@ -227,23 +236,27 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     short = short.drop_duplicates("method").sort_index()
     if short.empty:
         del shown["common cells"], shown["MAPE, common (%)"]
-    notes = [
+    error = (
         "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
         "the largest, with its sign. Beyond physical: the mean absolute error less that of the physical model, over the predictions "
         "that both make; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
         f"{intervals.RESAMPLES:,} samples), where there are {intervals.FEWEST_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
         "knows the true means, because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
-        "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below.",
-        f"{ALL.capitalize()}: each cell counts as often as it was left out." if ALL in set(rows["left_out"]) else "",
+        "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below."
+    )
+    counted = Note("all-left-out", f"{ALL.capitalize()}: each cell counts as often as it was left out.")
+    notes = [
+        Note("error", error),
+        counted if ALL in set(rows["left_out"]) else "",
         "" if short.empty else COMMON,
         _method_note(cells, sweeps),
         _of_meshes(cells[cells["is_mesh"]]),
         *(
-            f"{name} leaves out cells: {problem}."
+            Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
             for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
         ),
         *(
-            f"{method} ({conditions.named(own['left_out'].tolist())}): {remark}"
+            _remark(str(method), own["left_out"].tolist(), str(remark))
             for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)
         ),
         *always,
@@ -256,6 +269,12 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         words,
         firsts[1:],
     )
+
+
+def _remark(method: str, left_out: Sequence[str], remark: str) -> Note:
+    """What must be said of a method where this was left out."""
+    text = f"{method} ({conditions.named(left_out)}): {remark}"
+    return Note("method-remark", text, method=method, left_out=left_out, remark=remark)
 
 
 def _named(cells: pd.DataFrame) -> dict[str, str]:
@@ -292,7 +311,8 @@ def _of_meshes(meshes: pd.DataFrame) -> str:
     """How cells are predicted whose ranks divide more than samples; nothing where there are none."""
     if meshes.empty:
         return ""
-    return f"{MESHES} {WITHIN}" if (meshes["ranks"] > meshes["nodes"]).any() else MESHES
+    within = bool((meshes["ranks"] > meshes["nodes"]).any())
+    return Note("meshes", f"{MESHES} {WITHIN}" if within else MESHES, ranks_within_nodes=within)
 
 
 def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
@@ -305,7 +325,7 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         + f", {_laws_text(made, name)}"
         for name in made.laws
     ]
-    return (
+    text = (
         "Physical model: computation from the runs on one node; plus the messages of an exchange, by a law that is fitted to the sweep of the network "
         "without the nodes and rates that are left out; minus what the backward pass hides; plus waiting for the "
         "slowest of p ranks, if the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
@@ -313,6 +333,8 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
         "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
     )
+    latency_s = {name: {collective: one.step_s for collective, one in laws.items()} for name, laws in made.laws.items()}
+    return Note("methods", text, scatter=made.scatter, hidden=made.hidden, latency_s=latency_s)
 
 
 def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:

@@ -22,6 +22,7 @@ from analysis import conditions, tables
 from analysis.measured import arguments, cell_words, read_runs, successful, varying
 from analysis.measured import cells as in_order
 from common.errors import exit_status
+from common.notes import Note
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
@@ -29,6 +30,10 @@ from prediction import law, physics
 from runs.worker.sampling import divided
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of unlike ranks"
+NOTHING = Note(
+    "nothing-to-predict",
+    "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds, and one on a single rank.",
+)
 DECLARED, MEASURED = "declared shares", "measured speeds"
 WEAKEST, STRONGEST = 1e-3, 1e3  # a strength that is looked for
 HALVINGS = 50
@@ -213,10 +218,10 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     if left := never_alone(runs, network):
         words_of = cell_words(runs)
         named_left = "; ".join(words_of[cell] for cell in left)
-        setting.insert(0, f"Not predicted, since no rank trains alone on their work: {named_left}.")
+        text = f"Not predicted, since no rank trains alone on their work: {named_left}."
+        setting.insert(0, Note("cells-not-predicted", text, cells=left))
     if rows.empty:
-        said = "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds, and one on a single rank."
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [said, *setting], words)
+        return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING, *setting], words)
     named = cell_words(runs)
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     first = rows.index.isin(firsts)
@@ -234,14 +239,14 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
         "measured (%)": rows["measured_saved"].map(_percent).where(first, ""),
         "pays from strength": rows["break_even"].map(_strength),
     }
-    notes = [
+    predicted = (
         "Predicted: the slowest rank's computation, by the runs on one rank, plus the exchanges, by the sweep of the network; nothing of "
         "them is hidden, nobody waits for chance. Strengths are relative to the strongest rank: as the site declares the processors "
         "of its nodes, or by the speeds that ranks measured before the first epoch. Best: with the division of a step's samples "
         "that makes all ranks end together. The last rank saves: 1 minus epoch time over that of the cell without it. It pays from "
-        "the strength that is given, relative to the strongest of the others: weaker ones cost more than they save.",
-        *setting,
-    ]
+        "the strength that is given, relative to the strongest of the others: weaker ones cost more than they save."
+    )
+    notes = [Note("predicted", predicted), *setting]
     return tables.Table(TITLE, rows, pd.DataFrame(shown), notes, words, firsts[1:])
 
 

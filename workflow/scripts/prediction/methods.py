@@ -18,6 +18,7 @@ from analysis import conditions
 from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
+from common.notes import Note
 from models.collectives import OF_MESHES
 from prediction import baselines, exchange, law, physics
 from prediction.fold import Fold, Method, Prediction, none_of, unless_all
@@ -27,7 +28,16 @@ PROGRAM = Path(__file__).with_name("extra_p.py")
 # of forms that fit alike it takes the one that rounding favours, so that the same records gave other predictions on other processors
 ONE_ARITHMETIC = {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "1"}
 FEWEST_LEVELS = 5
-FEW = f"it asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning."
+FEW = Note(
+    "few-levels",
+    f"it asks for {FEWEST_LEVELS} values of each parameter; where fewer are left it models all the same, with a warning.",
+)
+NO_SWEEP = Note("no-sweep", "no sweep of the network at the nodes and rates that are left")
+NO_SINGLE_NODE = Note("no-run-on-one-node", "no run on one node")
+NO_RATE = Note("no-link-rate", "the site names no rate of its links")
+NO_CELL = Note("no-cell", "no cell is left")
+ONE_VALUE = Note("one-value", "a parameter has one value")
+NO_PARAMETER = Note("no-parameter", "no parameter has two values")
 LIMIT_S = 300
 PHYSICS = "physical model"
 
@@ -38,8 +48,7 @@ def with_terms(*terms: str) -> Method:
     def predict(fold: Fold) -> Prediction:
         made = physics.fitted(fold.plain, fold.train, terms)
         seconds = made.predict(fold.test)
-        problem = "" if made.laws else "no sweep of the network at the nodes and rates that are left"
-        return Prediction(seconds, problem or unless_all(seconds, "no run on one node"))
+        return Prediction(seconds, unless_all(seconds, NO_SINGLE_NODE) if made.laws else NO_SWEEP)
 
     return predict
 
@@ -52,8 +61,7 @@ def by_hand(fold: Fold) -> Prediction:
     made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), laws), whole=True)
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))
-    problem = "the site names no rate of its links" if unknown.any() else "no run on one node"
-    return Prediction(seconds, unless_all(seconds, problem))
+    return Prediction(seconds, unless_all(seconds, NO_RATE if unknown.any() else NO_SINGLE_NODE))
 
 
 def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
@@ -65,7 +73,7 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
 
     def predict(fold: Fold) -> Prediction:
         if fold.train.empty:
-            return none_of(fold, "no cell is left")
+            return none_of(fold, NO_CELL)
         both = pd.concat([fold.train, fold.test], ignore_index=True)
         first = len(fold.train)
         new = [
@@ -74,11 +82,12 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
             if fold.train[name].nunique(dropna=False) == 1 and both[name].nunique(dropna=False) > 1
         ]
         if new:
-            return none_of(fold, f"one level of {', '.join(new)} is left")
+            return none_of(fold, Note("one-level", f"one level of {', '.join(new)} is left", factors=new))
         made = columns(both)
         kept, dropped = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
         if len(kept) > first:
-            return none_of(fold, f"{first} cells for {len(kept)} coefficients")
+            text = f"{first} cells for {len(kept)} coefficients"
+            return none_of(fold, Note("too-few-cells", text, cells=first, coefficients=len(kept)))
         x = np.column_stack([np.asarray(made[name], float) for name in kept])
         y = fold.train["epoch_time_s"].to_numpy(float)
         root = np.sqrt(fold.train["n"].to_numpy(float))
@@ -89,10 +98,11 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
         )
         absent = [name for name in dropped if name not in unseen]
         left = f"without {conditions.named(absent)}, which the cells that are left do not determine."
+        text = f"none of the cells that are left has {conditions.named(unseen)}"
         return Prediction(
             np.where(unknown, np.nan, x[first:] @ found),
-            f"none of the cells that are left has {conditions.named(unseen)}" if unknown.any() else "",
-            (left,) if absent else (),
+            Note("unseen-levels", text, terms=unseen) if unknown.any() else "",
+            (Note("terms-left-out", left, terms=absent),) if absent else (),
         )
 
     return predict
@@ -120,15 +130,15 @@ def extra_p(python: Path) -> Method:
             rows.append(wanted["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
         if not jobs:
-            return none_of(fold, "no parameter has two values")
+            return none_of(fold, NO_PARAMETER)
         try:
             answers = _answers(python, jobs)
         except InputError as error:
-            return none_of(fold, str(error))
+            return none_of(fold, Note(error.code, str(error)))
         for place, answer in zip(rows, answers, strict=True):
             seconds[place] = np.array(answer["predicted"], float)
         remarks = (FEW,) if few else ()
-        return Prediction(seconds, unless_all(seconds, "a parameter has one value"), remarks)
+        return Prediction(seconds, unless_all(seconds, ONE_VALUE), remarks)
 
     return predict
 
@@ -158,7 +168,7 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         answers: list[dict[str, Any]] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise InputError(f"Extra-P broke down: {one_line(error)[:160]}") from None
+        raise InputError("program-failed", f"Extra-P broke down: {one_line(error)[:160]}") from None
     return answers
 
 

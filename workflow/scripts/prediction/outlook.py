@@ -19,8 +19,9 @@ from analysis import conditions, tables
 from analysis.measured import read_timed, successful, title
 from common.cores import all_cores
 from common.errors import InputError, exit_status, system_faults
+from common.notes import Note
 from common.tables import read_table
-from common.text import instead_of
+from common.text import alternatives
 from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.collectives import ALL_REDUCE
@@ -46,9 +47,17 @@ from prediction.question import DEFAULT_FRAMEWORK
 DRAWS = 400
 SAID_EVERY = 100  # draws
 AT_ONCE = 25  # draws that one process makes
-NOTHING = "An outlook needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more."
-EMULATED = "Emulated nodes have no outlook, because they share the loopback of one machine and no network."
-INSTEAD = "Give numbers instead (`make predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network."
+NOTHING = Note(
+    "nothing-to-predict",
+    "An outlook needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more.",
+)
+EMULATED = Note(
+    "emulated", "Emulated nodes have no outlook, because they share the loopback of one machine and no network."
+)
+INSTEAD = Note(
+    "what-to-do",
+    "Give numbers instead (`make predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network.",
+)
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
 
@@ -107,7 +116,8 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     swept = sorted({name for name, _ in network.laws}) if network else []
     framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
     if network and framework not in swept:
-        raise InputError(f"--framework: '{framework}' was not swept; expected one of {', '.join(swept) or 'none'}")
+        problem, expected = f"'{framework}' was not swept", swept or "none"
+        raise InputError("unknown-name", problem, file="--framework", got=framework, expected=expected)
     gradients, names = _gradients(args)
     carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
     own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
@@ -132,14 +142,14 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
 def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, str]]:
     if args.model is not None:
         if args.model not in model_names():
-            raise InputError(f"--model: '{args.model}' is unknown; {instead_of(args.model, model_names())}")
+            problem, known = f"'{args.model}' is unknown", model_names()
+            raise InputError("unknown-name", problem, file="--model", got=args.model, **alternatives(args.model, known))
         load_dataset(args.dataset, "--dataset")
         try:
             return exchange.tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
         except ValueError as error:
-            raise InputError(
-                f"--model: {args.model} for {args.dataset}: {error}; name another --dataset, or model"
-            ) from None
+            problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
+            raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
     size = args.gradient_bytes or BYTES * args.parameters
     return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
 
@@ -231,28 +241,30 @@ def _unanswerable(study: Study | None) -> list[str]:
 def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Which frameworks have no answer, if any."""
     without = sorted(set(asked["framework"]) - set(rows["framework"]))
-    return (
-        f"Not answered, because the network was not swept at two message sizes: {conditions.named(without)}."
-        if without
-        else ""
-    )
+    text = f"Not answered, because the network was not swept at two message sizes: {conditions.named(without)}."
+    return Note("not-answered", text, frameworks=without) if without else ""
 
 
 def _notes() -> list[str]:
     return [
-        "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the base is the same "
-        "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
-        "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level."
+        Note(
+            "extrapolated",
+            "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the base is the same "
+            "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
+            "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level.",
+        )
     ]
 
 
 def _of_numbers(args: argparse.Namespace) -> list[str]:
-    return [
+    text = (
         f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
         f"an epoch, an exchange every {_batches(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
         f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
         f"{args.hidden:g}, scatter {args.scatter:g}."
-    ]
+    )
+    named = ("step_time", "batch_size", "samples", "sync_every", "algorithm", "latency", "share", "hidden", "scatter")
+    return [Note("not-measured", text, **{name: getattr(args, name) for name in named})]
 
 
 def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
@@ -266,39 +278,51 @@ def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
         if study.sweeps["link_bytes_s"].notna().any()
         else "is that of its whole rate at least"
     )
-    said = [
+    hidden_cost = not any(network.cost_s for network in networks)
+    text = (
         f"The network was swept on {nodes} nodes with links of {', '.join(rates)}. Assumptions beyond: the "
         f"latency of a step of the {ways} is the same at every rate, and time on the link {link}"
         + (
-            "."
-            if any(network.cost_s for network in networks)
-            else "; the cost of a byte on the processors was hidden by the link or cannot be separated from it. It is left out, so "
+            "; the cost of a byte on the processors was hidden by the link or cannot be separated from it. It is left out, so "
             "faster links look better than they are."
+            if hidden_cost
+            else "."
         )
-    ]
+    )
+    swept = {name: sorted(study.sweeps[name].dropna().unique()) for name in ("nodes", "link_bytes_s")}
+    said: list[str] = [Note("swept", text, **swept, cost_left_out=hidden_cost)]
     if args.step_time is None:
-        said.append(
+        alone = _swept_at_one_place(study)
+        text = (
             f"Brackets have 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
-            "again with their noise). They do not include what the model leaves out." + _certain_network(study)
+            "again with their noise). They do not include what the model leaves out." + _certain_network(study, alone)
         )
+        said.append(Note("intervals", text, refits=DRAWS, swept_at_one_place=alone))
     else:
-        said.append(
+        text = (
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
             f"{args.samples} samples an epoch and an exchange every {_batches(args.sync_every)}."
         )
+        said.append(Note("step-given", text, step_time=args.step_time, batch_size=args.batch_size))
     if "virtual" in set(study.runs["placement"].dropna()):
-        cores = ", ".join(f"{share:g}" for share in sorted(study.runs["cpu_share"].dropna().unique()))
-        said.append(
+        shares = sorted(study.runs["cpu_share"].dropna().unique())
+        cores = ", ".join(f"{share:g}" for share in shares)
+        text = (
             f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
             "is faster, so the same link matters more."
         )
+        said.append(Note("virtual-nodes", text, cores=shares))
     return [*said, physics.uncounted(study.runs), physics.of_unlike(study.runs), conditions.setting(study.runs)]
 
 
-def _certain_network(study: Study) -> str:
-    """What intervals lack where the sweeps cannot say how far the law is off; with a space before it."""
+def _swept_at_one_place(study: Study) -> list[str]:
+    """The frameworks whose sweeps cannot say how far the law is off."""
     known = {name for name, laws in study.fitted.laws.items() if np.isfinite(laws[ALL_REDUCE].misfit)}
-    alone = sorted(name for name, _ in set(study.fitted.laws) - known)
+    return sorted(name for name, _ in set(study.fitted.laws) - known)
+
+
+def _certain_network(study: Study, alone: Sequence[str]) -> str:
+    """What intervals lack where frameworks were swept at one place `alone`; with a space before it."""
     if not alone:
         return ""
     rounds = study.sweeps["error"].notna().any()

@@ -31,6 +31,7 @@ from analysis import conditions
 from analysis.adjusted import adjusted_times
 from analysis.measured import factors, scaled, successful
 from common.errors import InputError
+from common.notes import Note
 from declared.factors import OF_STRATEGIES
 from declared.frameworks import has_strategies
 from declared.mesh import NOT_MESHES, PLAIN, divides_more, mesh_of
@@ -109,20 +110,22 @@ def planned(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
-    """The cells that nothing here can use, whose batches or exchanges were not counted, which are `of_strategies` or, but for `meshes`, whose
-    ranks divide more than samples, in sentences; or nothing."""
+    """The cells that nothing here can use, in a note, or nothing: those whose batches or exchanges were not counted, which are `of_strategies` or, but for `meshes`, whose
+    ranks divide more than samples."""
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
     lacking = counts.index[(counts == 0).any(axis=1)].tolist()
-    left_out = (
-        [f"Left out, because batches or exchanges were not counted: {conditions.named(lacking)}."] if lacking else []
-    )
-    if not meshes and (divided := list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"]))):
-        left_out.append(f"Left out, because ranks divide more than samples: {conditions.named(divided)}.")
-    if each := list(dict.fromkeys(runs.loc[of_strategies(runs), "cell"])):
-        left_out.append(
-            f"Left out, because each layer is divided by itself, which is simulated, not predicted: {conditions.named(each)}."
-        )
-    return " ".join(left_out)
+    cells = {
+        "batches or exchanges were not counted": lacking,
+        "ranks divide more than samples": [] if meshes else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
+        "each layer is divided by itself, which is simulated, not predicted": list(
+            dict.fromkeys(runs.loc[of_strategies(runs), "cell"])
+        ),
+    }
+    if not any(cells.values()):
+        return ""
+    text = " ".join(f"Left out, because {why}: {conditions.named(own)}." for why, own in cells.items() if own)
+    facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
+    return Note("cells-left-out", text, **facts)
 
 
 def computes(runs: pd.DataFrame) -> pd.Series:
@@ -145,7 +148,8 @@ def of_unlike(runs: pd.DataFrame) -> str:
     """That nodes are unlike, which nothing here knows, in a sentence; or nothing."""
     if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
         return ""
-    return "Nodes or ranks are unlike: this takes all of them for what the first one is. The table hybrid does not."
+    text = "Nodes or ranks are unlike: this takes all of them for what the first one is. The table hybrid does not."
+    return Note("heterogeneous", text)
 
 
 @functools.cache

@@ -39,35 +39,47 @@ def parser() -> argparse.ArgumentParser:
     )
     model = made.add_argument_group("a model that was not measured")
     model.add_argument(
-        "--step-time", type=_number(1e-9, 1e6), metavar="S", help="seconds of a training step on one device"
+        "--step-time",
+        type=_number("--step-time", 1e-9, 1e6),
+        metavar="S",
+        help="seconds of a training step on one device",
     )
     model.add_argument(
-        "--batch-size", type=_whole(MOST), metavar="N", help=f"samples of that step (default {OF_STEP['batch_size']})"
+        "--batch-size",
+        type=_whole("--batch-size", MOST),
+        metavar="N",
+        help=f"samples of that step (default {OF_STEP['batch_size']})",
     )
     model.add_argument(
-        "--samples", type=_whole(MOST_SAMPLES), metavar="N", help="samples of an epoch (default: ImageNet's)"
+        "--samples",
+        type=_whole("--samples", MOST_SAMPLES),
+        metavar="N",
+        help="samples of an epoch (default: ImageNet's)",
     )
     model.add_argument("--model", help="a model of make models; with --dataset, which gives its samples and classes")
     model.add_argument("--dataset", help=f"default: {OF_STEP['dataset']}")
     model.add_argument(
         "--parameters",
-        type=_number(1, MOST_BYTES / BYTES),
+        type=_number("--parameters", 1, MOST_BYTES / BYTES),
         metavar="N",
         help="instead of --model: parameters of 4 bytes",
     )
     model.add_argument(
         "--gradient-bytes",
-        type=_number(1, MOST_BYTES),
+        type=_number("--gradient-bytes", 1, MOST_BYTES),
         metavar="N",
         help="instead of --model: bytes that are exchanged",
     )
     model.add_argument(
-        "--sync-every", type=_whole(MOST), metavar="K", help=f"batches per exchange (default {OF_STEP['sync_every']})"
+        "--sync-every",
+        type=_whole("--sync-every", MOST),
+        metavar="K",
+        help=f"batches per exchange (default {OF_STEP['sync_every']})",
     )
     network = made.add_argument_group("the network; with --from all but the rates are the study's")
     network.add_argument(
         "--rate",
-        type=_number(1e-6, 1e6),
+        type=_number("--rate", 1e-6, 1e6),
         nargs="+",
         default=RATES,
         metavar="G",
@@ -75,13 +87,13 @@ def parser() -> argparse.ArgumentParser:
     )
     network.add_argument(
         "--latency",
-        type=_number(0, 1e3),
+        type=_number("--latency", 0, 1e3),
         metavar="S",
         help=f"of a message to the next node (default {OF_NETWORK['latency']:g})",
     )
     network.add_argument(
         "--share",
-        type=_number(1e-6, 1),
+        type=_number("--share", 1e-6, 1),
         help=f"of the link's rate that all-reduce reaches (default {OF_NETWORK['share']})",
     )
     network.add_argument(
@@ -93,12 +105,14 @@ def parser() -> argparse.ArgumentParser:
         help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)",
     )
     network.add_argument(
-        "--hidden", type=_number(0, 1), help="share of the backward pass that hides messages (default 0)"
+        "--hidden", type=_number("--hidden", 0, 1), help="share of the backward pass that hides messages (default 0)"
     )
-    network.add_argument("--scatter", type=_number(0, 1e3), help="s.d. of a batch's time over itself (default 0)")
+    network.add_argument(
+        "--scatter", type=_number("--scatter", 0, 1e3), help="s.d. of a batch's time over itself (default 0)"
+    )
     made.add_argument(
         "--nodes",
-        type=_whole(MOST),
+        type=_whole("--nodes", MOST),
         default=MOST_NODES,
         metavar="N",
         help="the largest number of nodes (default 1024)",
@@ -109,38 +123,38 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _number(least: float, most: float) -> Callable[[str], float]:
+def _number(option: str, least: float, most: float) -> Callable[[str], float]:
     """What reads a number from `least` to `most`."""
 
     def number(text: str) -> float:
         value = float(text)
         if np.isnan(value):
-            raise argparse.ArgumentTypeError(f"{text} is not a number")
-        _limited(text, value, least, most)
+            raise InputError("wrong-type", f"{text} is not a number", file=option, got=text)
+        _limited(option, text, value, least, most)
         return value
 
     return number
 
 
-def _whole(most: int) -> Callable[[str], int]:
+def _whole(option: str, most: int) -> Callable[[str], int]:
     """What reads a whole number from 1 to `most`."""
 
     def whole(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        _limited(text, value, 1, most)
+            raise InputError("wrong-type", f"{text!r} is not a whole number", file=option, got=text) from None
+        _limited(option, text, value, 1, most)
         return value
 
     return whole
 
 
-def _limited(text: str, value: float, least: float, most: float) -> None:
+def _limited(option: str, text: str, value: float, least: float, most: float) -> None:
     if value < least:
-        raise argparse.ArgumentTypeError(f"{text} is too small; expected at least {least:g}")
+        raise InputError("out-of-range", f"{text} is too small", file=option, got=value, expected=f"at least {least:g}")
     if value > most:
-        raise argparse.ArgumentTypeError(f"{text} is too large; expected at most {most:g}")
+        raise InputError("out-of-range", f"{text} is too large", file=option, got=value, expected=f"at most {most:g}")
 
 
 def asked(argv: list[str] | None, of: argparse.ArgumentParser | None = None) -> argparse.Namespace:
@@ -148,32 +162,39 @@ def asked(argv: list[str] | None, of: argparse.ArgumentParser | None = None) -> 
     args = (of or parser()).parse_args(argv)
     sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name) is not None]
     if args.step_time is None and (sizes or not args.study):
-        raise InputError(
-            "--step-time is missing: seconds of a training step on one device; or name a study with --from"
-        )
+        expected = "seconds of a training step on one device"
+        hint = "or name a study with --from"
+        raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
     if args.step_time is not None and len(sizes) != 1:
-        raise InputError("give one of --model, --parameters and --gradient-bytes: the size of an exchange")
+        given = [f"--{name.replace('_', '-')}" for name in sizes]
+        raise InputError(
+            "conflicting-keys" if given else "missing-key",
+            "give one of --model, --parameters and --gradient-bytes: the size of an exchange",
+            got=given,
+        )
     if args.study:
-        _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs; leave it out")
+        _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs", "leave it out")
     if args.step_time is None:
         _refuse(
             args,
             OF_STEP,
-            "with --from alone, which answers for the models of the study; add --step-time to ask about another model",
+            "with --from alone, which answers for the models of the study",
+            "add --step-time to ask about another model",
         )
     elif args.model is None:
-        _refuse(
-            args, ["dataset"], f"with --{sizes[0].replace('_', '-')}, which gives the size of an exchange; leave it out"
-        )
+        size = f"--{sizes[0].replace('_', '-')}"
+        _refuse(args, ["dataset"], f"with {size}, which gives the size of an exchange", "leave it out")
     for name, default in (OF_STEP | OF_NETWORK).items():
         if getattr(args, name) is None:
             setattr(args, name, default)
     if args.samples < args.batch_size:
-        raise InputError(f"--samples: {args.samples} is too small; expected at least the batch size, {args.batch_size}")
+        problem, expected = f"{args.samples} is too small", f"at least the batch size, {args.batch_size}"
+        raise InputError("out-of-range", problem, file="--samples", got=args.samples, expected=expected)
     return args
 
 
-def _refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
+def _refuse(args: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
     for name in names:
         if getattr(args, name) is not None:
-            raise InputError(f"--{name.replace('_', '-')} cannot be used {why}")
+            option = f"--{name.replace('_', '-')}"
+            raise InputError("conflicting-keys", f"cannot be used {why}", file=option, hint=hint)

@@ -23,6 +23,7 @@ from analysis.intervals import Estimate
 from analysis.measured import cell_words, cells, factors, read_runs, successful, timed, traced
 from analysis.pooling import Pooling, pooled
 from common.errors import exit_status
+from common.notes import Note
 from common.schemas import schema
 from common.tables import read_table
 from prediction import exchange, law, physics
@@ -45,7 +46,7 @@ HOW = (
     "are over traced runs; neither the network's law nor what a question assumes is in them."
 )
 UNLIKE = "Left out, since ranks divide more than samples, or of no kept step all told the same number of exchanges: {}."
-NO_TRACE = "No traced run of the study kept steps that can be replayed."
+NO_TRACE = Note("no-trace", "No traced run of the study kept steps that can be replayed.")
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,8 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     runs = study.runs
     words = cell_words(traced(runs), but=["trace"])
     unlike = study.left_out(rows)
-    left = [UNLIKE.format("; ".join(words[cell] for cell in unlike))] if unlike else []
+    text = UNLIKE.format("; ".join(words[cell] for cell in unlike))
+    left: list[str] = [Note("cells-left-out", text, cells=unlike)] if unlike else []
     left += filter(None, [conditions.lacking_phases(runs)])
     if rows.empty:
         said = [NO_TRACE, *left, conditions.setting(timed(runs))]
@@ -343,20 +345,29 @@ def _shown(rows: pd.DataFrame, name: str) -> list[str]:
 
 def notes(rows: pd.DataFrame) -> list[str]:
     """What the numbers are, and what is assumed."""
-    errors = rows["error"].dropna().astype(float)
-    said = (
-        f"Mean absolute error of the {len(errors)} predictions that the study measured: {100 * errors.abs().mean():.1f} %, the largest "
-        f"{_signed(errors[errors.abs().idxmax()])} %; {int((errors.abs() <= AIM).sum())} within {100 * AIM:g} %."
-        if len(errors)
-        else "The study has no cell that differs from a traced one in link rate, accumulation or batch size alone."
-    )
-    assumed = dict.fromkeys(f"{row.change}: {row.assumes}" for row in rows.itertuples())
+    assumed = {str(row.change): row.assumes for row in rows.itertuples()}
+    each = dict.fromkeys(f"{row.change}: {row.assumes}" for row in rows.itertuples())
+    off = rows["replay_off"].max()
+    exact = f"Played with nothing changed, steps take their measured time to {100 * off:.2g} %."
     return [
-        said,
-        f"{HOW} Those of predicted times include the untraced time's.",
-        f"Played with nothing changed, steps take their measured time to {100 * rows['replay_off'].max():.2g} %.",
-        f"Assumed: {'; '.join(assumed)}.",
+        _errors(rows["error"].dropna().astype(float)),
+        Note("predicted", f"{HOW} Those of predicted times include the untraced time's."),
+        Note("replay-off", exact, share=off),
+        Note("assumed", f"Assumed: {'; '.join(each)}.", assumed=assumed),
     ]
+
+
+def _errors(errors: pd.Series) -> Note:
+    """How far predictions are off, where the study measured what they are of."""
+    if errors.empty:
+        text = "The study has no cell that differs from a traced one in link rate, accumulation or batch size alone."
+        return Note("nothing-measured", text)
+    worst, within = float(errors[errors.abs().idxmax()]), int((errors.abs() <= AIM).sum())
+    text = (
+        f"Mean absolute error of the {len(errors)} predictions that the study measured: {100 * errors.abs().mean():.1f} %, the largest "
+        f"{_signed(worst)} %; {within} within {100 * AIM:g} %."
+    )
+    return Note("errors", text, predictions=len(errors), mean=errors.abs().mean(), worst=worst, within=within)
 
 
 def main(argv: list[str] | None = None) -> None:
