@@ -247,3 +247,17 @@ def test_the_axis_of_ratios_has_five_to_nine_numbers(compare, base, other, facto
     low, high = axis.get_xlim()
     shown = [tick for tick in axis.get_xticks() if low <= tick <= high]
     assert 5 <= len(shown) <= 9 and any(np.isclose(shown, 1)), shown
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "key", "got"),
+    [
+        ({"base": "one"}, "missing-key", "", None),
+        ({"base": "one", "other": "nowhere"}, "missing-file", "base", "one"),
+    ],
+)
+def test_two_folders_with_runs_have_to_be_named(config, code, key, got) -> None:
+    with pytest.raises(InputError) as refused:
+        matched.asked(config)
+    assert (refused.value.code, refused.value.key, refused.value.got) == (code, key, got)
+    assert matched.asked({}) is None
