@@ -151,10 +151,10 @@ class Rig:
         try:
             output = run_all([Process(command, {})], launch.kept_variables(), folder, limit_s)
         except InputError:
-            raise InputError(f"{script.name}: not finished after {limit_s:.0f} s") from None
+            raise InputError("cannot-measure", f"{script.name}: not finished after {limit_s:.0f} s") from None
         said = [line for line in output.splitlines() if line.startswith("{")]
         if not said:
-            raise InputError(with_last_line(f"{script.name} failed", folder / "log-0.txt"))
+            raise InputError("cannot-measure", with_last_line(f"{script.name} failed", folder / "log-0.txt"))
         found: dict[str, Any] = json.loads(said[-1])
         return found
 
@@ -176,12 +176,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators")
     options = parser.parse_args(argv)
     if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 4):
-        raise InputError("--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected")
+        raise InputError("cannot-measure", "--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected")
     name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
     if out.is_dir():
-        raise InputError(f"--out: {out} is a folder; expected a file, such as {out / name}.md")
+        raise InputError("cannot-measure", f"--out: {out} is a folder; expected a file, such as {out / name}.md")
     folder = out.resolve().with_suffix(".runs")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -193,6 +193,7 @@ def main(argv: list[str] | None = None) -> None:
         seen = rig.call("probe", BENCH / "device_probe.py")
         if site.device == "cuda" and not seen["devices"]:
             raise InputError(
+            "cannot-measure",
                 f"{shown(site.file)}: device: cuda, but the PyTorch of {environment['python']['executable']} "
                 f"({seen['torch']}) sees no accelerator here; run this on a node that has one, or correct installed.{ENVIRONMENT}"
             )
@@ -227,6 +228,7 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
     described = read(ENVIRONMENT, site.variant)
     if described.deployment(site.realization) == "apptainer":
         raise InputError(
+            "cannot-measure",
             f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; "
             f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv"
         )
@@ -492,7 +494,7 @@ def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> fl
     if ours:
         run = rig.train(name, "pytorch-single", **throughput_levels(sizes, compiler))
         if run.why:
-            raise InputError(run.why)
+            raise InputError("cannot-measure", run.why)
         done, parameters = {row["samples_trained"] for row in run.epochs}, run.parameters
         times = [row["epoch_time_s"] for row in run.timed]
     else:
@@ -500,10 +502,10 @@ def _rate(rig: Rig, name: str, sizes: Sizes, compiler: str, *, ours: bool) -> fl
         said = rig.call(name, BENCH / "bare" / "resnet_training.py", rig.site.device, *work)
         done, parameters, times = {said["samples"]}, said["parameters"], said["epoch_times_s"][WARM_UP:]
     if done != {images}:
-        raise InputError(f"{name}: trained {done} samples an epoch, expected {images}")
+        raise InputError("cannot-measure", f"{name}: trained {done} samples an epoch, expected {images}")
     expected = graph(sizes.model, (sizes.side, sizes.side, 3), sizes.classes).parameters
     if parameters != expected:
-        raise InputError(f"{name}: has {parameters} parameters, expected {expected}")
+        raise InputError("cannot-measure", f"{name}: has {parameters} parameters, expected {expected}")
     return images / statistics.median(times)
 
 

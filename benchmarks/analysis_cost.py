@@ -127,14 +127,14 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
             check=False,
         )
         if made.returncode:
-            raise InputError(f"no records were made: {made.stderr[-2000:]}")
+            raise InputError("cannot-measure", f"no records were made: {made.stderr[-2000:]}")
         return int(made.stdout), {stage: _invoked(checkout, target) for stage, target in STAGES.items()}
 
 
 def _invoked(checkout: Checkout, target: str) -> Timed:
     done = timed(checkout, "snakemake", target, "--config", "records=available", "--quiet", "all")
     if done.status:
-        raise InputError(f"snakemake {target} failed: {done.output[-2000:]}")
+        raise InputError("cannot-measure", f"snakemake {target} failed: {done.output[-2000:]}")
     print(f"snakemake {target}: {done.wall_s:.1f} s", file=sys.stderr, flush=True)
     return done
 

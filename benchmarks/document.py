@@ -46,6 +46,7 @@ def with_part(text: str, name: str, part: str) -> str:
     _, found_last, after = rest.partition(last)
     if not (found_first and found_last):
         raise InputError(
+            "cannot-measure",
             f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove the other"
         )
     return before + marked + after

@@ -35,7 +35,7 @@ def study_of(runs: int) -> str:
     """A study with so many runs."""
     levels, rest = divmod(runs, RUNS_A_LEVEL)
     if rest or not levels:
-        raise InputError(f"--runs {runs}: is no multiple of {RUNS_A_LEVEL}")
+        raise InputError("cannot-measure", f"--runs {runs}: is no multiple of {RUNS_A_LEVEL}")
     return STUDY.format(learning_rates=[round(0.001 * (i + 1), 3) for i in range(levels)])
 
 
@@ -44,7 +44,7 @@ def dry_run(checkout: Checkout, runs: int) -> Timed:
     command = ["snakemake", "-n", "figures", "--quiet", "rules", "host"]
     done = timed(checkout, *command)
     if done.status or planned_jobs(done.output).get("run") != runs:
-        raise InputError(f"{' '.join(command)} did not plan {runs} runs: {done.output[-500:]}")
+        raise InputError("cannot-measure", f"{' '.join(command)} did not plan {runs} runs: {done.output[-500:]}")
     return done
 
 

@@ -123,7 +123,7 @@ class Bench:
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
         self.cores = [core for rank in range(2) for core in cores_of(rank, 2, [1])]
         if len(self.cores) < 2:
-            raise InputError("the epochs of two ranks need two cores; this machine has one")
+            raise InputError("cannot-measure", "the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"
         prepare("digits", self.data)
         self._made = 0
@@ -168,6 +168,7 @@ class Bench:
         outcome = launch.run(ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data])
         if outcome.status != "ok":
             raise InputError(
+            "cannot-measure",
                 f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
             )
         return folder, model.parameters
@@ -185,7 +186,7 @@ class Bench:
         output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)
         said = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
         if len(said) != ranks:
-            raise InputError(f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}")
+            raise InputError("cannot-measure", f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}")
         epochs = zip(*(rank["epoch_times_s"] for rank in said), strict=True)
         return Training(
             statistics.median([max(times) for times in epochs][WARM_UP:]),
@@ -225,7 +226,7 @@ def run_all(
         for child in started:
             child.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise InputError(f"{shlex.join(processes[0].command)}: not finished after {limit_s:g} s") from None
+        raise InputError("cannot-measure", f"{shlex.join(processes[0].command)}: not finished after {limit_s:g} s") from None
     finally:
         _end(started)
     return "".join(log.read_text(errors="replace") for log in logs)
@@ -249,7 +250,7 @@ def check_same_work(framework: str, bare: Training, ours: Training) -> None:
     """InputError where the two did not train the same thing."""
     same = (bare.samples, bare.parameters) == (ours.samples, ours.parameters)
     if not same or abs(bare.accuracy - ours.accuracy) > ACCURACY_TOLERANCE:
-        raise InputError(f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}")
+        raise InputError("cannot-measure", f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}")
 
 
 def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:

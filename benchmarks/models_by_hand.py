@@ -42,7 +42,7 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
             check=False,
         )
     if done.returncode:
-        raise InputError(f"bare/by_hand.py: {done.stderr[-1000:]}")
+        raise InputError("cannot-measure", f"bare/by_hand.py: {done.stderr[-1000:]}")
     found: dict[str, list[list[float]]] = json.loads(done.stdout)
     return found
 

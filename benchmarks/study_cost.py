@@ -88,7 +88,7 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
         )
         times_s.append(time.monotonic() - started)
         if done.returncode != 2:
-            raise InputError(f"the supervisor did not refuse a wrong key: {done.stderr[-300:]}")
+            raise InputError("cannot-measure", f"the supervisor did not refuse a wrong key: {done.stderr[-300:]}")
     return statistics.median(times_s)
 
 
@@ -96,12 +96,12 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     """The costs of all sessions of the campaign in `results`, and a supervisor's start. InputError where there is none."""
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
-        raise InputError(f"{shown(results)}: there is no finished campaign; run make figures first")
+        raise InputError("cannot-measure", f"{shown(results)}: there is no finished campaign; run make figures first")
     runs = read_table(results / "runs.csv", "runs")
     made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in made if cost]
     if not costs:
-        raise InputError(f"{shown(results)}: no session has two runs of runs.csv; run make figures first")
+        raise InputError("cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run make figures first")
     one = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])
 

@@ -59,7 +59,7 @@ def way(name: str, results: Path) -> Way:
         ended=lambda r: seconds(r["ended_at"]),
     )
     if len(runs) < 2:
-        raise InputError(f"{results}: fewer than two runs succeeded; nothing can be said")
+        raise InputError("cannot-measure", f"{results}: fewer than two runs succeeded; nothing can be said")
     runs = runs.sort_values("launched")
     again = runs["job"] == runs["job"].shift()
     asked = runs["asked"].where(~again, runs["ended"].shift())
@@ -83,7 +83,7 @@ def way(name: str, results: Path) -> Way:
 def measure(epochs: int) -> list[Way]:
     """Run eight cells both ways, one way after the other. InputError when the virtual cluster is not up, or runs fail."""
     if virtual.running() is None:
-        raise InputError("the virtual cluster is not up; start it: make cluster-up")
+        raise InputError("cannot-measure", "the virtual cluster is not up; start it: make cluster-up")
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)
     ways: list[tuple[str, Callable[[Campaign], int]]] = [
         ("a job a run", lambda campaign: campaign.start("runs").wait()),
@@ -95,7 +95,7 @@ def measure(epochs: int) -> list[Way]:
         try:
             campaign = Campaign(folder, text)
             if run(campaign):
-                raise InputError(f"{name}: failed: {campaign.output()[-300:]}")
+                raise InputError("cannot-measure", f"{name}: failed: {campaign.output()[-300:]}")
             campaign.rows()
             found.append(way(name, campaign.results))
         finally:

@@ -47,7 +47,10 @@ def in_the_checkout():
     """All paths are those of a checkout."""
     if Path.cwd() != CHECKOUT.resolve():
         raise InputError(
-            f"{Path.cwd()}: is not the workflow's checkout; call snakemake in {CHECKOUT}, or clone it here"
+            "outside-of-checkout",
+            "is not the workflow's checkout",
+            file=Path.cwd(),
+            hint=f"call snakemake in {CHECKOUT}, or clone it here",
         )
 
 

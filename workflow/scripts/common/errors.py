@@ -42,7 +42,7 @@ class InputError(Exception):
     def __init__(
         self,
         code: str,
-        problem: str | None = None,
+        problem: str,
         *,
         file: object = "",
         key: str = "",
@@ -51,8 +51,6 @@ class InputError(Exception):
         suggestion: str = "",
         hint: str = "",
     ) -> None:
-        if problem is None:  # until every error has a code
-            code, problem = "unclassified", code
         self.code, self.problem, self.file, self.key = code, problem, str(file), key
         self.got, self.expected, self.suggestion, self.hint = got, expected, suggestion, hint
         super().__init__(_escape(self._sentence()))
@@ -64,7 +62,8 @@ class InputError(Exception):
         return functools.partial(InputError, self.code, self.problem, **fields), ()
 
     def _sentence(self) -> str:
-        expected = self.expected if isinstance(self.expected, str) else ", ".join(map(str, self.expected))
+        names = self.expected if isinstance(self.expected, str) else ", ".join(map(str, self.expected))
+        expected = f"one of {names}" if not isinstance(self.expected, str) and len(self.expected) > 1 else names
         parts = [
             ": ".join(filter(None, [self.file, self.key, self.problem])),
             f"expected {expected}" if expected else "",

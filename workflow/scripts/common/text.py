@@ -5,13 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def instead_of(name: object, known: Iterable[object]) -> str:
-    """What to say to a person who wrote `name` where one of `known` was expected: the one that is meant, else all of them."""
-    there = [str(one) for one in known]
-    close = difflib.get_close_matches(str(name), there, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(there) or 'none'}"
-
-
 def alternatives(name: object, known: Iterable[object]) -> dict[str, Any]:
     """Return the fields of an InputError about `name`: the `suggestion` that is spelt almost alike, else all that is `expected`."""
     names = [str(one) for one in known]
