@@ -9,12 +9,13 @@ import pytest
 from declared.environments import read
 from environments.build import build
 from support.installed_site import SITE
+from support.workers import WORKER
 
 
 @pytest.fixture(scope="session", autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not wait."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER in os.environ:
         os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
 
 
