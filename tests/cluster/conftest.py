@@ -13,8 +13,11 @@ import pytest
 from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
+from common.files import locked
 from declared.virtual import parse
+from environments import image as images
 from support.sandbox import Sandbox, sandbox
+from support.workers import shared_folder as shared_by_workers
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
 
@@ -32,8 +35,21 @@ def root() -> None:
         pytest.fail("tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False)
 
 
+INSTALLING = "packages.lock"
+CLUSTER_GROUP = "virtual cluster"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests on the machine's virtual cluster into one group, which one of pytest's workers runs; of others, each file is a group."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            on_cluster = "virtual_cluster" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group(CLUSTER_GROUP if on_cluster else item.path.stem))
+
+
 @pytest.fixture(scope="session")
-def virtual_cluster(root: None) -> Iterator[None]:
+def virtual_cluster(installed: None) -> Iterator[None]:
     """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core. Ended afterwards where it was started here."""
     there = virtual.running()
     if there == NEEDED and not virtual.ended():
@@ -53,9 +69,18 @@ def virtual_cluster(root: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def installed(root: None) -> None:
-    """Slurm with its accounting, from Debian's packages."""
-    subprocess.run([virtual.INSTALL, *virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING], check=True)
+def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install Slurm with its accounting from Debian's packages, in one of pytest's workers at a time."""
+    packages = [*virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING]
+    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+        subprocess.run([virtual.INSTALL, *packages], check=True)
+
+
+@pytest.fixture(scope="session")
+def apptainer(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install Apptainer as the project does, in one of pytest's workers at a time."""
+    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+        subprocess.run([Path(images.__file__).with_name("install-apptainer")], check=True)
 
 
 @pytest.fixture(scope="module")
