@@ -9,12 +9,13 @@ import pytest
 from declared.environments import read
 from environments.build import build
 from support.installed_site import SITE
+from support.workers import WORKER
 
 
 @pytest.fixture(scope="session", autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not wait."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER in os.environ:
         os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
 
 
@@ -24,6 +25,13 @@ MARKED = {  # by the fixtures that a test asks for
     "slow": {"driver", "tex", "filled", "tiny", "fake"},  # a browser, LaTeX, builds, sweeps
 }
 DRAWN = ("figures", "report")  # stages whose tests draw figures or make whole pages: slow, too
+SLOW_FILES = (  # that take 10 s of CPU time or more
+    "test_kept_campaigns",
+    "test_checks",
+    "test_adjusted",
+    "test_answers",
+    "test_lbann",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(name)
         if item.path.parent.name == "workflow":
             item.add_marker("workflow")
-        if item.path.parent.name in DRAWN:
+        if item.path.parent.name in DRAWN or item.path.stem in SLOW_FILES:
             item.add_marker("slow")
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(place)))

@@ -1,14 +1,16 @@
-"""Plan every shipped study with every profile, and the configured study at every shipped site: `snakemake -n` must succeed.
+"""Plan shipped studies at shipped sites with shipped profiles: `snakemake -n` must succeed.
 
-Run in the checkout. A study is planned with every profile (with one of those that differ in the words of a submission only), at
-its site or at one that has the nodes and devices that the study asks for; there must be one. Results
-that are there belong to one site, so the plans are made in a folder that has all of the checkout but them.
+Run in the checkout. By default every study, every profile and every site is planned at least once, each study with the profile that was
+planned least so far. With --all a study is planned with every profile that fits it, and the configured study with every profile of every
+site. Existing results belong to one site, so plans are made in a folder that links to everything in the checkout except results.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,57 +28,66 @@ PROFILES = {
     "pbs": ("pbs",),
     "flux": ("flux",),
 }  # by the launcher of a site
-ALIKE = (
-    "oar",
-    "pbs",
-    "flux",
-)  # profiles that differ only in how a job is submitted: each study is planned with one of them
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dry-run: a profile, and what differs from the configuration."""
+    """A dry-run of a study at a site with a profile."""
 
     profile: str
-    settings: tuple[str, ...]
+    study: str
+    site: str
 
     def run(self, folder: Path) -> tuple[bool, str]:
-        """Whether it succeeded in `folder`, and what to say."""
-        command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *self.settings]
+        """Return whether planning in `folder` succeeded, and a line for the terminal."""
+        settings = (f"study={self.study}", f"site={self.site}")
+        command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *settings]
         command = [sys.executable, "-IS", warm.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
         jobs = f"{planned[0]} jobs" if planned else "nothing to do"
         ok = done.returncode == 0
-        said = f"dry-run {' '.join(self.settings)} with profile {self.profile}: {jobs if ok else 'FAILED'}"
-        return ok, said if ok else f"{said}\n{done.stdout}{done.stderr}"
+        line = f"dry-run {' '.join(settings)} with profile {self.profile}: {jobs if ok else 'FAILED'}"
+        return ok, line if ok else f"{line}\n{done.stdout}{done.stderr}"
 
 
-def plans() -> list[Plan]:
-    """All dry-runs to make."""
+def all_plans() -> list[Plan]:
+    """Return a plan for every study with every profile that fits it, and for the configured study at every site that fits it."""
     sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
-    profiles = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
-    made = []
-    for turn, study in enumerate(sorted(path.stem for path in Path("config/studies").glob("*.yaml"))):
-        wanted = load_study(study)
-        fitting = [name for name, site in sites.items() if fits(wanted, site)]
+    configured_sites = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
+    plans = []
+    for name in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
+        study = load_study(name)
+        fitting = [site for site in sites if fits(study, sites[site])]
         if not fitting:
-            raise InputError(f"config/studies/{study}.yaml: no shipped site has the nodes and devices for it")
-        for profile, configured in profiles.items():
-            there = [name for name in fitting if profile in PROFILES[sites[name].launcher]]
-            if there and profile not in ALIKE[: turn % 3] + ALIKE[turn % 3 + 1 :]:
-                site = configured if configured in there else there[0]
-                made.append(Plan(profile, (f"study={study}", f"site={site}")))
+            raise InputError(f"config/studies/{name}.yaml: no shipped site has the nodes and devices for it")
+        for profile, configured in configured_sites.items():
+            usable = [site for site in fitting if profile in PROFILES[sites[site].launcher]]
+            if usable:
+                plans.append(Plan(profile, name, configured if configured in usable else usable[0]))
+    default = load_yaml(Path("config/config.yaml"))["study"]
     for name, site in sites.items():
-        if fits(load_study(load_yaml(Path("config/config.yaml"))["study"]), site):
-            made += [
-                Plan(profile, (f"site={name}",)) for profile in PROFILES[site.launcher] if profiles[profile] != name
-            ]
-    return made
+        if fits(load_study(default), site):
+            plans += [Plan(profile, default, name) for profile in PROFILES[site.launcher]]
+    return list(dict.fromkeys(plans))
+
+
+def covering_plans(plans: list[Plan]) -> list[Plan]:
+    """Return some of the plans, so that every study, every site and every profile of these plans is in at least one of them."""
+    chosen: list[Plan] = []
+    uses: Counter[str] = Counter()
+    for part in ("study", "site", "profile"):
+        for name in sorted({getattr(plan, part) for plan in plans}):
+            if not any(getattr(plan, part) == name for plan in chosen):
+                candidates = [plan for plan in plans if getattr(plan, part) == name]
+                plan = min(candidates, key=lambda plan: (uses[plan.profile], uses[plan.site]))
+                chosen.append(plan)
+                uses.update((plan.profile, plan.site))
+    return chosen
 
 
 def fits(study: Study, site: Site) -> bool:
-    """Whether a site has the nodes and devices that a study asks for."""
+    """Return whether a site has the nodes and devices that a study needs."""
     factors = study.factors
     return max(factors["nodes"]) <= site.nodes and max(factors["devices_per_node"]) <= site.ranks_per_node
 
@@ -88,16 +99,22 @@ def _configured_site(profile: str) -> str:
 
 
 def main() -> None:
-    """Exit status 1 when one of the plans fails."""
+    """Exit with status 1 if one of the plans fails."""
+    parser = argparse.ArgumentParser(description="Plan shipped studies at shipped sites with shipped profiles.")
+    parser.add_argument(
+        "--all", action="store_true", help="every study with every profile; default: each study, profile and site once"
+    )
+    arguments = parser.parse_args()
     os.environ[warm.VARIABLE] = warm.start()  # Snakemake is imported once
     with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
         for entry in Path.cwd().iterdir():
             if entry.name not in ("results", ".snakemake"):
                 Path(folder, entry.name).symlink_to(entry)
+        plans = all_plans() if arguments.all else covering_plans(all_plans())
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            results = list(pool.map(lambda plan: plan.run(Path(folder)), plans()))
-    for ok, said in results:
-        print(said, file=sys.stdout if ok else sys.stderr)
+            results = list(pool.map(lambda plan: plan.run(Path(folder)), plans))
+    for ok, line in results:
+        print(line, file=sys.stdout if ok else sys.stderr)
     if not all(ok for ok, _ in results):
         sys.exit(1)
 

@@ -7,14 +7,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
+from common.files import locked
 from declared.virtual import parse
+from environments import image as images
 from support.sandbox import Sandbox, sandbox
+from support.workers import shared_folder as shared_by_workers
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
 
@@ -32,8 +37,37 @@ def root() -> None:
         pytest.fail("tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False)
 
 
+INSTALLING = "packages.lock"
+ON_MACHINE_CLUSTER = (
+    "test_both_ways",
+    "test_faults",
+    "test_images",
+    "test_precision",
+)  # files that use virtual_cluster
+
+
+class ClusterScheduling(LoadScopeScheduling):
+    """Give all files on the virtual cluster of the machine to one of pytest's workers, and every other file to either."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "virtual_cluster" if Path(file).stem in ON_MACHINE_CLUSTER else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClusterScheduling:
+    """Return the scheduler of these tests. --dist=loadgroup of pytest-xdist 3.8 has no effect with pytest 9.2."""
+    return ClusterScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stop if a file that is missing in ON_MACHINE_CLUSTER uses the virtual cluster of the machine."""
+    for item in items:
+        if item.path.stem not in ON_MACHINE_CLUSTER and "virtual_cluster" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.path}: uses virtual_cluster; add it to ON_MACHINE_CLUSTER in {__file__}")
+
+
 @pytest.fixture(scope="session")
-def virtual_cluster(root: None) -> Iterator[None]:
+def virtual_cluster(installed: None) -> Iterator[None]:
     """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core. Ended afterwards where it was started here."""
     there = virtual.running()
     if there == NEEDED and not virtual.ended():
@@ -53,9 +87,18 @@ def virtual_cluster(root: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def installed(root: None) -> None:
-    """Slurm with its accounting, from Debian's packages."""
-    subprocess.run([virtual.INSTALL, *virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING], check=True)
+def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install Slurm with its accounting from Debian's packages, in one of pytest's workers at a time."""
+    packages = [*virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING]
+    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+        subprocess.run([virtual.INSTALL, *packages], check=True)
+
+
+@pytest.fixture(scope="session")
+def apptainer(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Install Apptainer as the project does, in one of pytest's workers at a time."""
+    with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
+        subprocess.run([Path(images.__file__).with_name("install-apptainer")], check=True)
 
 
 @pytest.fixture(scope="module")

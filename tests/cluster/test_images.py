@@ -19,7 +19,6 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from declared.environments import Realization, read
-from environments import image as images
 from environments.build import build
 from environments.container import Bind, inside
 from support.campaigns import Campaign, no_worker_is_left, study, wait_until
@@ -27,7 +26,6 @@ from support.tiny_environments import SELFTEST, Tiny, write_tiny
 
 pytestmark = pytest.mark.usefixtures("apptainer")
 
-INSTALL = Path(images.__file__).with_name("install-apptainer")
 FRAMEWORKS = {
     "pytorch": "pytorch-ddp",
     "tensorflow": "tensorflow-multiworker",
@@ -46,12 +44,6 @@ sys.exit(exit_status(lambda: build(
     read("base", containers=Path(sys.argv[1])), Path(sys.argv[2]), realization=Realization("apptainer", sys.argv[3])
 )))
 """
-
-
-@pytest.fixture(scope="session")
-def apptainer(root: None) -> None:
-    """Apptainer, as the project installs it."""
-    subprocess.run([INSTALL], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from support.campaigns import wait_until
 from support.sandbox import KILLED, NOTHING, Sandbox, down, up
 
+fault = pytest.mark.fault  # make fault-test
 UP_WITHIN_S = 30
 RATE_MBIT, SHARE = 100, 0.5
 FOREIGN = "ClusterName=real\n"
@@ -94,7 +95,7 @@ def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
     assert (done.returncode, done.stdout) == (0, "virtual cluster: there was none\n")
 
 
-@pytest.mark.parametrize("after_s", [0.3, 0.6])
+@pytest.mark.parametrize("after_s", [pytest.param(0.3, marks=fault), 0.6])
 def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) -> None:
     done = corner.run(
         "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "cluster.virtual", "up", "--nodes=40"
@@ -105,7 +106,12 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
 
 @pytest.mark.parametrize(
     "reached",
-    ["cluster.json", "munged.out", "slurmctld.out", "slurmd-node3.out"],
+    [
+        pytest.param("cluster.json", marks=fault),
+        pytest.param("munged.out", marks=fault),
+        "slurmctld.out",
+        "slurmd-node3.out",
+    ],
     ids=lambda file: file.partition(".")[0],
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
@@ -118,7 +124,9 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) 
     assert corner.left() == NOTHING
 
 
-@pytest.mark.parametrize("program", ["munged", "slurmctld", "slurmd-node1"])
+@pytest.mark.parametrize(
+    "program", [pytest.param("munged", marks=fault), "slurmctld", pytest.param("slurmd-node1", marks=fault)]
+)
 def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox, program: str) -> None:
     corner.run(sys.executable, "-c", KILLED, program)
     assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])

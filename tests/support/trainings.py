@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from common import warm
+from common.files import locked
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
@@ -27,6 +29,7 @@ SITE = replace(TEST_SITE, cores=2, nodes=4, time_limit_s=300.0)
 TWO_DEVICES = replace(SITE, nodes=1, ranks_per_node=2)
 SEED = 20261120
 TESTS = Path(__file__).resolve().parents[1]
+TRAINED = "trained"  # stands in the folder of a training that succeeded
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
 PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
 # Every framework that can be trained at this site and whose weights can be kept: not those of another program's training, nor one that
@@ -106,7 +109,7 @@ class WarmRanks:
 
 
 class Trainings:
-    """Trains on demand."""
+    """Trains on demand, each configuration once: pytest's workers share `folder`."""
 
     def __init__(self, folder: Path, environments: Any, program: str = "trained") -> None:
         self.folder, self.environments, self.program = folder, environments, program
@@ -127,13 +130,23 @@ class Trainings:
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
         folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace("/", "_")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
+            if not (folder / TRAINED).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a training that failed
+                self._train_in(folder, framework, levels)
+                (folder / TRAINED).touch()
+        return folder
+
+    def _train_in(self, folder: Path, framework: str, levels: dict[str, Any]) -> None:
         (folder / TEMPORARY).mkdir(parents=True)
         site = TWO_DEVICES if levels.get("devices_per_node") else SITE
         run, planned = one_run(
             site, levels.pop("seed", SEED), step_times=True, **{**PLAIN, "framework": framework, **levels}
         )
         data = self.folder / "data" / run.levels["dataset"]
-        prepare(run.levels["dataset"], data)
+        with locked(self.folder / f"{data.name}.lock", lambda: None):
+            prepare(run.levels["dataset"], data)
         described = load_framework(framework)
         environment = self.environments(described.environment)
         ranks: launch.Launcher = launch.launcher(site, planned, setup=environment.get("setup", ()))
@@ -150,7 +163,6 @@ class Trainings:
             ranks = WarmRanks(ranks, described.libraries)
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
-        return folder
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ import pytest
 from common import warm
 from common.files import locked
 from support.checkout import Checkout
+from support.workers import shared_folder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,8 +21,7 @@ def libraries() -> None:
 @pytest.fixture(scope="session")
 def finished_campaign(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """The small study, run to its figures, by the first of pytest's workers that wants it."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = shared_folder(tmp_path_factory)
     with locked(shared / "campaign.lock", lambda: None):
         checkout = Checkout(shared / "campaign" / "checkout")
         if not (checkout.results / "manifest.json").exists():

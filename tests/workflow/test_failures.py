@@ -96,7 +96,9 @@ def test_a_run_over_its_time_limit_is_ended(fresh: Callable[..., Checkout]) -> N
     assert not ranks_of(checkout)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.thorough), signal.SIGINT]
+)  # by SIGTERM it is stopped in make cluster-test, too
 def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
     fresh: Callable[..., Checkout], signum: signal.Signals
 ) -> None:

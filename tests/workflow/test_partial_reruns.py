@@ -83,7 +83,9 @@ def test_one_more_level_plans_only_the_new_runs(campaign: Checkout) -> None:
     assert planned.jobs["run"] == 3 and "environment" not in planned.jobs, planned.output
 
 
-@pytest.mark.parametrize(("kind", "figures"), [("residuals", 1), ("accuracy", 2)])
+@pytest.mark.parametrize(
+    ("kind", "figures"), [pytest.param("residuals", 1, marks=pytest.mark.thorough), ("accuracy", 2)]
+)
 def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, figures: int) -> None:
     before = campaign.products()
     script = campaign.path(f"workflow/scripts/figures/{kind}.py")
@@ -182,7 +184,10 @@ def test_a_space_in_a_rules_shell_trains_nothing(campaign: Checkout) -> None:
     assert campaign.attempts() == before
 
 
-@pytest.mark.parametrize("age_s", [-10 * 365 * 86400, 0], ids=["older", "newer"])
+@pytest.mark.parametrize(
+    "age_s",
+    [pytest.param(-10 * 365 * 86400, id="older"), pytest.param(0, marks=pytest.mark.thorough, id="newer")],
+)
 def test_a_clone_with_published_tables_makes_figures_and_tables_only(
     finished_campaign: Checkout, tmp_path: Path, age_s: float
 ) -> None:

@@ -144,7 +144,19 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=CASES)
+THOROUGH = (
+    "one framework",
+    "one batch size",
+    "one node",
+    "a panel failed",
+    "unknown framework",
+)  # parts of other cases
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(case, marks=[pytest.mark.thorough] * (case in THOROUGH)) for case in CASES],
+)
 def unusual(request, tmp_path_factory):
     """What a campaign is like, and its tables."""
     return request.param, Records(*write_frames(tmp_path_factory.mktemp("unusual"), *changed(request.param)))

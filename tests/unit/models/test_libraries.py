@@ -92,6 +92,8 @@ AS_OTHERS = {
     "resnet-50.32",
     "resnet-50.64",
     "resnet-101.32",
+    "resnet-18.96",
+    "efficientnet-b0.96",
     "inception-v3.28",
 }  # larger, of operators that others have, too
 REFERENCE = "pytorch"

@@ -19,11 +19,6 @@ SYNC_EVERY = 5
 EXCHANGING = {5, 10, 15, 20, 24}  # of 24 steps in groups of 5
 
 
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
-    return Trainings(tmp_path_factory.mktemp("trainings"), real)
-
-
 def zero(sharding: str, **levels: Any) -> dict[str, Any]:
     """The levels of a training on two ranks that share what `sharding` says."""
     return {"batch_size": 32, "nodes": 2, "parallelism": "sharded", "sharding": sharding, **levels}

@@ -51,7 +51,10 @@ def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize(("model", "ranks"), [("lenet-5", 3), ("gpt-nano", 2), ("rnn-nano", 3)])
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [("lenet-5", 3), ("gpt-nano", 2), pytest.param("rnn-nano", 3, marks=pytest.mark.every_framework)],
+)
 def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: int) -> None:
     random_strategies(real, model, ranks, range(3))
 
@@ -76,11 +79,6 @@ def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: 
 )
 def test_hundreds_of_random_strategies_train_as_one_rank_does(real: Any, model: str, count: int, ranks: int) -> None:
     random_strategies(real, model, ranks, range(100 * ranks, 100 * ranks + count))
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
-    return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
 def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +16,6 @@ EXCHANGING = [5, 10, 15, 20, 24]  # of 24 steps in groups of 5
 WATCHED = range(1, 1 + SYNC_EVERY)
 FEW_MS = 2e-3  # what the loop itself does between two stamps, on a busy machine
 LATE_S = 5e-4  # by which two clocks of one event may differ
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
-    return Trainings(tmp_path_factory.mktemp("trainings"), real)
 
 
 def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple[Path, pd.DataFrame]:
