@@ -182,6 +182,9 @@ images-test: $(STAMP)  ## build the images of all frameworks and run a part of a
 bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
+rotation-test: $(STAMP)  ## run one part (5 min) of the targets that CI does not run whole, chosen by the commit; ARGS=--list, ARGS='--part NAME'
+	@$(BIN)/python tests/checks/rotation.py $(ARGS)
+
 dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py
 
