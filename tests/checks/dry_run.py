@@ -46,14 +46,17 @@ class Plan:
         command = [sys.executable, "-IS", warm.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
-        jobs = f"{planned[0]} jobs" if planned else "nothing to do"
-        ok = done.returncode == 0
-        said = f"dry-run {' '.join(self.settings)} with profile {self.profile}: {jobs if ok else 'FAILED'}"
+        ok = done.returncode == 0 and bool(planned)  # in a folder without results there is always something to do
+        jobs = f"{planned[0]} jobs" if ok else "FAILED" if done.returncode else "FAILED, nothing was planned"
+        said = f"dry-run {' '.join(self.settings)} with profile {self.profile}: {jobs}"
         return ok, said if ok else f"{said}\n{done.stdout}{done.stderr}"
 
 
 def plans() -> list[Plan]:
     """All dry-runs to make."""
+    shipped = {path.parent.name for path in Path("profiles").glob("*/config.yaml")} - {"default"}
+    if unknown := shipped - {profile for names in PROFILES.values() for profile in names}:
+        raise InputError(f"profiles/{min(unknown)}: no launcher of tests/checks/dry_run.py has this profile")
     sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
     profiles = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
     made = []
