@@ -13,6 +13,7 @@ import pytest
 from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
+from common.files import CHECKOUT
 from declared.virtual import parse
 from support.sandbox import Sandbox, sandbox
 
@@ -74,6 +75,12 @@ def corner(corners: Callable[[], Sandbox]) -> Sandbox:
 @contextmanager
 def shared() -> Iterator[Path]:
     """A folder that all nodes see; /tmp is each node's own."""
+    for folder in (CHECKOUT, Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()):
+        if folder.resolve().is_relative_to("/tmp"):  # noqa: S108 (each node has a /tmp of its own)
+            pytest.fail(
+                f"{folder}: nodes of the virtual cluster do not see /tmp; clone, and set RINGSIDE_CACHE, elsewhere",
+                False,
+            )
     folder = Path(tempfile.mkdtemp(prefix="ringside-test-", dir="/var/tmp"))
     try:
         yield folder
