@@ -191,7 +191,7 @@ dry-run: $(STAMP)  ## plan every shipped study with every profile; nothing runs
 lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/snakefmt --check Snakefile rules
+	@$(BIN)/snakefmt --check Snakefile workflow/Snakefile rules
 	@$(BIN)/mypy workflow/scripts
 	@for module in workflow/scripts/runs/frameworks/*/*.py; do $(BIN)/mypy --no-error-summary $$module || exit 1; done
 	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
@@ -203,7 +203,7 @@ lint: $(STAMP)  ## check style, types and rules
 format: $(STAMP)  ## rewrite code and rules in the project's style
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
-	@$(BIN)/snakefmt Snakefile rules
+	@$(BIN)/snakefmt Snakefile workflow/Snakefile rules
 
 ##@ Files that are made, not written
 
