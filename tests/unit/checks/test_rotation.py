@@ -24,6 +24,11 @@ def test_every_named_target_has_a_part() -> None:
     assert set(NAMED) == {part.target for part in PARTS}
 
 
+def test_page_of_checks_has_every_named_target() -> None:
+    page = (CHECKOUT / "docs" / "development" / "checks.md").read_text()
+    assert set(re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE)) - set(IN_CI) == set(NAMED)
+
+
 def test_names_of_parts_are_unique() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
 
