@@ -167,7 +167,7 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/runs/test_mesh_training.py tests/unit/runs/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
 	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
@@ -190,6 +190,9 @@ images-test: $(STAMP)  ## build the images of all frameworks and run a part of a
 bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
+rotation-test: $(STAMP)  ## run one part (5 min) of the targets that CI does not run whole, chosen by the commit; ARGS=--list, ARGS='--part NAME'
+	@$(BIN)/python tests/checks/rotation.py $(ARGS)
+
 dry-run: $(STAMP)  ## plan every shipped study, profile and site at least once; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py $(ARGS)
 
@@ -199,18 +202,19 @@ dry-run-all: $(STAMP)  ## plan every shipped study with every profile, and the c
 lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/snakefmt --check Snakefile rules
+	@$(BIN)/snakefmt --check Snakefile workflow/Snakefile rules
 	@$(BIN)/mypy workflow/scripts
 	@ls -d workflow/scripts/runs/frameworks/*/ | xargs --max-procs=2 -I{} sh -c '$(BIN)/mypy --no-error-summary {}*.py'
 	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(BIN)/python tests/checks/architecture.py --check
 	@$(BIN)/python tests/checks/snakemake_lint.py
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict > $(VENV)/docs.log 2>&1 || { cat $(VENV)/docs.log; exit 1; }
+	@! grep "excluded from the built site" $(VENV)/docs.log  # mkdocs reports these broken links, but does not count them
 
 format: $(STAMP)  ## rewrite code and rules in the project's style
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
-	@$(BIN)/snakefmt Snakefile rules
+	@$(BIN)/snakefmt Snakefile workflow/Snakefile rules
 
 ##@ Files that are made, not written
 

@@ -17,7 +17,7 @@ import study_cost
 import suite_cost
 import tracing_cost
 import ways
-from common.errors import exit_status
+from common.errors import InputError, exit_status
 from declared.environments import BASE
 from document import write_part
 
@@ -75,6 +75,10 @@ def analysis_part(options: argparse.Namespace) -> str:
 def tests_part(options: argparse.Namespace) -> str:
     """Run the project's tests, and tell where their time goes."""
     cost = suite_cost.measure(["make", options.target, "ARGS=--durations=60"])
+    if cost.status:
+        raise InputError(
+            f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the tests"
+        )
     return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
 
 

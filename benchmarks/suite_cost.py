@@ -109,13 +109,14 @@ def import_s(code: str, repetitions: int = 3) -> float:
 
 @dataclass(frozen=True)
 class SuiteCost:
-    """Wall and processor time of a suite in seconds; by cause the number of processes and their processor time; its last line."""
+    """Wall and processor time of a suite in seconds; by cause the number of processes and their processor time; its last line and exit status."""
 
     command: str
     wall_s: float
     cpu_s: float
     causes: dict[str, tuple[int, float]]
     ending: str
+    status: int
 
 
 def measure(command: list[str]) -> SuiteCost:
@@ -138,7 +139,7 @@ def measure(command: list[str]) -> SuiteCost:
         count, cpu_s = sums[cause(one)]
         sums[cause(one)] = (count + 1, cpu_s + one.cpu_s)
     children_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), last)
+    return SuiteCost(" ".join(command), wall_s, children_s, dict(sums), last, process.returncode)
 
 
 def report(cost: SuiteCost, command: str) -> str:

@@ -23,6 +23,11 @@ def stages() -> list[str]:
     """The stages, lowest first, as pyproject.toml has them for import-linter."""
     contracts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    packages = {path.parent.name for path in SCRIPTS.glob("*/*.py")}
+    if outside := packages ^ set(layers):  # import-linter would not look at it
+        raise SystemExit(
+            f"pyproject.toml: tool.importlinter: layers and workflow/scripts differ: {', '.join(sorted(outside))}"
+        )
     return list(reversed(layers))
 
 

@@ -45,14 +45,18 @@ class Plan:
         command = [sys.executable, "-IS", warm.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
-        jobs = f"{planned[0]} jobs" if planned else "nothing to do"
-        ok = done.returncode == 0
-        line = f"dry-run {' '.join(settings)} with profile {self.profile}: {jobs if ok else 'FAILED'}"
+        ok = done.returncode == 0 and bool(planned)  # in a folder without results there is always something to do
+        jobs = f"{planned[0]} jobs" if ok else "FAILED" if done.returncode else "FAILED, nothing was planned"
+        line = f"dry-run {' '.join(settings)} with profile {self.profile}: {jobs}"
         return ok, line if ok else f"{line}\n{done.stdout}{done.stderr}"
 
 
 def all_plans() -> list[Plan]:
     """Return a plan for every study with every profile that fits it, and for the configured study at every site that fits it."""
+    shipped = {path.parent.name for path in Path("profiles").glob("*/config.yaml")} - {"default"}
+    if unknown := shipped - {profile for names in PROFILES.values() for profile in names}:
+        problem = "no launcher of tests/checks/dry_run.py has this profile"
+        raise InputError("unused-profile", problem, file=f"profiles/{min(unknown)}")
     sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
     configured_sites = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
     plans = []
@@ -60,7 +64,8 @@ def all_plans() -> list[Plan]:
         study = load_study(name)
         fitting = [site for site in sites if fits(study, sites[site])]
         if not fitting:
-            raise InputError(f"config/studies/{name}.yaml: no shipped site has the nodes and devices for it")
+            problem = "no shipped site has the nodes and devices for it"
+            raise InputError("no-fitting-site", problem, file=f"config/studies/{name}.yaml")
         for profile, configured in configured_sites.items():
             usable = [site for site in fitting if profile in PROFILES[sites[site].launcher]]
             if usable:

@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
-from common.files import locked
+from common.files import CHECKOUT, locked
 from declared.virtual import parse
 from environments import image as images
 from support.sandbox import Sandbox, sandbox
@@ -117,6 +117,12 @@ def corner(corners: Callable[[], Sandbox]) -> Sandbox:
 @contextmanager
 def shared() -> Iterator[Path]:
     """A folder that all nodes see; /tmp is each node's own."""
+    for folder in (CHECKOUT, Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()):
+        if folder.resolve().is_relative_to("/tmp"):  # noqa: S108 (each node has a /tmp of its own)
+            pytest.fail(
+                f"{folder}: nodes of the virtual cluster do not see /tmp; clone, and set RINGSIDE_CACHE, elsewhere",
+                False,
+            )
     folder = Path(tempfile.mkdtemp(prefix="ringside-test-", dir="/var/tmp"))
     try:
         yield folder

@@ -188,7 +188,6 @@ def test_a_job_over_its_time_limit(shared_folder: Path) -> None:
 def test_a_full_disk_under_results(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(epochs=40))
     results = campaign.checkout.folder / "results"
-    results.mkdir()
     with small_disk(results, shared_folder / "disk"):
         with campaign.running() as snakemake:
             campaign.wait_for_epoch()

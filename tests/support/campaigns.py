@@ -89,6 +89,9 @@ class Campaign:
         process = self.start(target)
         try:
             yield process
+        except BaseException:
+            print(self.output())  # pytest shows it with the failure; the folder is removed
+            raise
         finally:
             if process.poll() is None:
                 process.kill()

@@ -1,17 +1,15 @@
 """Reports of made-up campaigns, a real browser to open them in, and TeX: both as Debian has them."""
 
-import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from cluster.virtual import INSTALL
 from report.pdf import PACKAGES
+from support.debian import require_programs
 from support.reports import Made
 
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}  # program -> Debian package
@@ -33,23 +31,14 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 @pytest.fixture(scope="session")
 def chromium() -> Path:
     """Chromium, installed where it can be."""
-    have(BROWSER, [*BROWSER.values(), "fonts-dejavu-core"])
+    require_programs(BROWSER, [*BROWSER.values(), "fonts-dejavu-core"])
     return Path(shutil.which("chromium") or "")
 
 
 @pytest.fixture(scope="session")
 def tex() -> None:
     """pdfLaTeX, installed where it can be."""
-    have(["pdflatex", "bibtex"], PACKAGES)
-
-
-def have(programs: Iterable[str], packages: Sequence[str]) -> None:
-    """Install Debian's `packages` unless the programs are there; where that cannot be, the test is skipped and says why."""
-    if all(map(shutil.which, programs)):
-        return
-    if os.geteuid() or not shutil.which("apt-get"):
-        pytest.skip(f"needs {' and '.join(packages)}, or root on a Debian to install them")
-    subprocess.run([INSTALL, *packages], check=True)
+    require_programs(["pdflatex", "bibtex"], PACKAGES)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Our archives of OTF2, read by the library that reads them for everybody, and as phases again."""
 
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -9,9 +8,9 @@ from typing import Any
 
 import otf2
 import pandas as pd
-import pytest
 from otf2.enums import GroupType, LocationGroupType, RegionRole
 
+from support.debian import require_programs
 from support.traced import TIMELINE
 from traces import otf2_read, otf2_write
 
@@ -75,8 +74,8 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["otf2"]
 
 
-@pytest.mark.skipif(not shutil.which("otf2-print"), reason="needs otf2-print (Debian: otf2-tools)")
 def test_the_tools_of_otf2_find_nothing_wrong(tmp_path: Path) -> None:
+    require_programs(["otf2-print"], ["otf2-tools"])
     anchor = otf2_write.write(TIMELINE, tmp_path / "otf2")
     done = subprocess.run(["otf2-print", str(anchor)], capture_output=True, text=True, check=True)
     assert done.stdout.count("ENTER") == done.stdout.count("LEAVE") == len(TIMELINE.intervals) + 3

@@ -1,0 +1,24 @@
+"""Programs from Debian's packages that tests need."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from cluster.virtual import INSTALL
+
+
+def require_programs(programs: Iterable[str], packages: Sequence[str]) -> None:
+    """Install Debian packages unless the programs exist; skip the test where that is impossible.
+
+    Args:
+        programs: Names of programs on PATH.
+        packages: Names of the packages that have them.
+    """
+    if all(map(shutil.which, programs)):
+        return
+    if os.geteuid() or not shutil.which("apt-get"):
+        pytest.skip(f"needs {' and '.join(packages)}, or root on a Debian to install them")
+    subprocess.run([INSTALL, *packages], check=True)

@@ -1,0 +1,85 @@
+"""Together, the parts of the rotation run all of the named targets; each commit runs one of them."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from checks import rotation
+from common.files import CHECKOUT
+
+PARTS = rotation.load_parts()
+RECIPES = dict(re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+IN_CI = re.findall(r"^make ([a-z-]+)", (CHECKOUT / ".ci" / "run").read_text(), re.MULTILINE)
+NAMED = [name for name in RECIPES if re.search(r"^bench-|-test$", name) and name not in IN_CI]
+NODES = [(part.name, node) for part in PARTS for node in part.tests]
+# What make test and make cluster-test leave out.
+DESELECTED = sorted({*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault"})
+# How a file marks its tests: by name, for parameters that some() gives, and in test_faults.py for all.
+MARKS = {"every_framework": r"mark\.every_framework|import .*\bsome\b", "every_image": r"mark\.every_image"}
+
+
+def test_every_named_target_has_a_part() -> None:
+    assert len(NAMED) > 15
+    assert set(NAMED) == {part.target for part in PARTS}
+
+
+def test_page_of_checks_has_every_named_target() -> None:
+    page = (CHECKOUT / "docs" / "development" / "checks.md").read_text()
+    assert set(re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE)) - set(IN_CI) == set(NAMED)
+
+
+def test_names_of_parts_are_unique() -> None:
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+@pytest.mark.parametrize("commit", ["0" * 40, "f" * 40, "b391a24f6d1c"])
+def test_every_commit_has_a_part(commit: str) -> None:
+    assert rotation.choose_part(PARTS, commit) in PARTS
+
+
+def test_commits_choose_every_part() -> None:
+    assert {rotation.choose_part(PARTS, f"{number:040x}").name for number in range(len(PARTS))} == {
+        part.name for part in PARTS
+    }
+
+
+@pytest.mark.parametrize(("part", "node"), NODES)
+def test_node_of_a_part_exists(part: str, node: str) -> None:
+    file, _, function = node.partition("::")
+    assert not function or function.partition("[")[0] in functions(file)
+
+
+@pytest.mark.parametrize("file", sorted({node.partition("::")[0] for _, node in NODES}))
+def test_parts_have_all_functions_of_a_file(file: str) -> None:
+    listed = {node.partition("::")[2].partition("[")[0] for _, node in NODES if node.startswith(file)}
+    assert "" in listed or listed == functions(file)
+
+
+def test_every_reduced_study_has_a_part() -> None:
+    studies = {path.stem for path in (CHECKOUT / "config" / "studies").glob("*-small.yaml")}
+    assert studies == {found[1] for _, node in NODES if (found := re.search(r"test_studies\.py::.*\[(.*)\]", node))}
+
+
+@pytest.mark.parametrize("marker", DESELECTED)
+def test_every_deselected_test_is_in_a_target(marker: str) -> None:
+    """A file with tests that `make test` or `make cluster-test` leaves out is named by another target and by a part."""
+    named = "".join(RECIPES[name] for name in NAMED)
+    listed = " ".join([node for _, node in NODES] + [RECIPES[part.target] for part in PARTS if not part.tests])
+    files = list(files_with(MARKS.get(marker, rf"mark\.{marker}\b")))
+    folders = ["tests/unit"] if marker == "simulation" else []
+    assert files and [file for file in files if file not in named and not file.startswith(tuple(folders))] == []
+    assert [file for file in files if file not in listed] == []
+
+
+def functions(file: str) -> set[str]:
+    """Return the names of a file's test functions."""
+    return set(re.findall(r"^def (test_\w+)", (CHECKOUT / file).read_text(), re.MULTILINE))
+
+
+def files_with(pattern: str) -> Iterator[str]:
+    """Yield the test files that have a pattern."""
+    for folder in ("unit", "workflow", "cluster"):
+        for path in sorted((CHECKOUT / "tests" / folder).rglob("test_*.py")):
+            if "checks" not in path.parts[-2:] and re.search(pattern, path.read_text()):
+                yield str(path.relative_to(CHECKOUT))
