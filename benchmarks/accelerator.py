@@ -176,7 +176,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators")
     options = parser.parse_args(argv)
     if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 4):
-        raise InputError("cannot-measure", "--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected")
+        raise InputError(
+            "cannot-measure", "--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected"
+        )
     name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
@@ -193,9 +195,9 @@ def main(argv: list[str] | None = None) -> None:
         seen = rig.call("probe", BENCH / "device_probe.py")
         if site.device == "cuda" and not seen["devices"]:
             raise InputError(
-            "cannot-measure",
+                "cannot-measure",
                 f"{shown(site.file)}: device: cuda, but the PyTorch of {environment['python']['executable']} "
-                f"({seen['torch']}) sees no accelerator here; run this on a node that has one, or correct installed.{ENVIRONMENT}"
+                f"({seen['torch']}) sees no accelerator here; run this on a node that has one, or correct installed.{ENVIRONMENT}",
             )
         sizes = SIZES[site.device]
         sizes = replace(sizes, batch=options.batch or sizes.batch)
@@ -230,7 +232,7 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
         raise InputError(
             "cannot-measure",
             f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; "
-            f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv"
+            f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv",
         )
     if installed.look(site, {ENVIRONMENT}):
         site = load_site(name)

@@ -47,7 +47,7 @@ def with_part(text: str, name: str, part: str) -> str:
     if not (found_first and found_last):
         raise InputError(
             "cannot-measure",
-            f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove the other"
+            f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove the other",
         )
     return before + marked + after
 

@@ -168,8 +168,8 @@ class Bench:
         outcome = launch.run(ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data])
         if outcome.status != "ok":
             raise InputError(
-            "cannot-measure",
-                f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}"
+                "cannot-measure",
+                f"{framework}: {outcome.reason}: {_tail((folder / 'log.txt').read_text(errors='replace'))}",
             )
         return folder, model.parameters
 
@@ -186,7 +186,9 @@ class Bench:
         output = run_all(STARTS[framework](program, ranks, self.cores), variables, folder)
         said = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
         if len(said) != ranks:
-            raise InputError("cannot-measure", f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}")
+            raise InputError(
+                "cannot-measure", f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}"
+            )
         epochs = zip(*(rank["epoch_times_s"] for rank in said), strict=True)
         return Training(
             statistics.median([max(times) for times in epochs][WARM_UP:]),
@@ -226,7 +228,9 @@ def run_all(
         for child in started:
             child.wait(max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise InputError("cannot-measure", f"{shlex.join(processes[0].command)}: not finished after {limit_s:g} s") from None
+        raise InputError(
+            "cannot-measure", f"{shlex.join(processes[0].command)}: not finished after {limit_s:g} s"
+        ) from None
     finally:
         _end(started)
     return "".join(log.read_text(errors="replace") for log in logs)
@@ -250,7 +254,9 @@ def check_same_work(framework: str, bare: Training, ours: Training) -> None:
     """InputError where the two did not train the same thing."""
     same = (bare.samples, bare.parameters) == (ours.samples, ours.parameters)
     if not same or abs(bare.accuracy - ours.accuracy) > ACCURACY_TOLERANCE:
-        raise InputError("cannot-measure", f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}")
+        raise InputError(
+            "cannot-measure", f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}"
+        )
 
 
 def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, list[tuple[Training, Training]]]:

@@ -55,7 +55,9 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": paths}}
                 outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")
                 if outcome.status != "ok":
-                    raise InputError("cannot-measure", f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}")
+                    raise InputError(
+                        "cannot-measure", f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}"
+                    )
                 made.append((case, framework, json.loads((folder / "rates.json").read_text())))
                 print(f"{framework} {case}: {made[-1][2]}", file=sys.stderr, flush=True)
     return made

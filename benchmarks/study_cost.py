@@ -101,7 +101,9 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in made if cost]
     if not costs:
-        raise InputError("cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run make figures first")
+        raise InputError(
+            "cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run make figures first"
+        )
     one = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])
 

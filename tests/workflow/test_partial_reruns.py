@@ -97,7 +97,12 @@ def test_a_kinds_script_edited_makes_its_figures(campaign: Checkout, kind: str, 
 
 
 def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
-    for name in ("figures/residuals", "analysis/study", "runs/worker/trainer", "runs/frameworks/pytorch-single/adapter"):
+    for name in (
+        "figures/residuals",
+        "analysis/study",
+        "runs/worker/trainer",
+        "runs/frameworks/pytorch-single/adapter",
+    ):
         file = campaign.path(f"workflow/scripts/{name}.py")
         file.write_text("# Reworded.\n" + file.read_text().replace('"""', '"""Reworded: ', 1))
     for target in (["figures", "-n"], ["figures"]):
