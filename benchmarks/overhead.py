@@ -78,7 +78,7 @@ def tests_part(options: argparse.Namespace) -> str:
     if cost.status:
         raise InputError(
             "cannot-measure",
-            f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the tests"
+            f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the tests",
         )
     return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
 
