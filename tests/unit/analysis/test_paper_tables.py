@@ -228,7 +228,7 @@ def test_a_broken_csv_gives_one_line_and_status_2(tmp_path, capsys):
     assert exit_status(lambda: made(tmp_path / "tables", tmp_path / "runs.csv")) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "'statis'" in said and "'status'" in said
+    assert "statis: " in said and "'status'" in said and said.endswith(" [unknown-key]\n")
     assert not (tmp_path / "tables").exists()
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.files import digest_file
+from common.normal_form import digest_source
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.collectives import COLLECTIVES
@@ -121,8 +121,8 @@ def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     before = key(site, sweep)
     ending = "frameworks/pytorch-ddp/adapter.py" if file == "adapter" else file
     monkeypatch.setattr(
-        "common.files.digest_file",
-        lambda path, really=digest_file: "changed" if str(path).endswith(ending) else really(path),
+        "common.normal_form.digest_source",
+        lambda path, words, really=digest_source: "changed" if str(path).endswith(ending) else really(path, words),
     )
     code_digest.cache_clear()
     try:

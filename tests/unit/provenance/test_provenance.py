@@ -12,7 +12,8 @@ import yaml
 from PIL import Image
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file
+from common.files import CHECKOUT
+from common.normal_form import digest_source
 from common.notes import codes
 from common.schemas import schema
 from declared.study import load_study
@@ -82,7 +83,7 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     here = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     found = sources_of(here, ["workflow/scripts/figures/overview.py"])
     assert found["study"] == {
-        "config/studies/quickstart.yaml": digest_file(CHECKOUT / "config/studies/quickstart.yaml")
+        "config/studies/quickstart.yaml": digest_source(CHECKOUT / "config/studies/quickstart.yaml")
     }
     assert "containers/pytorch/requirements.cpu.txt" in found["locks"]
     assert "containers/pytorch/requirements.cuda.txt" not in found["locks"], "which nothing here is made of"
@@ -93,7 +94,7 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     monkeypatch.setattr("provenance.sources.file_of", lambda study, site: strategies)
     assert sources_of(here, [])["study"] == found["study"]
     strategies.write_text("{}")
-    assert sources_of(here, [])["study"] == {**found["study"], str(strategies): digest_file(strategies)}
+    assert sources_of(here, [])["study"] == {**found["study"], str(strategies): digest_source(strategies)}
 
 
 def test_digests_of_runs_are_gathered_by_what_has_them() -> None:

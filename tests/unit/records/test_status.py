@@ -142,7 +142,11 @@ def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
     found = look(here)
     assert (found.done, found.left, found.statuses) == (1, 0, {"ok": 1, "broken": 3})
     reasons = [each.reason for each in found.problems]
-    for expected in ("Expecting property name", "'run_id'", "'zzz'"):  # JSON's own words, and what is wrong in a record
+    for expected in (
+        "Expecting property name",
+        "run_id: is missing",
+        "'zzz'",
+    ):  # JSON's own words, and what is wrong in a record
         assert any(expected in reason for reason in reasons), reasons
     assert json.loads(status.to_json(found))["repeat"] == "make repeat RUNS=broken"
 

@@ -109,7 +109,7 @@ def test_what_make_trace_refuses_reads_like_this(campaign: Campaign) -> None:
         (lambda: make.the_one(campaign, f"{last}x"), f"RUN={last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
         (lambda: make.at_level(campaign, fit, "phases"), f"RUN={fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
         (lambda: make.main(["--run", ""]), "RUN: is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"),
-        (lambda: make.main(["--run", "x", "--full", "maybe"]), "FULL=maybe: is not allowed; expected yes, no"),
+        (lambda: make.main(["--run", "x", "--full", "maybe"]), "FULL=maybe: is not allowed; expected one of yes, no"),
     ):  # fmt: skip
         with pytest.raises(InputError) as refused:
             do()
