@@ -176,7 +176,7 @@ studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
 cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
-	@$(BIN)/python -m pytest $(PARALLEL) tests/cluster -m "(not fault or ci) and not every_image and not bundle and not oar and not thorough" $(ARGS)
+	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not bundle and not oar and not thorough" $(ARGS)
 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster -m "fault and not oar" $(ARGS)

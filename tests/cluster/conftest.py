@@ -7,10 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from cluster import virtual, virtual_slurm
 from common import warm
@@ -38,32 +36,6 @@ def root() -> None:
 
 
 INSTALLING = "packages.lock"
-ON_MACHINE_CLUSTER = (
-    "test_both_ways",
-    "test_faults",
-    "test_images",
-    "test_precision",
-)  # files that use virtual_cluster
-
-
-class ClusterScheduling(LoadScopeScheduling):
-    """Give all files on the virtual cluster of the machine to one of pytest's workers, and every other file to either."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "virtual_cluster" if Path(file).stem in ON_MACHINE_CLUSTER else file
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClusterScheduling:
-    """Return the scheduler of these tests. --dist=loadgroup of pytest-xdist 3.8 has no effect with pytest 9.2."""
-    return ClusterScheduling(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stop if a file that is missing in ON_MACHINE_CLUSTER uses the virtual cluster of the machine."""
-    for item in items:
-        if item.path.stem not in ON_MACHINE_CLUSTER and "virtual_cluster" in getattr(item, "fixturenames", ()):
-            raise pytest.UsageError(f"{item.path}: uses virtual_cluster; add it to ON_MACHINE_CLUSTER in {__file__}")
 
 
 @pytest.fixture(scope="session")
