@@ -106,7 +106,7 @@ def test_a_recipe_a_lock_and_a_selftest_change_the_digest(tiny):
     for file, old, new in [
         ("base/requirements.cpu.txt", "tiny", "Tiny"),
         ("base/environment.yaml", "hello", "good day"),
-        ("base/selftest.py", "import", "import  "),
+        ("base/selftest.py", "import", "CHANGED = True\nimport"),
     ]:
         path = tiny.containers / file
         path.write_text(path.read_text().replace(old, new, 1))

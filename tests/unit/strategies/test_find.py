@@ -77,7 +77,7 @@ def test_a_broken_option_is_named_with_what_is_expected(argv, words):
 def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
     done = subprocess.run(
         [planner, CHECKOUT / "tests" / "support" / "planner_properties.py", str(PROPOSALS)],
-        env=os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
+        env=os.environ | {"PYTHONPATH": f"{CHECKOUT / 'workflow' / 'scripts'}{os.pathsep}{CHECKOUT / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,

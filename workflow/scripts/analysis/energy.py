@@ -215,7 +215,7 @@ def _whose(told: Told) -> Note:
 def without(untold: Sequence[str]) -> str:
     """The cells without energy, in a sentence; empty for none."""
     return (
-        Note("cells-without-energy", f"Without energy: {number_of(len(untold), 'cell')}.", cells=untold)
+        Note("n-cells-without-energy", f"Without energy: {number_of(len(untold), 'cell')}.", cells=untold)
         if untold
         else ""
     )

@@ -200,12 +200,11 @@ class _Kept:
         return self._known[key]
 
     def write(self) -> None:
-        """Keep what is new; another process may have written meanwhile. Where that fails, it is parsed again next time."""
+        """Keep what is new; another process may have written meanwhile. Without a cache, files are parsed again next time."""
         if self._new:
             known = {**self._read(), **self._new}
             self._new = {}
             with contextlib.suppress(OSError):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
                 write_text(self._file, json.dumps(dict(list(known.items())[-MAX_KEPT:])))
 
     def _read(self) -> dict[str, str]:
