@@ -200,8 +200,8 @@ class _Kept:
         return self._known[key]
 
     def write(self) -> None:
-        """Keep what is new; another process may have written meanwhile. Without a cache, files are parsed again next time."""
-        if self._new:
+        """Keep what is new; another process may have written meanwhile. No cache is created for this alone."""
+        if self._new and self._file.parent.is_dir():
             known = {**self._read(), **self._new}
             self._new = {}
             with contextlib.suppress(OSError):
