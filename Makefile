@@ -9,6 +9,9 @@ SNAKEMAKE := $(RINGSIDE) plan.unlock --if-stale && $(BIN)/snakemake
 BENCH_PYTHON := PYTHONPATH=workflow/scripts:tests:benchmarks $(BIN)/python
 BENCH := $(BENCH_PYTHON) benchmarks/overhead.py
 
+# Settings of the caller's Python and pip are for other programs, as modules of a cluster set them.
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV
+export PIP_USER := 0
 export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -291,6 +294,24 @@ bench-strategies: $(STAMP)  ## measure how long the simulation of a strategy tak
 accelerator-test: $(STAMP)  ## check in 8 minutes that a node's accelerator trains right, and how fast: make accelerator-test SITE=NAME
 	@$(BENCH_PYTHON) benchmarks/accelerator.py $(if $(SITE),--site "$$SITE") $(ARGS)
 
+# The checkout's path comes from the process, never through a shell: it may hold any character.
+define FINISH_VENV
+import os, shlex, sysconfig
+here = os.getcwd()
+with open(os.path.join("$(BIN)", "activate"), "a") as activate:
+    activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={shlex.quote(here + '/profiles/local')}\n")
+with open(os.path.join(sysconfig.get_path("purelib"), "ringside.pth"), "w") as modules:
+    modules.write(here + "/workflow/scripts\n")
+endef
+export FINISH_VENV
+
+# A .venv whose Python is gone, as after an upgrade of the system, is made again.
+ifneq ($(wildcard $(STAMP)),)
+ifneq ($(shell test -x $(BIN)/python || echo gone),)
+.PHONY: $(STAMP)
+endif
+endif
+
 $(STAMP): requirements.txt
 	@$(PYTHON) -c '$(OLD)'
 	@echo "make: installing the controller's environment into $(VENV)"
@@ -298,6 +319,5 @@ $(STAMP): requirements.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(RINGSIDE) environments.bundled install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.txt
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # on all cores, unlike pip
-	@echo 'export SNAKEMAKE_PROFILE="$(CURDIR)/profiles/local"' >> $(BIN)/activate
-	@$(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("purelib") + "/ringside.pth", "w").write("$(CURDIR)/workflow/scripts\n")'
+	@$(BIN)/python -c "$$FINISH_VENV"
 	@touch $@

@@ -88,8 +88,8 @@ rule starters:
     resources:
         machine=1,
     params:
-        title=CAMPAIGN.study.title,
-        question=CAMPAIGN.study.question,
+        title=lambda _: CAMPAIGN.study.title,  # a text is no pattern: it may hold braces
+        question=lambda _: CAMPAIGN.study.question,
         folder=subpath(output[0], parent=True),
     shell:
         """

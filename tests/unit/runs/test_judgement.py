@@ -17,7 +17,7 @@ from plan.identity import environment_of
 from runs.epochs import mean_of_timed, read_epochs
 from runs.launch import Outcome
 from runs.launchers.local import cores_of
-from runs.supervise import judge, measurement, with_last_line
+from runs.supervise import judge, measurement, startup_time, with_last_line
 from runs.worker.meter import COLUMNS
 from support.one_run import one_run
 
@@ -29,6 +29,7 @@ MEASURED: dict[str, Any] = {
     "transport": "gloo over tcp eth0",
     "foreign_cpu_share": 0.01,
     "steal_share": 0.01,
+    "paused_s": 0.0,
     "weights_finite": True,
 }
 OK = Outcome("ok", None, 4.0)
@@ -81,6 +82,20 @@ def test_a_disturbed_run_is_invalid(tmp_path: Path) -> None:
 def test_run_with_too_much_cpu_steal_is_invalid(tmp_path: Path) -> None:
     judgement = judged(epochs(tmp_path, 2.0, 1.0), steal_share=0.4)
     assert stated(judgement) == ("invalid", "cpu-steal", {"share": 0.4, "limit": 0.15})
+
+
+def test_run_with_stopped_ranks_is_invalid(tmp_path: Path) -> None:
+    judgement = judged(epochs(tmp_path, 2.0, 1.0), paused_s=6.0)
+    assert stated(judgement) == ("invalid", "paused", {"paused_s": 6.0})
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "closed_s", "expected"),
+    [(2.5, 7.0, 2.5), (-2.5, 2.0, None), (3602.5, 3607.0, None), (3.5, 8.0, None)],
+    ids=["same clock", "rank behind", "rank ahead by an hour", "rank ahead by a second"],
+)
+def test_startup_time_needs_agreeing_clocks(ready_s: float, closed_s: float, expected: float | None) -> None:
+    assert startup_time(ready_s, closed_s, wall_s=7.2) == expected
 
 
 def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
@@ -164,7 +179,7 @@ def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:
-    assert measurement(tmp_path, 0.0, SPEC, []) is None
+    assert measurement(tmp_path, 0.0, 4.0, SPEC, []) is None
 
 
 def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     outcome = launch.run(ranks, environment, folder, spec, here, program="metered")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
     found = meters.read_after(folder, spec, here, ranks)
-    measured = measurement(folder, 0.0, spec, read_epochs(folder / "epochs.csv"))
+    measured = measurement(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
     assert measured is not None
     return {**measured, "meters": found}
 

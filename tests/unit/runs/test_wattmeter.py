@@ -1,7 +1,9 @@
 """Wattmeters behind an address: what they tell of an epoch, and what is said where they do not tell."""
 
+import contextlib
 import json
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,14 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
         ((500, b"oh"), "http-status", {"status": 500}, "status 500"),
         ((401, b""), "http-status", {"status": 401}, "status 401"),
         ((200, b"<html>"), "bad-answer", {}, "its answer is no JSON"),
+        ((200, b"[" * 100_000), "bad-answer", {}, "its answer is no JSON"),
+        ((200, b"[" + b"9" * 6000 + b"]"), "bad-answer", {}, "its answer is no JSON"),
+        (
+            (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1' + b"0" * 400 + b"}]"),
+            "bad-answer",
+            {"error": "OverflowError"},
+            "its answer is not Kwollect's",
+        ),
         ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is no list of samples"),
         (
             (200, b'[{"device_id": "taurus-7"}]'),
@@ -157,6 +167,32 @@ def test_wrong_answers_are_reported_in_one_line(
     reason = away.value.reason
     assert reason.code == code and reason.facts == {"url": server.meter().url} | facts
     assert line in reason and "\n" not in reason and reason.startswith(server.meter().url)
+
+
+@pytest.mark.parametrize(
+    ("part", "pause_s", "code"), [(b" ", 0.05, "answer-too-slow"), (b" " * 65536, 0.0, "answer-too-large")]
+)
+def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch, part: bytes, pause_s: float, code: str) -> None:
+    monkeypatch.setattr(wattmeter, "ANSWER_S", 0.5)
+    monkeypatch.setattr(wattmeter, "MAX_ANSWER_BYTES", 1 << 20)
+
+    def serve(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            for _ in range(1000):
+                peer.sendall(part)
+                time.sleep(pause_s)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        endless = Wattmeter("kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0)
+        began = time.monotonic()
+        with pytest.raises(Away) as away:
+            wattmeter.ask(endless, NODES, START, START + 10)
+        thread.join()
+    assert away.value.reason.code == code and time.monotonic() - began < 5
 
 
 def test_nobody_there() -> None:

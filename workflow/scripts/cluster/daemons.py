@@ -125,7 +125,7 @@ def began(pid: int) -> int:
 
 def _status(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat after the program's name, from the third on."""
-    return Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()
+    return Path("/proc", str(pid), "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -146,7 +146,13 @@ def quiet(*command: str) -> bool:
 def run(*command: str) -> str:
     """What a command says. InputError when it does not succeed."""
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=_variables()
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=_variables(),
     )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"status {done.returncode}"]

@@ -124,6 +124,7 @@ def _allocation(site: Site) -> Finding:
             ["sbatch", "--test-only", *options, "--wrap=true"],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             env=outside(),
             timeout=slurm.PATIENCE_S,

@@ -52,7 +52,7 @@ def ask_nodes(site: Site, nodes: int, cores: int, question: dict[str, Any]) -> t
 def ask_here(question: dict[str, Any]) -> list[dict[str, Any]]:
     """Ask this machine: its report, or none."""
     command = [sys.executable, str(REPORT), json.dumps(question)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     return reports([(time.time(), f"0: {line}") for line in done.stdout.splitlines()])
 
 
@@ -85,7 +85,13 @@ def _srun(
     lines: list[tuple[float, str]] = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=outside()
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            env=outside(),
         )
         alarm = threading.Timer(WAIT_S + ANSWER_S, process.terminate)
         alarm.start()

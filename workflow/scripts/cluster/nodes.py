@@ -81,6 +81,8 @@ def remove_all() -> None:
 
 def _links() -> list[str]:
     """The bridge and the links that are in no namespace: a start that was killed leaves some."""
-    shown = subprocess.run(["ip", "-oneline", "link"], capture_output=True, text=True, check=False).stdout
+    shown = subprocess.run(
+        ["ip", "-oneline", "link"], capture_output=True, text=True, errors="replace", check=False
+    ).stdout
     names = [line.split(":")[1].strip().split("@")[0] for line in shown.splitlines()]
     return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]

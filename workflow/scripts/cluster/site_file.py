@@ -76,7 +76,13 @@ def _mpi() -> list[str]:
     command = ["srun", "--mpi=list"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=slurm.PATIENCE_S, env=outside()
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=slurm.PATIENCE_S,
+            env=outside(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return []

@@ -43,7 +43,9 @@ class Node:
 def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
     """What a client of Slurm answers. Unanswered when it is not here, fails or keeps silent."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience_s, env=plain())
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=patience_s, env=plain()
+        )
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
     except subprocess.TimeoutExpired:

@@ -130,12 +130,12 @@ def ready(settings: Settings) -> bool:
 def alive() -> set[str]:
     """The nodes that OAR says are alive."""
     asked = ["oarnodes", "--sql", "state = 'Alive'", "-l"]
-    return set(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split())
+    return set(subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False).stdout.split())
 
 
 def jobs() -> list[str]:
     """The numbers of jobs that wait or run."""
-    said = subprocess.run(["oarstat"], capture_output=True, text=True, check=False, timeout=30).stdout
+    said = subprocess.run(["oarstat"], capture_output=True, text=True, errors="replace", check=False, timeout=30).stdout
     return re.findall(r"^(\d+)\s", said, re.MULTILINE)
 
 

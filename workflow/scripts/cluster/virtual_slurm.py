@@ -57,7 +57,9 @@ def finish(settings: Settings) -> None:
 
 def ready(settings: Settings) -> bool:
     """Whether all nodes are idle."""
-    done = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sinfo", "-h", "-N", "-o", "%N %t"], capture_output=True, text=True, errors="replace", check=False
+    )
     rows = [line.split() for line in done.stdout.splitlines()]
     return {name for name, state in rows if state == "idle"} == set(settings.names)
 
@@ -65,7 +67,9 @@ def ready(settings: Settings) -> bool:
 def jobs() -> list[str]:
     """The numbers of jobs that wait or run."""
     asked = ["squeue", "--noheader", "--format=%i"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    return subprocess.run(
+        asked, capture_output=True, text=True, errors="replace", check=False, timeout=30
+    ).stdout.split()
 
 
 def remove() -> bool:

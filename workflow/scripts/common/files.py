@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -21,6 +21,7 @@ from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -131,15 +132,36 @@ def utc(seconds: float) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path` (flock); when another process holds it, call `waiting` once and wait."""
+    """Hold the lock file `path`; when another process holds it, call `waiting` once and wait. See `lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file, waiting)
         yield
+
+
+def lock(file: IO[Any] | int, waiting: Callable[[], None] | None = None) -> bool:
+    """Lock an open file for this process (flock(2)) until it is closed.
+
+    Some file systems have no locks; a file there counts as locked, as if this process were alone.
+
+    Args:
+        file: The open file, or its descriptor.
+        waiting: Called once when another process holds the lock, before waiting for it. Without it nobody waits.
+
+    Returns:
+        Whether the file is locked; False only where another process holds it and `waiting` is None.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if waiting is None:
+            return False
+        waiting()
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
 
 
 def held(path: Path) -> bool:

@@ -19,6 +19,10 @@ from typing import NoReturn
 from common.errors import InputError
 
 KINDS_OF_ZIP = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What the libraries raise for broken files. Headers of tar that announce each other are read by recursion, and zipfile does not implement
+# some versions and ways of encryption that a zip may ask for.
+TAR_ERRORS = (tarfile.TarError, ValueError, OSError, EOFError, RecursionError, MemoryError, OverflowError)
+ZIP_ERRORS = (zipfile.BadZipFile, ValueError, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def read_tar(archive: Archive) -> dict[str, memoryview]:
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             members = list(tar)
-    except (tarfile.TarError, ValueError, OSError) as error:
+    except TAR_ERRORS as error:
         refuse(archive, "broken-archive", f"cannot be read as tar: {error}")
     _check_names(archive, [member.name for member in members])
     for member in members:
@@ -84,7 +88,7 @@ def read_zip(archive: Archive, names: Iterable[str]) -> Iterator[bytes]:
                     content = member.read(info.file_size)
             except KeyError:
                 refuse(archive, "missing-member", f"has no member {name!r}", name)
-            except (zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
+            except ZIP_ERRORS as error:
                 refuse(archive, "broken-archive", f"member {name!r} cannot be unpacked: {error}", name)
             if len(content) != info.file_size:
                 refuse(archive, "broken-archive", f"member {name!r} is cut off", name)
@@ -95,7 +99,7 @@ def _zip(archive: Archive) -> zipfile.ZipFile:
     """The zip, opened and its members checked."""
     try:
         opened = zipfile.ZipFile(archive.path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except ZIP_ERRORS as error:
         refuse(archive, "broken-archive", f"cannot be read as zip: {error}")
     try:
         _check_zip(archive, opened.infolist())

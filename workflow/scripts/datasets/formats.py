@@ -63,7 +63,8 @@ def cifar(entry: Entry, archives: Archives) -> Content:
     """Five batches to train on and one to validate with: records of a label and an image, channel by channel."""
     archive = _only(archives, entry)
     members = read_tar(archive)
-    named = bytes(_member(archive, members, f"{CIFAR}/batches.meta.txt")).decode(errors="replace").split()
+    meta = f"{CIFAR}/batches.meta.txt"
+    named = read_text(archive, meta, bytes(_member(archive, members, meta))).split()
     if named != [one_word(name) for name in entry["classes"]]:
         problem = f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}"
         refuse(archive, "contradicts-entry", problem, named)
@@ -120,7 +121,10 @@ def tiny_imagenet(entry: Entry, archives: Archives) -> Content:
     archive = _only(archives, entry)
     files = zip_files(archive)
     texts = [f"{TINY}/{name}" for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")]
-    ids, words, annotations = (text.decode(errors="replace").splitlines() for text in read_zip(archive, texts))
+    ids, words, annotations = (
+        read_text(archive, name, content).splitlines()
+        for name, content in zip(texts, read_zip(archive, texts), strict=True)
+    )
     label = {wnid: number for number, wnid in enumerate(ids)}
     if len(label) != len(ids) or len(ids) != entry["classes"]:
         problem = f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}"
@@ -196,8 +200,8 @@ def wikitext(entry: Entry, archives: Archives) -> Content:
         if len(found) != 1:
             refuse(archive, "wrong-count", f"has {len(found)} files {name}, not one", len(found))
     train, validation = (
-        [word for line in io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace") for word in (*line.split(), LINE_END)]
-        for text in read_zip(archive, (file for (file,) in named))
+        [word for line in io.StringIO(read_text(archive, name, content)) for word in (*line.split(), LINE_END)]
+        for (name,), content in zip(named, read_zip(archive, (name for (name,) in named)), strict=True)
     )
     counts = Counter({UNKNOWN: 0})
     counts.update(train)
@@ -208,6 +212,19 @@ def wikitext(entry: Entry, archives: Archives) -> Content:
     unknown = token[UNKNOWN]
     parts = (np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation))
     return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts))
+
+
+def read_text(archive: Archive, name: str, content: bytes) -> str:
+    """Return a member's text without its byte order mark, lines ended by a line feed. InputError where it is not UTF-8.
+
+    Another encoding would make other words of the same text, and so another vocabulary.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = f"member {name!r} has the byte {content[error.start]:#x} at {error.start}, which is not UTF-8"
+        refuse(archive, "wrong-encoding", problem, (name, error.start))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def in_sequences(tokens: np.ndarray, length: int) -> Iterator[Block]:

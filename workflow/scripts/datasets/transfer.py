@@ -142,7 +142,10 @@ def _opened(url: str, partial: Path, have: int, size: int, patience: Patience) -
 def _local(url: str, size: int) -> Iterator[BinaryIO]:
     """The file that a file:// address names."""
     try:
-        path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
+        parts = urllib.parse.urlsplit(url)
+        if parts.netloc not in ("", "localhost"):  # RFC 8089, section 2: a file of another host
+            raise Elsewhere(f"is a file of the host {parts.netloc}, not of this machine")
+        path = Path(urllib.request.url2pathname(parts.path))
         found = path.stat().st_size
     except (OSError, ValueError) as error:
         raise Elsewhere(getattr(error, "strerror", None) or f"names no file: {error}") from None
@@ -202,22 +205,22 @@ def _keep_validator(response: requests.Response, partial: Path) -> None:
 
 def _range_start(response: requests.Response) -> int:
     """The first byte that a partial answer says it has; 0 where it does not say."""
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    found = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
     return int(found[1]) if found else 0
 
 
 def _whole_size(response: requests.Response, begun: int) -> int | None:
     """The size of the whole file, as far as the answer says."""
     length = response.headers.get("Content-Length", "")
-    return begun + int(length) if length.isdecimal() else None
+    return begun + int(length) if re.fullmatch("[0-9]{1,18}", length) else None
 
 
 def _retry_after(response: requests.Response) -> float:
     """Seconds that the server asks to wait, as a number or as a date; 0 where it does not ask."""
     said = response.headers.get("Retry-After", "")
-    if said.isdecimal():
+    if re.fullmatch("[0-9]{1,9}", said):
         return float(said)
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         until = email.utils.parsedate_to_datetime(said)
         until = until.replace(tzinfo=until.tzinfo or datetime.UTC)  # some servers leave out that it is GMT
         return max(0.0, (until - datetime.datetime.now(datetime.UTC)).total_seconds())

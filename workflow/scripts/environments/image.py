@@ -84,7 +84,9 @@ def realize(
         draft.replace(folder / IMAGE)
     finally:
         draft.unlink(missing_ok=True)
-    version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run(
+        [PROGRAM, "--version"], capture_output=True, text=True, errors="replace", check=True
+    ).stdout.strip()
     return {
         "python": json.loads(said[0].splitlines()[-1]),
         "image": {
@@ -161,7 +163,12 @@ def _apptainer(arguments: Sequence[str | Path], what: str, scratch: Path, log: P
 def _ask(image: Path, program: str, name: str, log: Path) -> str:
     """What a Python program says in the image. InputError when it fails."""
     done = subprocess.run(
-        inside(image, ["python3", "-c", program]), capture_output=True, text=True, check=False, env=isolated()
+        inside(image, ["python3", "-c", program]),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env=isolated(),
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
@@ -176,7 +183,9 @@ def _with_mirror(base: str) -> str:
         return base
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
     try:
-        found = subprocess.run([*asked, "Component: main"], capture_output=True, text=True, check=False).stdout.split()
+        found = subprocess.run(
+            [*asked, "Component: main"], capture_output=True, text=True, errors="replace", check=False
+        ).stdout.split()
     except FileNotFoundError:
         found = []
     if not found:

@@ -178,6 +178,7 @@ def _answer(python: str, environment: Environment, has: Installed) -> list[str]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             env=isolated(variables),
             timeout=PATIENCE_S,

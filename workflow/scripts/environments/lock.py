@@ -72,7 +72,9 @@ def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), 
         command += [part for file in over for part in ("--constraints", str(file))]
         command += [part for name in below for part in ("--no-emit-package", name)]
         env = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
-        done = subprocess.run([*command, str(source)], check=False, env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, str(source)], check=False, env=env, capture_output=True, text=True, errors="replace"
+        )
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
             raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=shown(source))

@@ -66,5 +66,5 @@ def starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()
 
 
 def _ask(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=PATIENCE_S)
     return done.stdout.strip()

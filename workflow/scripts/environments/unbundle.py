@@ -7,6 +7,7 @@ Standard library only: it runs before there is a .venv.
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -28,10 +29,13 @@ from common.text import size
 from environments import bundled
 
 FORMAT = 1
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 2**26
 CHECKOUT = Path(__file__).resolve().parents[3]
 BLOCK = 1 << 20
+# What tarfile raises for broken files: headers may announce each other without end, or sizes that no memory has.
+UNREADABLE = (tarfile.TarError, EOFError, ValueError, RecursionError, MemoryError, OverflowError)
 PROGRESS_S = 5.0
 # Where a bundle may put something: one plain name in one of these folders of the cache.
 PLACE = re.compile(
@@ -71,6 +75,9 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
             except BlockingIOError:
                 problem = "another make unbundle is at work there"
                 raise InputError("busy", problem, file=here, hint="wait for it") from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
             staging = here / ".unpacking"
             shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
             try:
@@ -89,7 +96,7 @@ def _opened(file: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(file, "r:") as bundle:
             yield bundle
-    except (tarfile.TarError, EOFError, ValueError, UnicodeError) as error:
+    except UNREADABLE as error:
         raise InputError("broken-bundle", f"cannot be read as a bundle ({error})", file=file, hint=_again()) from None
 
 
@@ -173,7 +180,7 @@ def _numbers(version: str) -> list[int]:
 def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
     """Where the bundle goes: RINGSIDE_CACHE or the site's cache; of the latter, the place where bundles are looked for is made a link."""
     looked = bundled.folder()
-    cache = looked.parent if os.environ.get("RINGSIDE_CACHE") else Path(manifest["cache"]).expanduser()
+    cache = looked.parent if os.environ.get("RINGSIDE_CACHE") else Path(os.path.expanduser(manifest["cache"]))
     if not cache.is_absolute():
         raise InputError(
             "bad-pattern",

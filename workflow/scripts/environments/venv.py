@@ -76,7 +76,9 @@ def realize(
         program = [str(python), str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
         tested = selftest.run([*program, *limit], environment.variables, environment.name, log)
-    said = subprocess.run([str(python), "-c", LIST], env=isolated(), capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [str(python), "-c", LIST], env=isolated(), capture_output=True, text=True, errors="replace", check=True
+    ).stdout
     return {
         "python": {"version": platform.python_version(), "abi": python_abi(), "executable": str(python)},
         "image": None,

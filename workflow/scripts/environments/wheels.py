@@ -100,7 +100,7 @@ def check_needs(source: Source) -> None:
 
 def program_version(program: str) -> str:
     """The line of a program's `--version` that has the version."""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace", check=True)
     return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
 
 

@@ -4,12 +4,12 @@ Snakemake's own lock is files that a kill leaves behind. Beside them every Snake
 it lives, which the system frees however it ends.
 """
 
-import fcntl
 import os
 from pathlib import Path
 from typing import NoReturn
 
 from common.errors import InputError
+from common.files import lock
 
 _held: list[int] = []
 
@@ -25,9 +25,7 @@ def hold(state: Path) -> bool:
         return True
     state.mkdir(exist_ok=True)
     descriptor = os.open(state / "ringside.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock(descriptor):
         os.close(descriptor)
         return False
     _held.append(descriptor)

@@ -163,6 +163,7 @@ def _answers(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             env=os.environ | ONE_ARITHMETIC,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=LIMIT_S,
             check=True,
         )

@@ -148,7 +148,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
     own = [campaign.study.file, campaign.site.file, found, *(CHECKOUT / "config").glob("datasets*.yaml")]
     if state().commit:
         asked = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=GIT_LIMIT_S)
+        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=True, timeout=GIT_LIMIT_S)
         names = [name for name in done.stdout.split("\0") if name]
     else:
         there = [CHECKOUT / name for name in BESIDE_GIT]

@@ -42,7 +42,7 @@ from runs.worker.meter import COLUMNS
 MEASURED = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",
     "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j", "energy_node_j", "energy_j", "energy_scope",
-    "foreign_cpu_share", "steal_share", "python_version", "library_version",
+    "foreign_cpu_share", "steal_share", "paused_s", "python_version", "library_version",
 )  # fmt: skip
 RECORDED = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",

@@ -9,10 +9,10 @@ An attempt with a record.json is finished and is published instead of being repe
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from common.errors import InputError
-from common.files import held, read_json, utc, write_json, write_text, written_whole
+from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
 from runs.launch import Lost, Stopped
@@ -34,7 +34,6 @@ NOT_RUN = Note("not-run", "absent: has not run")
 UNKNOWN_END = Note("unknown-end", "ended without a word: it was killed, or its node was lost")
 DISTURBED = "disturbed: "  # how the reason of a record begins whose run lost processor time to others
 LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (one place that all users and all virtual nodes of a machine share)
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def attempts(folder: Path) -> list[Path]:
@@ -203,16 +202,7 @@ def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
     Where the file system has no locks (make doctor says so) nothing is held.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCKED, "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+    with locked(folder / LOCKED, waiting):
         yield
 
 
@@ -223,22 +213,18 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
     The system frees the lock when the holder ends, however it ends. So a supervisor that outlived its Snakemake finishes
     its run first; whoever comes then finds the finished attempt. `waiting` is called once, with what the holder wrote.
     """
-    with _open_lock(_machine()) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting(lock.read().strip())
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        _say(lock, holder + "\n")
+    with _open_lock(_machine()) as file:
+        lock(file, lambda: waiting(file.read().strip()))
+        _say(file, holder + "\n")
         try:
             yield
         finally:
-            _say(lock, "")
+            _say(file, "")
 
 
 def machine_holder() -> str | None:
     """Who holds this machine, in its own words; None where nobody does. Takes no lock."""
-    return _machine().read_text().strip() or "somebody" if held(_machine()) else None
+    return _machine().read_text(errors="replace").strip() or "somebody" if held(_machine()) else None
 
 
 def _machine() -> Path:
@@ -246,20 +232,35 @@ def _machine() -> Path:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """The lock file, for reading at least: another user's file can be locked, but not always written."""
-    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT):
-        with contextlib.suppress(PermissionError, FileNotFoundError):
-            descriptor = os.open(path, flags, 0o666)
+    """Return the lock file, open for reading at least: another user's file can be locked, but not always written.
+
+    It lies in a folder of all users, who may have put a link, a pipe or a name of one of our files there: only a regular file with one name is used.
+
+    Raises:
+        InputError: If it is anything else, or cannot be opened.
+    """
+    hint = "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
+    for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
+        with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
+            try:
+                descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                    raise
+                raise InputError("no-lock-file", "is no regular file", file=path, hint=hint) from None
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                os.close(descriptor)
+                raise InputError("no-lock-file", "is no regular file of one name", file=path, hint=hint)
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
-            return open(descriptor, "r" if flags == os.O_RDONLY else "r+")
-    hint = "it keeps two runs from overlapping on this machine"
+            return open(descriptor, "r" if flags == os.O_RDONLY else "r+", errors="replace")
     raise InputError("not-writable", "cannot be opened", file=path, hint=hint)
 
 
-def _say(lock: TextIO, text: str) -> None:
-    if lock.writable():
-        lock.seek(0)
-        lock.truncate()
-        lock.write(text)
-        lock.flush()
+def _say(file: TextIO, text: str) -> None:
+    """Write who holds the machine. A full file system loses this note; it does not lose the lock, or a run."""
+    with contextlib.suppress(OSError):
+        if file.writable():
+            os.ftruncate(file.fileno(), 0)
+            os.pwrite(file.fileno(), text.encode(), 0)

@@ -195,7 +195,13 @@ def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[
     for pause_s in (2, 2, 0):
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=CLIENT_PATIENCE_S, env=environment
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=CLIENT_PATIENCE_S,
+                env=environment,
             )
         except FileNotFoundError:
             return None

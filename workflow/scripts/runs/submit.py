@@ -158,6 +158,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
             input=script(campaign, block, config, alone=alone),
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             env=environment(),
         )

@@ -34,6 +34,11 @@ from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 from runs.worker.energy import SCOPES, widest
 
+# Errors of file systems and of a machine's limits. A run that meets one is lost and is tried again, it has not failed.
+MACHINE_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
+    *(errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
+)
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
@@ -84,7 +89,7 @@ def attempt_run(
         outcome = score_p.end(folder, outcome)
     told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-    measured = measurement(folder, launched_at, wanted.spec, epochs)
+    measured = measurement(folder, launched_at, outcome.wall_s, wanted.spec, epochs)
     if measured:
         measured |= {"meters": told_of_energy, "idle_w": idle_w}
     status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
@@ -153,7 +158,7 @@ def _started_by() -> tuple[int, str | None]:
     """The two processes above this one: a shell, or the process that has its libraries already, and the Snakemake that called it."""
     parent = os.getppid()
     try:
-        above = Path("/proc", str(parent), "stat").read_text().rpartition(")")[2].split()[1]
+        above = Path("/proc", str(parent), "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
     except FileNotFoundError:
         above = None
     return parent, above
@@ -199,9 +204,17 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
 
 
 def measurement(
-    folder: Path, launched_at: float, run_spec: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
+    folder: Path, launched_at: float, wall_s: float, run_spec: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """What the ranks measured about themselves; None where they did not come to an end."""
+    """Return what the ranks measured about themselves; None where they did not come to an end.
+
+    Args:
+        folder: The attempt's folder.
+        launched_at: When the ranks were launched, Unix time in s.
+        wall_s: Time from launch to the end of the last rank, s.
+        run_spec: The run's specification.
+        epochs: The rows of epochs.csv.
+    """
     try:
         result = json.loads((folder / "result.json").read_text())
     except FileNotFoundError:
@@ -217,7 +230,7 @@ def measurement(
         "systems": sorted({rank["system"] for rank in ranks}),
         "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
         "transport": transport.described(result["transport"], run_spec, folder),
-        "startup_s": max(0.0, result["ready_at"] - launched_at),
+        "startup_s": startup_time(result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
         "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
@@ -228,12 +241,24 @@ def measurement(
         **energies(epochs, run_spec["device"]),
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
+        "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
         "told": result["told"],
         "clock_error_s": phases.put_together(folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
+
+
+def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:
+    """Return the time from launch until all ranks were ready, s; None where the ranks' clock and the launcher's disagree.
+
+    Args:
+        ready_s: When all ranks were ready, by rank 0's clock, s after the launch by the launcher's clock.
+        closed_s: The same of the end of the last epoch.
+        wall_s: Time from launch to the end of the last rank, s, by the launcher's clock alone.
+    """
+    return ready_s if 0 <= ready_s <= closed_s <= wall_s else None
 
 
 def energies(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
@@ -271,6 +296,8 @@ def judge(
     if measured["weights_finite"] is False:
         return "invalid", Note("weights-not-finite", "weights are not finite after the last epoch")
     shares = measured["foreign_cpu_share"], measured["steal_share"]
+    if (paused_s := measured["paused_s"]) > 0:
+        return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
     if said := spoiled(measured["hosts"], measured["machines"], hosts, shares, site):
         return "invalid", said
     # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
@@ -309,10 +336,15 @@ def spoiled(
 
 
 def failure(reason: Note, log: Path) -> Note:
-    """The reason of a failure with the log's last word on it. Lost where the disk was full."""
+    """Return the reason of a failure together with the last error in the log.
+
+    Raises:
+        launch.Lost: If that error is one of the machine, such as a full disk, which says nothing about the training.
+    """
     said = with_last_line(reason, log)
-    if os.strerror(errno.ENOSPC) in said:
-        raise launch.Lost(Note("disk-full", said))
+    for number in MACHINE_ERRORS:
+        if os.strerror(number) in said:
+            raise launch.Lost(Note("machine-error", said, error=errno.errorcode[number]))
     return said
 
 

@@ -5,6 +5,7 @@ device_id (the node), metric_id, value (W) and labels. Times are Unix times in s
 with the reason, and never a run fail.
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import requests
+import urllib3
 
 from common.notes import Note
 from declared.site import Wattmeter
@@ -19,7 +21,10 @@ from runs.worker.energy import MOST_ERROR, Kind
 
 MARGIN_S = 5.0  # of what is asked for, so that the ends of an epoch lie between two samples
 AT_ONCE_S = 600.0  # of one request, since the size of an answer is limited
-ANSWER_S = 20.0
+ANSWER_S = 20.0  # to wait for a part of an answer, and for the last answer after the site's patience
+MAX_ANSWER_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 16
+HEADERS = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
 PAUSE_S = 2.0
 SOURCE, SCOPE = "wattmeter", "node"
 BAD_ANSWER = "bad-answer"  # the code of answers that are not Kwollect's
@@ -41,12 +46,16 @@ def nodes_of(hosts: Sequence[str]) -> list[str]:
 
 
 def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
-    """Samples of every node from before `start` until after `end`, as far as they come within the site's patience. Away."""
+    """Return the samples of every node from before `start` until after `end`, as far as they come within the site's patience.
+
+    Raises:
+        Away: If there are none, or if what comes is no answer of Kwollect, whatever its form, its size and its speed.
+    """
     deadline = time.monotonic() + meter.patience_s
     while True:
         late = Note("no-samples", "no sample came")
         try:
-            found = _asked(meter, nodes, start - MARGIN_S, end + MARGIN_S)
+            found = _asked(meter, nodes, start - MARGIN_S, end + MARGIN_S, deadline + ANSWER_S)
             behind = [node for node in nodes if node not in found or found[node][-1, 0] < end]
             if not behind or (time.monotonic() > deadline and found):
                 return found
@@ -59,36 +68,46 @@ def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Sam
         time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
 
 
-def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
-    """What there is now."""
+def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
+    """Return what there is now. `deadline`: of all answers together, by time.monotonic."""
     rows: dict[str, dict[float, float]] = {}
     for first in np.arange(start, end, AT_ONCE_S):
         window = {"start_time": f"{first:.3f}", "end_time": f"{min(first + AT_ONCE_S, end):.3f}"}
-        for row in _get(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}):
+        for row in _get(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline):
             try:
                 if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
                     rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 text = f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})"
                 raise Away(Note(BAD_ANSWER, text, url=meter.url, error=type(error).__name__)) from None
     return {node: np.array(sorted(values.items())) for node, values in rows.items()}
 
 
-def _get(url: str, asked: Mapping[str, str]) -> list[Any]:
+def _get(url: str, asked: Mapping[str, str], deadline: float) -> list[Any]:
+    """Return the list that an answer is. A server is trusted neither in size nor in time. Away."""
     try:
-        answer = requests.get(url, params=asked, timeout=ANSWER_S)
-        if answer.status_code != requests.codes.ok:
-            text = f"{url}: status {answer.status_code} {answer.reason}"
-            raise Away(Note("http-status", text, url=url, status=answer.status_code))
-        said = answer.json()
-    except requests.JSONDecodeError:
-        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
-    except requests.RequestException as error:
+        with requests.get(url, params=asked, timeout=ANSWER_S, stream=True, headers=HEADERS) as answer:
+            if answer.status_code != requests.codes.ok:
+                text = f"{url}: status {answer.status_code} {answer.reason}"
+                raise Away(Note("http-status", text, url=url, status=answer.status_code))
+            content = bytearray()
+            while part := answer.raw.read1(CHUNK_BYTES):
+                content += part
+                if len(content) > MAX_ANSWER_BYTES:
+                    text = f"{url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
+                    raise Away(Note("answer-too-large", text, url=url, limit=MAX_ANSWER_BYTES))
+                if time.monotonic() > deadline:
+                    raise Away(Note("answer-too-slow", f"{url}: its answer did not end in time", url=url))
+    except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, OSError) as error:
         name = type(error).__name__
         raise Away(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None
-    if not isinstance(said, list):
+    try:
+        rows = json.loads(content)
+    except (ValueError, RecursionError):  # also a number with more digits than Python reads
+        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
+    if not isinstance(rows, list):
         raise Away(Note(BAD_ANSWER, f"{url}: its answer is no list of samples", url=url))
-    return said
+    return rows
 
 
 def _seconds(timestamp: str) -> float:

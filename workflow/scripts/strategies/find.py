@@ -283,6 +283,7 @@ def found(question: Question, python: str) -> list[dict[str, Any]]:
             env=os.environ | {"PYTHONPATH": scripts},
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             timeout=LIMIT_S,
             check=True,
         )

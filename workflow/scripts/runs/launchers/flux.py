@@ -120,7 +120,13 @@ def ask(*words: str, tries: int = 3) -> str:
     for left in reversed(range(tries)):
         try:
             done = subprocess.run(
-                ["flux", *words], capture_output=True, text=True, check=False, timeout=30, env=_environment()
+                ["flux", *words],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=30,
+                env=_environment(),
             )
         except FileNotFoundError:
             text = "flux: there is no such program on this node"

@@ -39,6 +39,7 @@ def run(folder: Path) -> Training:
         "driver": driver() if context.spec["device"] != "cpu" else None,
         "import_s": import_s,
         "first_step_s": meter.first_step_s,
+        "paused_s": meter.heartbeat.paused_s,
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
         "meters": meter.meters(),

@@ -27,12 +27,12 @@ def own_cpu_s() -> float:
 def _processes() -> dict[int, tuple[int, float]]:
     """Every living process: its parent, and the processor seconds of itself and of its ended children.
 
-    proc(5): of stat the parent is field 4; times are fields 14 to 17, in ticks.
+    proc(5): of stat the parent is field 4; times are fields 14 to 17, in ticks. A process names itself, in any bytes.
     """
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = stat.read_bytes().rpartition(b")")[2].split()
             found[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return found
 

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from runs.worker.context import Context
 from runs.worker.energy import SCOPES
+from runs.worker.heartbeat import Heartbeat
 from runs.worker.load import Load
 from runs.worker.node import Node, Reading, machine
 from runs.worker.phases import CLOCKS
@@ -50,6 +51,7 @@ class Meter:
         self.group.barrier()
         self.ready_at = time.time()
         self.load = Load(self.group)  # from the moment when all ranks are ready
+        self.heartbeat = Heartbeat()
         self._compare_clocks()
         self.phases.close_epoch()
         self._epoch_opened = self._read()

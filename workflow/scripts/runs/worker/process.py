@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -77,11 +78,19 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _remove_unless_held(folder: Path) -> None:
-    """Remove the temporary folder of a rank of this node that is dead; leave what is none, or another user's."""
-    with contextlib.suppress(OSError), open(folder / HELD, "r+") as held:
-        if held.read() == os.uname().nodename:  # locks may be known to one node only
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the temporary folder of a dead rank of this node. Leave anything else, and whatever belongs to another user.
+
+    Anybody may put something of this name into the folder of all users: a pipe that nobody writes to, or a link.
+    """
+    with contextlib.suppress(OSError):
+        held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            status, node = os.fstat(held), os.uname().nodename.encode()
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and os.read(held, len(node) + 1) == node:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # may be known to one node only
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
 
 
 def bind_to_launcher() -> None:

@@ -1,0 +1,211 @@
+"""Pack a folder of pictures, or a text, into an archive that `config/datasets.yaml` can declare, and print its entry.
+
+Pictures become the binary format of CIFAR-10, a text becomes the format of WikiText. Packing the same files again gives the same archive.
+"""
+
+import argparse
+import gzip
+import io
+import random
+import sys
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from common.errors import InputError, exit_status
+from common.files import dump_yaml, written_whole
+from datasets.formats import CIFAR, CIFAR_BATCHES, LINE_END, UNKNOWN, WIKITEXT, one_word
+from datasets.lock import digests
+
+SHUFFLE_SEED = 1
+MAX_CLASSES = 256  # a label is one byte
+BACKGROUND = (255, 255, 255, 255)  # of transparent pictures, as viewers show them
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+
+
+def read_picture(file: Path, side: int) -> np.ndarray:
+    """Return a picture as viewers show it, resized to `side` x `side` pixels: uint8 [side, side, 3].
+
+    The orientation that a camera noted is applied, transparency is laid on white, and 16 bits of grey are scaled to 8.
+
+    Raises:
+        InputError: If the file is no picture, has several frames, or has values whose range is not known.
+    """
+    try:
+        with Image.open(file) as opened:
+            if (n_frames := getattr(opened, "n_frames", 1)) > 1:
+                raise _refused(file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame")
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode in SIXTEEN_BITS:
+                grey = np.asarray(picture).astype(np.float64) / 257  # 65535 / 255
+                picture = Image.fromarray(np.round(grey).astype(np.uint8))
+            elif picture.mode not in EIGHT_BITS:
+                raise _refused(
+                    file, "unknown-picture", f"has pixels of kind {picture.mode}", "8 or 16 bits per channel"
+                )
+            if picture.has_transparency_data:
+                rgba = picture.convert("RGBA")
+                picture = Image.alpha_composite(Image.new("RGBA", rgba.size, BACKGROUND), rgba)
+            return np.asarray(picture.convert("RGB").resize((side, side)), np.uint8)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise _refused(file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file") from None
+
+
+def pack_pictures(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
+    """Pack `folder`/<class>/<picture> into `archive` (tar.gz) and return its entry. Hidden files are left out.
+
+    Args:
+        folder: Has a folder for each class.
+        archive: The file to write.
+        side: Height and width of the packed pictures, pixels.
+        validation_share: Share of the pictures that validate, chosen at random.
+
+    Raises:
+        InputError: If there are no classes, a class has no pictures, or a file is no picture.
+    """
+    folders = sorted(path for path in _visible(folder) if path.is_dir())
+    classes = [one_word(path.name) for path in folders]
+    if not 0 < len(set(classes)) == len(classes) <= MAX_CLASSES:
+        problem = f"has {len(classes)} folders of classes, {len(set(classes))} with different names"
+        raise _refused(folder, "wrong-count", problem, f"1 to {MAX_CLASSES} folders with different names")
+    records = []
+    for label, of_class in enumerate(folders):
+        files = sorted(_visible(of_class))
+        if not files:
+            raise _refused(of_class, "wrong-count", "has no picture", "at least one")
+        records += [bytes([label]) + read_picture(file, side).transpose(2, 0, 1).tobytes() for file in files]
+    random.Random(SHUFFLE_SEED).shuffle(records)  # noqa: S311 (no secret)
+    n_validation = round(validation_share * len(records))
+    train = records[n_validation:]
+    if len(train) < len(CIFAR_BATCHES) or not n_validation:
+        problem = f"{len(records)} pictures make {len(train)} to train and {n_validation} to validate"
+        raise _refused(folder, "wrong-count", problem, f"at least {len(CIFAR_BATCHES)} to train and 1 to validate")
+    members = {name: b"".join(train[i :: len(CIFAR_BATCHES)]) for i, name in enumerate(CIFAR_BATCHES)}
+    members |= {f"{CIFAR}/test_batch.bin": b"".join(records[:n_validation])}
+    members |= {f"{CIFAR}/batches.meta.txt": "\n".join(classes).encode()}
+    unpacked = io.BytesIO()
+    with tarfile.open(fileobj=unpacked, mode="w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    with written_whole(archive) as partial:
+        partial.write_bytes(gzip.compress(unpacked.getvalue(), mtime=0))
+    return {
+        **_entry("cifar-10-binary", archive, len(unpacked.getvalue())),
+        "train_samples": len(train),
+        "validation_samples": n_validation,
+        "shape": [side, side, 3],
+        "classes": classes,
+    }
+
+
+def pack_text(text: Path, archive: Path, length: int, validation_share: float) -> dict[str, Any]:
+    """Pack the lines of a text into `archive` (zip) and return its entry; the last lines validate.
+
+    Args:
+        text: A file in UTF-8.
+        archive: The file to write.
+        length: Tokens of a sequence.
+        validation_share: Share of the lines that validate.
+
+    Raises:
+        InputError: If the file is not UTF-8, or too short for one sequence of each part.
+    """
+    try:
+        lines = [line.split() for line in text.read_text(encoding="utf-8-sig").splitlines()]
+    except OSError as error:
+        raise _refused(text, "unreadable", error.strerror or str(error), "a text in UTF-8") from None
+    except UnicodeDecodeError as error:
+        problem = f"has the byte {error.object[error.start]:#x} at {error.start}, which is not UTF-8"
+        raise _refused(text, "wrong-encoding", problem, "a text in UTF-8") from None
+    n_validation = round(validation_share * len(lines))
+    parts = {"train": lines[: len(lines) - n_validation], "validation": lines[len(lines) - n_validation :]}
+    samples = {part: (sum(len(words) + 1 for words in own) - 1) // length for part, own in parts.items()}
+    if min(samples.values()) < 1:
+        problem = f"makes {samples['train']} sequences to train and {samples['validation']} to validate"
+        raise _refused(text, "wrong-count", problem, f"one of each at least, of more than {length} words and line ends")
+    contents = {
+        WIKITEXT[part]: "".join(f" {' '.join(words)} \n" for words in own).encode() for part, own in parts.items()
+    }
+    with written_whole(archive) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in contents.items():
+            packed.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return {
+        **_entry("wikitext", archive, sum(map(len, contents.values()))),
+        "train_samples": samples["train"],
+        "validation_samples": samples["validation"],
+        "shape": [length],
+        "vocabulary": len({word for words in parts["train"] for word in words} | {LINE_END, UNKNOWN}),
+    }
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "Thumbs.db"]
+    except OSError as error:
+        raise _refused(folder, "unreadable", error.strerror or str(error), "a folder") from None
+
+
+def _entry(form: str, archive: Path, unpacked_bytes: int) -> dict[str, Any]:
+    """Return the first keys of an entry of `config/datasets.yaml`."""
+    file = {
+        "name": archive.name,
+        "url": archive.resolve().as_uri(),
+        "bytes": archive.stat().st_size,
+        "unpacked_bytes": unpacked_bytes,
+        "sha256": digests(archive)[1],
+    }
+    return {"title": archive.name.partition(".")[0], "format": form, "files": [file]}
+
+
+def _refused(file: Path, code: str, problem: str, expected: str) -> InputError:
+    return InputError(code, problem, file=file, expected=expected)
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise ValueError
+    return share
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Pack pictures or a text for config/datasets.yaml, and print the entry."""
+    parser = argparse.ArgumentParser(prog="datasets.pack", description=main.__doc__)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    images = kinds.add_parser("images", help="pack a folder that has a folder of pictures for each class")
+    images.add_argument("source", type=Path, metavar="FOLDER")
+    images.add_argument("--side", type=_positive, default=32, help="height and width in pixels (default 32)")
+    text = kinds.add_parser("text", help="pack the lines of a text")
+    text.add_argument("source", type=Path, metavar="FILE")
+    text.add_argument("--length", type=_positive, default=64, help="tokens of a sequence (default 64)")
+    for kind, share in ((images, 0.2), (text, 0.1)):
+        kind.add_argument("--name", required=True, help="name of the data set")
+        kind.add_argument("--validation-share", type=_share, default=share, help=f"share that validates ({share})")
+        kind.add_argument("--output", type=Path, default=Path(), help="folder of the archive (default: this one)")
+    options = parser.parse_args(argv)
+    if options.kind == "images":
+        archive = options.output / f"{options.name}.tar.gz"
+        entry = pack_pictures(options.source, archive, options.side, options.validation_share)
+    else:
+        archive = options.output / f"{options.name}.zip"
+        entry = pack_text(options.source, archive, options.length, options.validation_share)
+    print(dump_yaml({options.name: {**entry, "licence": "say which", "citation": "say whose"}}), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))
