@@ -151,16 +151,19 @@ paper-strategies: $(STAMP)  ## make the figures of the paper of FlexFlow anew by
 test %-test check: export PYTHONDONTWRITEBYTECODE :=
 
 check: lint  ## check style and types, and run the quick tests (no training, Snakemake, builds or drawings): while writing
-	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not simulation and not starters and not versions and not thorough" tests/unit $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) --quiet -m "not training and not workflow and not slow and not long and not simulation and not starters and not versions and not thorough" tests/unit $(ARGS)
 
-test: $(STAMP)  ## run all tests that need no root (the first time they build the environments that they need)
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not every_framework and not every_study and not simulation and not starters and not versions and not thorough" $(ARGS)
+test: $(STAMP)  ## run the tests that need no root and take less than 4 s each (the first time they build the environments that they need)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not long and not every_framework and not every_study and not simulation and not starters and not versions and not thorough" $(ARGS)
 
 optimum-test: $(STAMP)  ## compare searches for strategies with the fastest of all of two small models: after a change of the search (2 min)
 	@$(BENCH_PYTHON) tests/checks/planner_optimum.py $(ARGS)
 
 statistics-test: $(STAMP)  ## check intervals and tests against hundreds of simulated studies: after a change of the analysis (3 min)
 	@$(BIN)/python -m pytest $(PARALLEL) --dist=load -m simulation tests/unit $(ARGS)
+
+long-test: $(STAMP)  ## run the tests that make test leaves out because they take longer (35 min); ARGS=--long-part=1: one of 10 parts
+	@$(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
 
 thorough-test: $(STAMP)  ## run more cases of what quicker tests cover: mutated inputs, figures of unusual campaigns, campaigns
 	@RINGSIDE_MUTATIONS=4 $(BIN)/python -m pytest tests/unit/common/test_bad_input.py
@@ -194,7 +197,7 @@ bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make 
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
 rotation-test: $(STAMP)  ## run one part (5 min) of the targets that CI does not run whole, chosen by the commit; ARGS=--list, ARGS='--part NAME'
-	@$(BIN)/python tests/checks/rotation.py $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python tests/checks/rotation.py $(ARGS)
 
 dry-run: $(STAMP)  ## plan every shipped study, profile and site at least once; nothing runs
 	@$(BIN)/python tests/checks/dry_run.py $(ARGS)

@@ -8,6 +8,7 @@ import pytest
 
 from declared.environments import read
 from environments.build import build
+from support import long_tests
 from support.installed_site import SITE
 from support.workers import WORKER
 
@@ -34,9 +35,20 @@ SLOW_FILES = (  # that take 10 s of CPU time or more
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a call run one part of the long tests."""
+    help_text = f"run only this part of the long tests, 1 to {long_tests.N_PARTS}"
+    parser.addoption("--long-part", type=int, choices=range(1, long_tests.N_PARTS + 1), help=help_text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by what they need or do. Files whose tests train come first: so both of two workers end at about the same time."""
+    if number := config.option.long_part:
+        files = set(long_tests.split()[number - 1])
+        items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
     for item in items:
+        if long_tests.is_long(item.nodeid):
+            item.add_marker("long")
         for name, fixtures in MARKED.items():
             if fixtures & set(getattr(item, "fixturenames", ())):
                 item.add_marker(name)

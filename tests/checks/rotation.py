@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from support import long_tests
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PARTS = Path(__file__).with_suffix(".yaml")
 MAX_MINUTES = 5
@@ -49,9 +51,15 @@ class Part:
 
 
 def load_parts() -> list[Part]:
-    """Return the parts of rotation.yaml in their order."""
+    """Return the parts of the long tests, and those of rotation.yaml in their order."""
     listed = yaml.safe_load(PARTS.read_text(encoding="utf-8"))
-    return [Part(**{**entry, "tests": tuple(entry.get("tests", ()))}) for entry in listed]
+    return [
+        *(
+            Part(f"long-{number}", "long-test", long_tests.minutes(files), args=f"--long-part={number}")
+            for number, files in enumerate(long_tests.split(), start=1)
+        ),
+        *(Part(**{**entry, "tests": tuple(entry.get("tests", ()))}) for entry in listed),
+    ]
 
 
 def in_turn(parts: list[Part]) -> list[Part]:

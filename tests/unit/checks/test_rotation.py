@@ -7,6 +7,8 @@ import pytest
 
 from checks import rotation
 from common.files import CHECKOUT
+from support import long_tests
+from support.long_tests import load_long_tests
 
 PARTS = rotation.load_parts()
 RECIPES = dict(re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
@@ -14,8 +16,8 @@ CALLS = re.findall(r"^make (.*)", (CHECKOUT / ".ci" / "run").read_text(), re.MUL
 IN_CI = [word for call in CALLS for word in call.split() if word in RECIPES]
 NAMED = [name for name in RECIPES if re.search(r"^bench-|-test$", name) and name not in IN_CI]
 NODES = [(part.name, node) for part in PARTS for node in part.tests]
-# What make test and make cluster-test leave out.
-DESELECTED = sorted({*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault"})
+# What make test and make cluster-test leave out, apart from the long tests, which a list names.
+DESELECTED = sorted({*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault", "long"})
 # How a file marks its tests: by name, for parameters that some() gives, and in test_faults.py for all.
 MARKS = {"every_framework": r"mark\.every_framework|import .*\bsome\b", "every_image": r"mark\.every_image"}
 
@@ -84,3 +86,25 @@ def files_with(pattern: str) -> Iterator[str]:
         for path in sorted((CHECKOUT / "tests" / folder).rglob("test_*.py")):
             if "checks" not in path.parts[-2:] and re.search(pattern, path.read_text()):
                 yield str(path.relative_to(CHECKOUT))
+
+
+def test_long_tests_are_each_in_one_part() -> None:
+    files = [file for part in long_tests.split() for file in part]
+    whole = [file for file, tests in long_tests.load_long_tests()["long"].items() if not isinstance(tests, dict)]
+    assert sorted(files + whole) == sorted(long_tests.file_seconds())
+    assert whole and set(whole) <= {node for _, node in NODES}
+    assert all(long_tests.minutes(part) <= rotation.MAX_MINUTES for part in long_tests.split())
+
+
+@pytest.mark.parametrize("file", sorted(long_tests.file_seconds()))
+def test_long_tests_exist(file: str) -> None:
+    listed = load_long_tests()["long"][file]
+    names = listed if isinstance(listed, dict) else {}
+    text = (CHECKOUT / file).read_text()
+    assert [name for name in names if f"def {name.partition('[')[0].rpartition('::')[2]}(" not in text] == []
+
+
+@pytest.mark.parametrize("node", load_long_tests()["always"])
+def test_what_make_test_always_runs_exists(node: str) -> None:
+    file, _, name = node.partition("::")
+    assert name.partition("[")[0] in functions(file) and not long_tests.is_long(node)

@@ -1,0 +1,106 @@
+"""The tests that take long: `make long-test` runs them, and CI runs one part of them for each commit.
+
+`tests/long.yaml` lists them with their seconds. After a measurement, write it again:
+
+    make test ARGS=--junitxml=short.xml; make long-test ARGS=--junitxml=long.xml
+    PYTHONPATH=tests .venv/bin/python -m support.long_tests short.xml long.xml
+"""
+
+import sys
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import yaml
+
+TESTS = Path(__file__).resolve().parents[1]
+FILE = TESTS / "long.yaml"
+MIN_SECONDS = 4.0
+N_PARTS = 10
+N_WORKERS = 2
+HEAD = """\
+# Tests that take 4 s or more on two cores, with their seconds; a file with a number is long as a whole, since its tests need each other.
+# `always` names tests that make test runs all the same. tests/support/long_tests.py writes this file.
+
+"""
+
+
+@cache
+def load_long_tests() -> dict[str, Any]:
+    """Return `always`: node ids, and `long`: file -> seconds, or file -> test -> seconds."""
+    listed: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return listed
+
+
+def is_long(node: str) -> bool:
+    """Return whether a test, given by its node id, is left to make long-test."""
+    file, _, name = node.partition("::")
+    listed = load_long_tests()["long"].get(file, {})
+    return not isinstance(listed, dict) or name in listed
+
+
+def file_seconds() -> dict[str, float]:
+    """Return the seconds of the long tests of each file."""
+    return {
+        file: sum(tests.values()) if isinstance(tests, dict) else tests
+        for file, tests in load_long_tests()["long"].items()
+    }
+
+
+def split() -> list[list[str]]:
+    """Return the files of each part: the longest file first, always into the part that is shortest so far.
+
+    Files that are long as a whole are in none; rotation.yaml has parts of them.
+    """
+    seconds = file_seconds()
+    whole = [file for file, tests in load_long_tests()["long"].items() if not isinstance(tests, dict)]
+    parts: list[list[str]] = [[] for _ in range(N_PARTS)]
+    for file in sorted(seconds.keys() - set(whole), key=lambda file: (-seconds[file], file)):
+        min(parts, key=lambda part: sum(seconds[each] for each in part)).append(file)
+    return parts
+
+
+def minutes(part: list[str]) -> float:
+    """Return how long a part takes: workers share its files, so it takes no less than its longest file."""
+    seconds = [file_seconds()[file] for file in part]
+    return round(max(sum(seconds) / N_WORKERS, *seconds, 0.0) / 60, 1)
+
+
+def measured(reports: list[Path]) -> dict[str, dict[str, float]]:
+    """Return file -> test -> seconds of junit reports."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for report in reports:
+        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 (our own report)
+            module = case.attrib["classname"].split(".")
+            at = next(number for number, part in enumerate(module) if part.startswith("test_")) + 1
+            name = "::".join([*module[at:], case.attrib["name"]])
+            found["/".join(module[:at]) + ".py"][name] = float(case.attrib["time"])
+    return found
+
+
+def write(reports: list[Path]) -> None:
+    """Write the list anew from junit reports."""
+    listed = load_long_tests()
+    long: dict[str, Any] = {}
+    for file, tests in sorted(measured(reports).items()):
+        if not isinstance(listed["long"].get(file, {}), dict):
+            long[file] = round(sum(tests.values()))
+        elif slow := {
+            name: round(seconds, 1)
+            for name, seconds in sorted(tests.items())
+            if seconds >= MIN_SECONDS and f"{file}::{name}" not in listed["always"]
+        }:
+            long[file] = slow
+    save(listed["always"], long)
+
+
+def save(always: list[str], long: dict[str, Any]) -> None:
+    """Write both lists."""
+    text = yaml.safe_dump({"always": always, "long": long}, width=1000, allow_unicode=True, sort_keys=False)
+    FILE.write_text(HEAD + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write([Path(name) for name in sys.argv[1:]])
