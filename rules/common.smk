@@ -24,9 +24,11 @@ from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
 from declared.configuration import read_config
+from environments.made import check_unchanged
 from records import time_left
 from runs.attempts import machine_holder
-from runs.progress import SESSION_VARIABLE, Held, Interruption, Session, current_session, new_session, quiet
+from runs.progress import SESSION_VARIABLE, STOPPED_STATUS, Held, Interruption, Session
+from runs.progress import count_usable, current_session, new_session, quiet
 
 
 def or_say_so(action):
@@ -120,6 +122,12 @@ from snakemake.executors import dryrun
 from snakemake.logging import logger
 from snakemake.settings.enums import Quietness
 
+
+def stop_campaign():
+    """Let no further job begin, as Snakemake does at SIGTERM. Its handler would wait for a lock that the caller may hold."""
+    workflow.scheduler._user_kill = "graceful"
+
+
 ASKED_FOR = CAMPAIGN.pilot if "pilot" in sys.argv else CAMPAIGN
 SESSION = (
     or_say_so(
@@ -130,6 +138,7 @@ SESSION = (
             done=len(ASKED_FOR.available()),
             left_s=time_left.observer(ASKED_FOR),
             known=lambda: ASKED_FOR.now().known(),
+            stop=None if workflow.execution_settings.keep_going else stop_campaign,
         )
     )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process
@@ -169,6 +178,7 @@ onstart:
     )
     if launched:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name, runs="run" in launched))
+        or_say_so(lambda: check_unchanged(map(Path, CAMPAIGN.environments.values())))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
         for of in ("environment", "dataset")
@@ -193,3 +203,13 @@ onsuccess:
             f"figures: {RESULTS}/figures, tables: {RESULTS}/tables; one page with everything: make report STUDY={STUDY}",
             flush=True,
         )
+        usable = count_usable(Path(RUNS_CSV))
+        print(f"ringside: {usable}", flush=True)
+        if not usable.facts["usable"]:
+            sys.exit(STOPPED_STATUS)
+
+
+onerror:
+    if SESSION and SESSION.stopped:
+        print(f"ringside: {SESSION.stopped}", file=sys.stderr, flush=True)
+        sys.exit(STOPPED_STATUS)

@@ -86,3 +86,16 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert_refusal(refused.value, "unreadable-file", file=f"{tmp_path}/a.yaml")
     with pytest.raises(OSError, match="is no regular file"):
         read_json(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("escape", ["\\0", "\\e", "\\x7f", "\\ud800"])
+def test_texts_have_no_unprintable_characters(tmp_path: Path, escape: str) -> None:
+    (tmp_path / "study.yaml").write_text(f'seed: 1\ntitle: "a{escape}b"\n')
+    with pytest.raises(InputError) as refused:
+        load_yaml(tmp_path / "study.yaml")
+    assert refused.value.code == "invalid-yaml" and refused.value.file.endswith("study.yaml:2")
+
+
+def test_texts_may_have_several_lines(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text('title: "a\\tb\\nc"\n')
+    assert load_yaml(tmp_path / "study.yaml") == {"title": "a\tb\nc"}

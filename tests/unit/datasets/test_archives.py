@@ -175,3 +175,26 @@ def test_a_spoilt_zip_member_is_refused(tmp_path):
     spoilt = made.getvalue().replace(b"0123456789", b"0123456780")
     error = refusal(lambda: list(read_zip(archive(tmp_path, spoilt), ["a"])))
     assert_refusal(error, "broken-archive", "", ["Bad CRC-32"], got="a")
+
+
+def nested_names(kind: bytes, number: int = 5000) -> bytes:
+    """A tar whose headers announce each other: each says that the name of the next one comes."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = kind, 512
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    return (header + b"n".ljust(512, b"\0")) * number
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_headers_without_end_are_refused(tmp_path: Path, kind: bytes) -> None:
+    whole = Archive(archive(tmp_path, gzip.compress(nested_names(kind))).path, 1 << 30, "here")
+    assert refusal(read_tar, whole).code == "broken-archive"
+
+
+@pytest.mark.parametrize(("offset", "value"), [(6, 255), (8, 0x40)], ids=["version 25.5", "strong encryption"])
+def test_a_zip_that_nobody_can_read_is_refused(tmp_path: Path, offset: int, value: int) -> None:
+    content = bytearray(zipped(("a", b"1")))
+    content[content.index(b"PK\x01\x02") + offset] = value
+    content[content.index(b"PK\x03\x04") + offset - 2] = value
+    whole = archive(tmp_path, bytes(content))
+    assert refusal(lambda: list(read_zip(whole, ["a"]))).code == "broken-archive"

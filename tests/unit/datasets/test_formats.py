@@ -304,3 +304,24 @@ def test_wikitext_by_hand(tmp_path):
     assert_refusal(refusal(text(4, 3, "wikitext"), members), "contradicts-entry", "", [4], got=5)
     error = refusal(text(4, 3, "wikitext"), zipped(tmp_path, a=b"a"))
     assert_refusal(error, "wrong-count", "", ["wiki.train.tokens"], got=0)
+
+
+def words(entry, archives) -> np.ndarray:
+    _, found = read(entry, archives)
+    return np.concatenate([blocks[0].ravel() for blocks in found.values()])
+
+
+def test_wikitext_is_read_as_utf8_alone(tmp_path):
+    """Another encoding would make other words of the same text."""
+    written = "Bär Bör größe\n" * 4
+    tokens = {}
+    for encoding in ("utf-8", "utf-8-sig"):
+        content = written.encode(encoding)
+        members = {"w__wiki.train.tokens": content, "w__wiki.valid.tokens": content}
+        tokens[encoding] = words(text(5, 3, "wikitext"), zipped(tmp_path, **members)).tolist()
+    assert tokens["utf-8"] == tokens["utf-8-sig"] and len(set(tokens["utf-8"])) == 4
+    for encoding in ("latin-1", "utf-16"):
+        content = written.encode(encoding)
+        members = {"w__wiki.train.tokens": content, "w__wiki.valid.tokens": content}
+        error = refusal(text(5, 3, "wikitext"), zipped(tmp_path, **members))
+        assert error.code == "wrong-encoding" and error.got[0].endswith("wiki.train.tokens")

@@ -19,6 +19,7 @@ from common.files import CHECKOUT
 from common.python import python_abi
 from environments.unbundle import Done, main, unbundle
 from support.bundles import KEPT, Bundle, bundle, in_cache
+from support.checkout import NOT_A_USERS
 from support.refusals import assert_refusal
 
 MANIFEST = "bundle/small-local.json"
@@ -118,6 +119,7 @@ class TestAWholeBundle:
                 "SITE=local",
             ],
             cwd=CHECKOUT,
+            env={name: value for name, value in os.environ.items() if name not in NOT_A_USERS},
             capture_output=True,
             text=True,
             check=False,

@@ -14,7 +14,8 @@ from common.files import create_json
 from declared.site import Site, load_site
 from declared.study import load_study
 from network import measure as sweeping
-from plan.binding import bind
+from plan import binding
+from plan.binding import bind, check_bound, machine_id, rebind
 from plan.design import design
 from plan.identity import resolve
 from plan.sweeps import planned as planned_sweeps
@@ -29,7 +30,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from common.errors import exit_status
-from plan.binding import bind
+from plan import binding
+from plan.binding import bind, check_bound, machine_id, rebind
 from declared.site import load_site
 site = replace(load_site("local"), name=sys.argv[1])
 print("ready", flush=True)
@@ -133,3 +135,46 @@ def test_nothing_is_measured_where_another_site_was_first(tmp_path: Path, measur
         start(load_site("local"), tmp_path)
     assert (refused.value.code, refused.value.got) == ("other-place", {"site": "elsewhere"})
     assert measured == [] and not list(tmp_path.rglob("attempt-*"))
+
+
+def renamed(results: Path, **changes: Any) -> None:
+    """Results that were bound under another name of the machine."""
+    file = results / "campaign.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "other-container", **changes}))
+
+
+def test_a_machine_is_known_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "machine_id", lambda: "0123456789abcdef")
+    site = load_site("local")
+    bind(tmp_path, "quickstart", site)
+    renamed(tmp_path)
+    assert check_bound(tmp_path, site)
+    for other in ("fedcba9876543210", None):
+        renamed(tmp_path, machine_id=other)
+        with pytest.raises(InputError) as refused:
+            check_bound(tmp_path, site)
+        assert refused.value.code == "other-place" and "plan.binding" in refused.value.hint
+
+
+def test_who_knows_the_machine_can_say_so(tmp_path: Path) -> None:
+    site = load_site("local")
+    bind(tmp_path, "quickstart", site)
+    renamed(tmp_path, machine_id="fedcba9876543210")
+    rebind(tmp_path)
+    assert check_bound(tmp_path, site)
+    renamed(tmp_path, cores=site.cores + 1)
+    with pytest.raises(InputError) as refused:
+        rebind(tmp_path)
+    assert refused.value.got == {"cores": site.cores + 1}
+
+
+def test_a_machine_id_is_of_number_and_processor(tmp_path: Path) -> None:
+    number, cpuinfo = tmp_path / "machine-id", tmp_path / "cpuinfo"
+    number.write_text("8f6c\n")
+    found = set()
+    for model in ("AMD EPYC 7R13", "Intel Xeon"):
+        cpuinfo.write_text(f"processor: 0\nmodel name: {model}\nmodel name: {model}\n")
+        found.add(machine_id(number, cpuinfo))
+    assert len(found) == 2 and "8f6c" not in "".join(map(str, found))
+    number.write_text("")
+    assert machine_id(number, cpuinfo) is None and machine_id(tmp_path / "absent", cpuinfo) is None

@@ -44,7 +44,7 @@ def test_the_first_run_binds_the_results_to_its_site() -> None:
     [{"site": "cluster"}, {"machine": "another-machine"}, {"cores": 4096}, {"python_abi": "cp399"}],
 )
 def test_nothing_is_added_to_results_of_another_place(changes: dict[str, object]) -> None:
-    bound(**changes)
+    bound(**changes, machine_id=None)
     with pytest.raises(InputError) as refused:
         load_campaign(CONFIG)
     assert (refused.value.code, refused.value.got) == ("other-place", changes)
@@ -59,7 +59,7 @@ def test_of_another_site_no_machine_is_told() -> None:
         "results/quickstart/campaign.json: these results belong to site virtual, here it is local; for figures of them: "
         "make figures ARGS=records=available"
     )
-    bound(machine=None)
+    bound(machine=None, machine_id=None)
     with pytest.raises(InputError) as refused:
         load_campaign(CONFIG)
     assert refused.value.got == {"machine": None} and "None" not in str(refused.value)

@@ -100,3 +100,22 @@ def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
     asked = ["make", "--no-print-directory", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
     (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which needs root")
+@pytest.mark.parametrize("options", ["size=64k", "ro"], ids=["full", "read-only"])
+def test_a_cache_that_snakemake_cannot_write_to_is_named(tmp_path: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=True)
+    try:
+        if options != "ro":
+            (tmp_path / "filled").write_bytes(bytes(1 << 16))
+        with pytest.raises(InputError) as refused:
+            unlock.check_cache(tmp_path / "snakemake")
+        assert refused.value.code == "unwritable-cache" and refused.value.file == str(tmp_path / "snakemake")
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_cache_that_is_absent_is_made(tmp_path: Path) -> None:
+    unlock.check_cache(tmp_path / "home" / "snakemake")
+    assert (tmp_path / "home" / "snakemake").is_dir()

@@ -8,7 +8,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from common.notes import codes
-from runs.progress import Held, Interruption, Session, quiet
+from runs.progress import Held, Interruption, Session, count_usable, quiet
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -168,3 +168,47 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
     here = {**told, "aux": {}}  # on this machine its words were seen already
     quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **here}))
     assert capsys.readouterr().out == ""
+
+
+def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
+    stops: list[int] = []
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1))
+    for status, reason in (
+        *2 * [("failed", "rank 0 ended with status 1: ImportError")],
+        ("ok", "None"),
+        *2 * [("failed", "rank 1 ended with status 1: ImportError")],
+    ):
+        session.count_failure(status, reason)
+    assert not stops and session.stopped is None
+    session.count_failure("failed", "rank 0 ended with status 1: ImportError")
+    session.count_failure("failed", "rank 0 ended with status 1: ImportError")
+    assert stops == [1] and session.stopped is not None
+    assert session.stopped.code == "same-failure" and session.stopped.facts["runs"] == 3
+    assert "make repeat RUNS=failed" in session.stopped and "--keep-going" in session.stopped
+
+
+@pytest.mark.parametrize("statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]])
+def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
+    for status in statuses:
+        session.count_failure(status, "the same")
+
+
+def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
+    session = Session(tmp_path, "s", 9, 0)
+    for _ in range(4):
+        session.count_failure("failed", "the same")
+    assert session.stopped is None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "line"),
+    [
+        (["ok", "ok"], "2 of 2 runs are usable"),
+        (["ok", "failed", "missing"], "1 of 3 runs are usable; tables/missing.md has the reasons of the others"),
+    ],
+)
+def test_usable_runs_are_counted(tmp_path: Path, statuses: list[str], line: str) -> None:
+    (tmp_path / "runs.csv").write_text("run_id,status\n" + "".join(f"a,{status}\n" for status in statuses))
+    counted = count_usable(tmp_path / "runs.csv")
+    assert counted == line and counted.facts == {"usable": statuses.count("ok"), "runs": len(statuses)}

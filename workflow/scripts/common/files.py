@@ -207,6 +207,21 @@ def _whole_number(loader: Any, node: yaml.ScalarNode) -> int:
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
+# Characters that a quoted text may name (\\0) and no program takes as an argument, no page shows, and no file holds as UTF-8.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+def _plain_text(loader: Any, node: yaml.ScalarNode) -> str:
+    text: str = loader.construct_scalar(node)
+    if wrong := _UNPRINTABLE.search(text):
+        problem = f"a text has the character {wrong[0]!r}, which is not printable"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return text
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:str", _plain_text)
+
+
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     seen = set()
     for key_node, _ in node.value:
@@ -315,12 +330,21 @@ def digest_file(path: Path) -> str:
 
 
 def written(file: Path) -> list[int] | None:
-    """Size in bytes and date (ns) of a file; None where there is none."""
+    """Return size (bytes), date (ns), date of the inode (ns) and inode of a file; None where there is none.
+
+    Whoever edits a file can set its date back, not that of its inode.
+    """
     try:
         found = file.stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def is_written(file: Path, known: list[int]) -> bool:
+    """Return whether a file is as `written` said it is. Older caches know size and date only."""
+    now = written(file)
+    return now is not None and now[: len(known)] == known
 
 
 def source_files(folder: Path) -> list[Path]:

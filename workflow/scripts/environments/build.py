@@ -19,7 +19,7 @@ from common.files import write_json
 from common.shell import shell_command
 from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
 from declared.site import load_site
-from environments import image, installed, venv
+from environments import image, installed, seal, venv
 from environments.identity import digest, stamp_of
 from environments.steps import Stopwatch, building, say
 
@@ -51,6 +51,8 @@ def build(
             if record is None:
                 _clear(folder)
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
+                if record["deployment"] == "venv":
+                    seal.write_seal(folder)
                 write_json(folder / WHOLE, record)
             write_json(stamp, record)
     return json.loads(stamp.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import digest_file, written
+from common.files import digest_file, is_written, written
 
 PROGRAM = "apptainer"
 # What a scheduler tells each rank, known only where the rank starts.
@@ -71,9 +71,13 @@ def unchanged(image: Mapping[str, Any]) -> bool:
     One that the site brings must not have been replaced there either; that it is gone there does no harm.
     """
     file, source = Path(image["path"]), image["source"]
-    if source and written(Path(source["path"])) not in (None, source["written"]):
+    if (
+        source
+        and written(Path(source["path"])) is not None
+        and not is_written(Path(source["path"]), source["written"][:2])
+    ):
         return False
-    return written(file) is not None and (written(file) == image["written"] or digest_file(file) == image["sha256"])
+    return written(file) is not None and (is_written(file, image["written"]) or digest_file(file) == image["sha256"])
 
 
 def inside(

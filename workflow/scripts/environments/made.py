@@ -1,6 +1,7 @@
 """What was built, for those who use it: an environment.json, checked against what it names."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,19 @@ from common.errors import InputError
 from declared.environments import WHOLE
 from environments import installed
 from environments.container import unchanged
+from environments.seal import check_seal
+
+
+def check_unchanged(stamps: Iterable[Path]) -> None:
+    """InputError when an environment that was built, or one below it, was edited since. `stamps`: their environment.json."""
+    folders: dict[Path, None] = {}
+    for stamp in stamps:
+        if stamp.exists():
+            environment = read_made(stamp)
+            if environment["deployment"] == "venv":
+                folders |= dict.fromkeys(Path(prefix).parent for prefix in environment["prefixes"])
+    for folder in folders:
+        check_seal(folder)
 
 
 def read_made(stamp: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from models.mesh import Mesh
 from models.strategy import Strategy
 from plan.strategies import file_of, question, strategy_of
 
+MAX_RUN_ID_BYTES = 200  # a file system takes 255; logs and partial files add to it
 LARGEST_DROPPED_SHARE = 0.02
 LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
 MOST_NAMED = 4  # frameworks that can what another one cannot
@@ -140,6 +141,17 @@ def design(study: Study, site: Site) -> list[Run]:
             key="exclude",
             expected="at least one cell to be left",
         )
+    for run in runs:
+        if len(run.run_id.encode()) > MAX_RUN_ID_BYTES:
+            raise InputError(
+                "name-too-long",
+                f"the run {run.run_id} has a name of {len(run.run_id.encode())} bytes, and is a folder",
+                file=shown(study.file),
+                key="factors",
+                got=run.run_id,
+                expected=f"at most {MAX_RUN_ID_BYTES} bytes",
+                hint="shorten names of your own, or leave factors at their defaults",
+            )
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
 

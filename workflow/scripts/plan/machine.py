@@ -4,6 +4,8 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
+
 from common.errors import InputError
 from common.files import shown
 from declared.site import Site
@@ -20,6 +22,14 @@ def check_folder(folder: Path, advice: str) -> None:
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.path.isdir(there):
         raise InputError("not-a-folder", "is a file", file=there, expected="a folder", hint=advice)
+
+
+def check_executable(folder: Path, advice: str) -> None:
+    """InputError, with this advice, when nothing can be executed that lies in `folder`, as on many scratch file systems."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        problem = "lies on a file system that is mounted noexec"
+        raise InputError("not-executable", problem, file=folder, expected="a folder for environments", hint=advice)
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
@@ -45,6 +55,18 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
             got=site.interface,
             hint=f"it has {', '.join(interfaces)}",
         )
+    addresses = psutil.net_if_addrs().get(site.interface, [])
+    if not any(address.family == socket.AF_INET for address in addresses):
+        raise InputError(
+            "no-address",
+            f"'{site.interface}' has no IPv4 address",
+            file=shown(site.file),
+            key="interface",
+            got=site.interface,
+            expected="an interface by which ranks can reach each other",
+        )
+    if site.deployment == "venv":
+        check_executable(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
     if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         raise InputError(

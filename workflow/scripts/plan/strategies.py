@@ -5,13 +5,12 @@ campaign as the study is, so that the same checkout plans the same runs.
 """
 
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, read_json, shown
 from common.notes import Note
 from common.schemas import check
 from declared.factors import Levels, factor_table
@@ -59,10 +58,11 @@ def found(file: Path) -> dict[str, Any]:
 @functools.cache
 def _read(file: Path, stamp: int) -> dict[str, Any]:
     try:
-        told = json.loads(file.read_text())
-    except ValueError as error:
+        told = read_json(file)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            "broken-file", f"is broken ({error})", file=shown(file), hint="remove it, and call make strategies"
+            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and call make strategies"
         ) from None
     check(told, "strategies", file)
     strategies: dict[str, Any] = told["strategies"]

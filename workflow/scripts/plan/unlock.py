@@ -1,20 +1,45 @@
-"""Remove the lock that a killed Snakemake left behind; never that of a living one."""
+"""Clear the way for Snakemake: remove the lock that a killed one left behind, never that of a living one, and look at its cache."""
 
 import argparse
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 from common.errors import InputError, exit_status
 from plan.ownership import hold, locks, release
 
 STATE = Path(".snakemake")
+PROBE_BYTES = 1 << 16
+
+
+def check_cache(folder: Path) -> None:
+    """InputError when Snakemake could not write to the user's cache, where it keeps its sources: it would end with a traceback."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
+    except OSError as error:
+        hint = "make room there, or name another folder in the variable XDG_CACHE_HOME"
+        problem = f"Snakemake cannot write there: {error.strerror}"
+        raise InputError("unwritable-cache", problem, file=folder, hint=hint) from None
+
+
+def user_cache() -> Path:
+    """Return the folder for what programs of this user keep (XDG Base Directory Specification)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Remove the lock of a Snakemake that is dead. Run in the checkout."""
     parser = argparse.ArgumentParser(prog="make unlock", description=main.__doc__)
-    parser.add_argument("--if-stale", action="store_true", help="say nothing where there is no stale lock")
+    parser.add_argument(
+        "--if-stale", action="store_true", help="say nothing where there is no stale lock; check Snakemake's cache, too"
+    )
     options = parser.parse_args(argv)
+    if options.if_stale:
+        check_cache(user_cache() / "snakemake")
     left = locks(STATE)
     if left and hold(STATE):
         for lock in left:

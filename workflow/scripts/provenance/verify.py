@@ -63,14 +63,16 @@ def _verdict(file: Path, sha256: str, before: Path | None = None) -> Verdict:
 
 def how_far(old: Path, new: Path) -> Note | None:
     """Return by how much two files of the same kind differ; None where that cannot be said."""
+    from PIL import Image
+
     try:
         match new.suffix:
             case ".csv":
                 return _numbers(old, new)
             case ".png":
                 return _pixels(old, new)
-    except (OSError, ValueError):
-        pass
+    except (OSError, ValueError, SyntaxError, csv.Error, Image.DecompressionBombError):
+        pass  # a file that cannot be read has no numbers or pixels to compare; that it differs is known
     return None
 
 
@@ -121,6 +123,8 @@ def main(argv: list[str] | None = None) -> None:
             hint="name it with STUDY=",
         )
     found = verdicts(against, results)
+    if not found:
+        raise InputError("empty-manifest", "names no file, so there is nothing to compare", file=against)
     for one in found:
         if one.verdict != IDENTICAL:
             print(f"{one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")

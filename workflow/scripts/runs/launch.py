@@ -146,8 +146,8 @@ def modules_first(command: Sequence[str]) -> list[str]:
 def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
     """What every rank is told, whatever starts it."""
     threads = str(spec["cores_per_rank"])
+    own = dict(site.variables)
     return {
-        "PYTHONPATH": str(SCRIPTS),
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
         "OMP_NUM_THREADS": threads,
@@ -155,7 +155,8 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
         **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),  # as drivers and meters count them
-        **dict(site.variables),
+        **own,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), own.get("PYTHONPATH")])),  # ranks run our modules
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 

@@ -4,6 +4,7 @@ The lines are printed by the Snakemake that a person started, from the records, 
 """
 
 import contextlib
+import csv
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ from runs.attempts import DISTURBED, numbered
 from runs.epochs import mean_of_timed, read_epochs
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
+MAX_SAME_FAILURES = 3  # runs in a row, after which a campaign stops
+STOPPED_STATUS = 3  # exit status where a campaign stopped, or has no usable run
 SESSION_VARIABLE = "RINGSIDE_SESSION"
 
 
@@ -47,9 +50,11 @@ class Session:
         done: int,
         left_s: Callable[[], float | None] = lambda: None,
         known: Callable[[], tuple[int, bool]] | None = None,
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known.
-        `known`: where it is decided on the way, how many are planned by now, and whether there may be more."""
+        `known`: where it is decided on the way, how many are planned by now, and whether there may be more. `stop` lets no further run begin: called once
+        when the last MAX_SAME_FAILURES runs failed for the same reason; None where the campaign is to go on all the same."""
         self._file = results / "sessions" / f"{name}.json"
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
@@ -57,6 +62,9 @@ class Session:
         self._known = known or (lambda: (planned, False))
         self._results = results
         self._disturbed: list[bool] = []  # of the runs that have ended
+        self._stop = stop
+        self._failures: list[str] = []  # reasons of the runs that ended last and failed
+        self.stopped: Note | None = None
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
         """Snakemake started (JOB_INFO) or finished (JOB_FINISHED) a job; for a run that has ended a line is printed."""
@@ -83,6 +91,22 @@ class Session:
         print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
         for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
             print(f"ringside: {hint}", flush=True)
+        self.count_failure(record["status"], str(record["reason"]))
+
+    def count_failure(self, status: str, reason: str) -> None:
+        """Stop the campaign when this run and those right before it failed for the same reason, apart from its numbers."""
+        if status != "failed" or not self._stop:
+            self._failures.clear()
+            return
+        self._failures.append(re.sub(r"\d+", "", reason))
+        last = self._failures[-MAX_SAME_FAILURES:]
+        if not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
+            text = (
+                f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished runs are kept. "
+                f"Remove the cause, then: make repeat RUNS=failed STUDY={self._results.name}. To go on in spite of it: --keep-going"
+            )
+            self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
+            self._stop()
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended."""
@@ -175,6 +199,15 @@ class Interruption:
             )
             return False
         return not (self._seen and said.startswith(_OF_AN_INTERRUPTION))
+
+
+def count_usable(runs_csv: Path) -> Note:
+    """Return how many of a study's runs are usable, as the last line of a call says it. Facts: usable, runs."""
+    with open(runs_csv, newline="", encoding="utf-8") as table:
+        statuses = [row["status"] for row in csv.DictReader(table)]
+    usable = statuses.count("ok")
+    hint = "" if usable == len(statuses) else "; tables/missing.md has the reasons of the others"
+    return Note("usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses))
 
 
 def last_word(told: Mapping[str, Any]) -> str:

@@ -1,0 +1,92 @@
+"""Notice that somebody edited a built environment: its digest is of what it was built from, so an edited library would train on under it.
+
+`seal.json` lies beside environment.json. It has a digest of the files' content, and one of what stat(2) says of them, which takes well under
+a second to compare; the content is read only where that differs, as in a copy of a cache. Byte code is left out: Python writes it again.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError
+from common.files import read_json, write_json
+
+SEAL = "seal.json"
+BYTECODE = "__pycache__"
+
+
+def write_seal(folder: Path) -> None:
+    """Write the seal of the virtual environment in `folder`/venv."""
+    write_json(folder / SEAL, {"stat": stat_digest(folder / "venv"), "content": content_digest(folder / "venv")})
+
+
+def check_seal(folder: Path) -> None:
+    """Check that the environment in `folder` is as it was built; one without a seal gets one.
+
+    Raises:
+        InputError: If a file was added, removed or edited.
+    """
+    now = stat_digest(folder / "venv")
+    seal = _read_seal(folder)
+    if seal is None:
+        with contextlib.suppress(OSError):  # a cache of somebody else
+            write_seal(folder)
+        return
+    if seal.get("stat") == now:
+        return
+    if seal.get("content") != content_digest(folder / "venv"):
+        problem = "was edited after it was built, so that its digest does not say what trains"
+        hint = "remove that folder and start again; it will be built as it was"
+        raise InputError("changed-environment", problem, file=folder, hint=hint)
+    with contextlib.suppress(OSError):
+        write_json(folder / SEAL, {**seal, "stat": now})
+
+
+def stat_digest(folder: Path) -> str:
+    """Return a digest, in hex, of names, sizes, modes, dates (of content and of inodes) and inodes of all files below a folder."""
+    digest = hashlib.sha256()
+    for name, entry in _files(folder):
+        found = entry.stat(follow_symlinks=False)
+        about = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        digest.update(f"{name} {about}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def content_digest(folder: Path) -> str:
+    """Return a digest, in hex, of names and content of all files below a folder."""
+    digest = hashlib.sha256()
+    for name, entry in _files(folder):
+        content = os.readlink(entry.path) if entry.is_symlink() else _digest(entry.path)
+        digest.update(f"{name} {content}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _digest(file: str) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, hashlib.blake2b).hexdigest()  # twice as fast as SHA-256 on gigabytes
+
+
+def _read_seal(folder: Path) -> dict[str, Any] | None:
+    try:
+        seal = read_json(folder / SEAL)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
+    return seal if isinstance(seal, dict) else {}
+
+
+def _files(folder: Path, above: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the name, relative to the first `folder`, and the entry of each file and link below `folder`, in the order of names."""
+    with os.scandir(folder) as listed:
+        entries = sorted(listed, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name == BYTECODE:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path), f"{above}{entry.name}/")
+        else:
+            yield f"{above}{entry.name}", entry
