@@ -28,7 +28,7 @@ from environments.made import check_unchanged
 from records import time_left
 from runs.attempts import machine_holder
 from runs.progress import SESSION_VARIABLE, STOPPED_STATUS, Held, Interruption, Session
-from runs.progress import count_usable, current_session, new_session, quiet
+from runs.progress import after_nothing, count_usable, current_session, new_session, quiet
 
 
 def or_say_so(action):
@@ -124,8 +124,23 @@ from snakemake.settings.enums import Quietness
 
 
 def stop_campaign():
-    """Let no further job begin, as Snakemake does at SIGTERM. Its handler would wait for a lock that the caller may hold."""
+    """Let no further job begin, as Snakemake does at SIGTERM, and return whether: not where the caller says --keep-going.
+
+    That of the profiles is about jobs that were lost. Snakemake's own handler would wait for a lock that the caller may hold.
+    """
+    if {"--keep-going", "-k"} & set(sys.argv):
+        return False
     workflow.scheduler._user_kill = "graceful"
+    return True
+
+
+def tell_usable():
+    """Say how many runs figures are made of, as the last line; the exit status tells where there are none."""
+    if "figures" in {job.rule.name for job in workflow.dag.jobs} and not DRY_RUN:
+        usable = count_usable(Path(RUNS_CSV))
+        print(f"ringside: {usable}", flush=True)
+        if not usable.facts["usable"]:
+            sys.exit(STOPPED_STATUS)
 
 
 ASKED_FOR = CAMPAIGN.pilot if "pilot" in sys.argv else CAMPAIGN
@@ -138,7 +153,7 @@ SESSION = (
             done=len(ASKED_FOR.available()),
             left_s=time_left.observer(ASKED_FOR),
             known=lambda: ASKED_FOR.now().known(),
-            stop=None if workflow.execution_settings.keep_going else stop_campaign,
+            stop=stop_campaign,
         )
     )
     if CAMPAIGN.mode == "campaign" and workflow.is_main_process
@@ -146,6 +161,7 @@ SESSION = (
 )
 logger.addFilter(lambda record: quiet(SESSION, record))
 logger.addFilter(Interruption())
+logger.addFilter(lambda record: after_nothing(record, tell_usable))
 HELD = Held()  # until onstart has looked, where that is called
 if not DRY_RUN and "--no-hooks" not in sys.argv:
     logger.addFilter(HELD)
@@ -203,10 +219,7 @@ onsuccess:
             f"figures: {RESULTS}/figures, tables: {RESULTS}/tables; one page with everything: make report STUDY={STUDY}",
             flush=True,
         )
-        usable = count_usable(Path(RUNS_CSV))
-        print(f"ringside: {usable}", flush=True)
-        if not usable.facts["usable"]:
-            sys.exit(STOPPED_STATUS)
+    tell_usable()
 
 
 onerror:

@@ -172,7 +172,7 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
 
 def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
     stops: list[int] = []
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1))
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1) is None)
     for status, reason in (
         *2 * [("failed", "rank 0 ended with status 1: ImportError")],
         ("ok", "None"),
@@ -189,13 +189,13 @@ def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]])
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: bool(pytest.fail("it was stopped")))
     for status in statuses:
         session.count_failure(status, "the same")
 
 
 def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0)
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: False)
     for _ in range(4):
         session.count_failure("failed", "the same")
     assert session.stopped is None

@@ -50,11 +50,11 @@ class Session:
         done: int,
         left_s: Callable[[], float | None] = lambda: None,
         known: Callable[[], tuple[int, bool]] | None = None,
-        stop: Callable[[], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known.
-        `known`: where it is decided on the way, how many are planned by now, and whether there may be more. `stop` lets no further run begin: called once
-        when the last MAX_SAME_FAILURES runs failed for the same reason; None where the campaign is to go on all the same."""
+        `known`: where it is decided on the way, how many are planned by now, and whether there may be more. `stop` lets no further run begin, and
+        returns whether it does: it is called when the last MAX_SAME_FAILURES runs failed for the same reason."""
         self._file = results / "sessions" / f"{name}.json"
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
@@ -95,7 +95,7 @@ class Session:
 
     def count_failure(self, status: str, reason: str) -> None:
         """Stop the campaign when this run and those right before it failed for the same reason, apart from its numbers."""
-        if status != "failed" or not self._stop:
+        if status != "failed":
             self._failures.clear()
             return
         self._failures.append(re.sub(r"\d+", "", reason))
@@ -105,8 +105,8 @@ class Session:
                 f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished runs are kept. "
                 f"Remove the cause, then: make repeat RUNS=failed STUDY={self._results.name}. To go on in spite of it: --keep-going"
             )
-            self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
-            self._stop()
+            if self._stop():
+                self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended."""
@@ -155,6 +155,15 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     said = str(record.msg)
     noise = said.startswith(_NOISE) or _TOLD.match(said) or _OF_THE_CACHE.match(said)
     return name not in ("job_finished", "progress") and not noise
+
+
+def after_nothing(record: logging.LogRecord, act: Callable[[], None]) -> bool:
+    """A filter for Snakemake's log that acts where Snakemake ends at once, since nothing is to be done: it calls no hook then."""
+    if str(record.msg).startswith("Nothing to be done"):
+        print(record.msg, file=sys.stderr, flush=True)
+        act()
+        return False
+    return True
 
 
 class Held:
