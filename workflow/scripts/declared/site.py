@@ -22,6 +22,7 @@ from declared.factors import as_list
 from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
+MAX_HOSTS = 100_000  # in a list of nodes, which is written as ranges
 WORKFLOWS_OWN = (
     "--job-name", "--output", "--error", "--comment", "--export", "--parsable", "--dependency", "--array", "--wait",
     "--test-only", "--requeue", "--no-requeue", "--signal", "--chdir", "--oversubscribe", "--exclusive", "--",
@@ -450,6 +451,8 @@ def host_names(hosts: str) -> list[str]:
             raise ValueError("expected names such as node1,node2 or node[1-4]")
         before, numbers, after = found.groups()
         names += [f"{before}{number}{after}" for number in _numbers(numbers)] if numbers else [before]
+        if len(names) > MAX_HOSTS:
+            raise ValueError(f"there are more than {MAX_HOSTS:,} names")
     return names
 
 
@@ -460,6 +463,8 @@ def _numbers(ranges: str) -> list[str]:
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
             raise ValueError(f"'{part}' is no range of numbers")
+        if int(last or first) - int(first) >= MAX_HOSTS:
+            raise ValueError(f"'{part}' has more than {MAX_HOSTS:,} numbers")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1)]
     return numbers
 

@@ -1,0 +1,91 @@
+"""Mutate files and let their readers read them: `make fuzz`. Findings are kept in the corpus, and read by the unit tests from then on.
+
+Each target of targets.py runs in a process of its own, by Atheris (libFuzzer), which finds new paths through our modules by their coverage.
+`tests/fuzz/corpus/<target>/` has what was found once; it is small, and every test run reads it (tests/unit/fuzz/).
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common.files import digest_text, locked
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
+LOCK = HERE / "requirements.txt"
+TIMEOUT_S = 5
+MAX_MEMORY_MB = 1000  # of a process that has imported pandas (half of it)
+
+
+def fuzzer() -> Path:
+    """Return the folder with Atheris, installed once into the user's cache."""
+    cache = Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser()
+    folder = cache / "fuzz" / digest_text(LOCK.read_text() + sys.version)[:12]
+    with locked(folder.with_name(f".{folder.name}.lock"), lambda: None):
+        if not (folder / "whole").exists():
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            options = ["--no-deps", "--require-hashes", "--requirement", str(LOCK), "--target", str(folder)]
+            subprocess.run([*pip, *options], check=True)
+            (folder / "whole").touch()
+    return folder
+
+
+def fuzz_here(name: str, options: list[str]) -> None:
+    """Fuzz one target in this process, until libFuzzer ends it."""
+    sys.path.append(str(fuzzer()))
+    import atheris
+
+    with atheris.instrument_imports(include=["common", "declared", "datasets", "plan", "environments", "runs"]):
+        from fuzz.targets import TARGETS, call
+
+    target = TARGETS[name]
+    with tempfile.TemporaryDirectory(prefix="ringside-fuzz-") as folder:
+        seeds = Path(folder) / "seeds"
+        seeds.mkdir()
+        for number, content in enumerate(target.seeds()):
+            (seeds / str(number)).write_bytes(content)
+        where = Path(folder) / "work"
+        where.mkdir()
+        known = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
+        atheris.Setup([sys.argv[0], *options, str(seeds), *known], lambda content: call(target, content, where))
+        atheris.Fuzz()
+
+
+def main() -> int:
+    """Fuzz what reads files, one target after the other, and return 1 where something was found."""
+    from fuzz.targets import TARGETS
+
+    parser = argparse.ArgumentParser(prog="make fuzz", description=main.__doc__)
+    parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
+    parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; may be given again")
+    parser.add_argument("--here", choices=TARGETS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    limits = [f"-max_total_time={options.seconds}", f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MAX_MEMORY_MB}"]
+    if options.here:
+        fuzz_here(
+            options.here,
+            [*limits, "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={HERE}/found-{options.here}-"],
+        )
+        return 0
+    failed = []
+    for name in options.target or TARGETS:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(options.seconds)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
+        print(
+            f"{name}: {runs} files in {time.monotonic() - began:.0f} s: {'ok' if not done.returncode else 'FOUND'}",
+            flush=True,
+        )
+        if done.returncode:
+            failed.append(name)
+            print((done.stdout + done.stderr)[-4000:], flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
