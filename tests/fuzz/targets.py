@@ -24,7 +24,6 @@ from datasets.formats import READERS
 from declared.site import host_names, load_site
 from declared.study import load_study
 from environments.unbundle import unbundle
-from plan.decisions import read as read_decision
 from plan.design import design
 from plan.recorded import record_of
 from plan.strategies import found as read_strategies
@@ -167,4 +166,3 @@ TARGETS = {
     "wikitext": Target("a.txt", _read_wikitext, lambda: ["größe a b\r\n a <unk> \n".encode() * 4]),
     "hosts": Target("hosts", lambda file: host_names(file.read_text(errors="replace")), lambda: [b"node[01-03,7],login"], (ValueError,)),
 }  # fmt: skip
-_ = read_decision  # whose file "decision" checks
