@@ -181,8 +181,11 @@ versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that si
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
 
-cluster-test: $(STAMP)  ## run campaigns on a virtual Slurm cluster: both ways, in images, and with three faults (needs root)
-	@$(BIN)/python -m pytest tests/cluster -m "(not fault or ci) and not every_image and not bundle and not oar and not thorough" $(ARGS)
+cluster-test: $(STAMP)  ## run a campaign on a virtual Slurm cluster both ways, and check the cluster, the doctor and make site (needs root)
+	@$(BIN)/python -m pytest tests/cluster -m "not fault and not long and not every_image and not bundle and not oar and not thorough" $(ARGS)
+
+cluster-long-test: $(STAMP)  ## run what cluster-test leaves out: blocks cut short, chosen precision, unlike nodes, an image (needs root)
+	@$(BIN)/python -m pytest tests/cluster -m "long and not fault and not every_image" $(ARGS)
 
 fault-test: $(STAMP)  ## break everything that breaks on clusters, one after the other (needs root, about 15 min)
 	@$(BIN)/python -m pytest tests/cluster -m "fault and not oar" $(ARGS)

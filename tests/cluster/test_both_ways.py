@@ -126,6 +126,7 @@ def kill_its_snakemake() -> None:
     os.kill(snakemake, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut_short", [cancel, kill_its_snakemake])
 def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_short: Callable[[], None]) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))

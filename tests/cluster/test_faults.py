@@ -1,7 +1,7 @@
 """What clusters do to campaigns. After each fault: every row of the design in runs.csv, finished runs not repeated, attempts and
 reasons kept, no process left on any node, a clear exit status.
 
-`make fault-test` runs all; those marked `ci` are in `make cluster-test`.
+`make fault-test` runs them; CI runs some of them in turn (make rotation-test).
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from cluster import virtual, virtual_slurm
 from support.campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
-ci = pytest.mark.ci
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,6 @@ def has_ended(process: int) -> bool:
         return True
 
 
-@ci
 def test_a_rank_killed_by_sigkill_is_a_failed_row(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study())
     with campaign.running() as snakemake:
@@ -58,7 +56,6 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(shared_folder: Path) -> None:
     assert no_worker_is_left()
 
 
-@ci
 def test_a_link_down_in_mid_collective_ends_at_the_time_limit(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(epochs=60), time_limit_s=20)
     with campaign.running() as snakemake:
@@ -78,7 +75,6 @@ def test_a_link_down_in_mid_collective_ends_at_the_time_limit(shared_folder: Pat
     assert no_worker_is_left()
 
 
-@ci
 def test_snakemake_killed_by_sigkill_goes_on_without_repeating(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
     with campaign.running() as snakemake:

@@ -24,7 +24,7 @@ from environments.container import Bind, inside
 from support.campaigns import Campaign, no_worker_is_left, study, wait_until
 from support.tiny_environments import SELFTEST, Tiny, write_tiny
 
-pytestmark = pytest.mark.usefixtures("apptainer")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("apptainer")]
 
 FRAMEWORKS = {
     "pytorch": "pytorch-ddp",

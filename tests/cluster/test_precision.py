@@ -9,7 +9,7 @@ import pytest
 
 from support.campaigns import Campaign, jobs, study
 
-pytestmark = pytest.mark.usefixtures("virtual_cluster")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("virtual_cluster")]
 
 LEAVE = "import analysis_cost; analysis_cost.leave_records(site='virtual')"
 

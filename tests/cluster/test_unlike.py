@@ -38,6 +38,7 @@ class UnlikeCampaign(Campaign):
         return self.corner.entered(*command, folder=self.checkout.folder)
 
 
+@pytest.mark.long
 def test_a_cut_of_hybrid_virtual(cluster: Sandbox, shared_folder: Path) -> None:
     text = study("pytorch-hybrid", nodes="[1, 3]", epochs=3).replace("batch_size: 32", f"batch_size: {BLOCK}")
     campaign = UnlikeCampaign(cluster, shared_folder, text + FACTORS + ALONE)

@@ -18,6 +18,7 @@ import yaml
 TESTS = Path(__file__).resolve().parents[1]
 FILE = TESTS / "long.yaml"
 MIN_SECONDS = 4.0
+CLUSTER = "tests/cluster/"
 N_PARTS = 10
 N_WORKERS = 2
 HEAD = """\
@@ -52,12 +53,13 @@ def file_seconds() -> dict[str, float]:
 def split() -> list[list[str]]:
     """Return the files of each part: the longest file first, always into the part that is shortest so far.
 
-    Files that are long as a whole are in none; rotation.yaml has parts of them.
+    Files that are long as a whole, or need a virtual cluster, are in none; rotation.yaml has parts of them.
     """
     seconds = file_seconds()
     whole = [file for file, tests in load_long_tests()["long"].items() if not isinstance(tests, dict)]
     parts: list[list[str]] = [[] for _ in range(N_PARTS)]
-    for file in sorted(seconds.keys() - set(whole), key=lambda file: (-seconds[file], file)):
+    splittable = {file for file in seconds if file not in whole and not file.startswith(CLUSTER)}
+    for file in sorted(splittable, key=lambda file: (-seconds[file], file)):
         min(parts, key=lambda part: sum(seconds[each] for each in part)).append(file)
     return parts
 
