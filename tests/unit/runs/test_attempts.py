@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import InputError
 from runs import attempts
 from runs.launch import Stopped
 
@@ -186,3 +187,35 @@ def test_wording_of_absent_records(tmp_path: Path) -> None:
     assert attempts.why_absent(published) == text
     attempts.give_up(attempt, "stopped by SIGTERM")
     assert attempts.why_absent(published) == "absent: attempt 1 stopped by SIGTERM"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])
+def test_a_machine_lock_is_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Everybody may put something where the lock of all users is to be."""
+    lock, mine = tmp_path / "machine.lock", tmp_path / "mine"
+    mine.write_text("precious")
+    {
+        "link": lambda: lock.symlink_to(mine),
+        "dangling": lambda: lock.symlink_to(tmp_path / "absent"),
+        "second name": lambda: lock.hardlink_to(mine),
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+    }[kind]()
+    monkeypatch.setenv("RINGSIDE_LOCK", str(lock))
+    with pytest.raises(InputError) as refused, attempts.machine_lock("this run", print):
+        pass
+    assert (refused.value.code, refused.value.file) == ("no-lock-file", str(lock))
+    assert mine.read_text() == "precious" and not (tmp_path / "absent").exists()
+
+
+def test_a_file_system_without_locks_is_taken_as_one_without_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
+    with attempts.machine_lock("this run", print), attempts.run_lock(tmp_path / "run", lambda: None):
+        assert (tmp_path / "machine.lock").read_text() == "this run\n"
+    assert (tmp_path / "machine.lock").read_text() == ""

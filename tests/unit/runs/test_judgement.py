@@ -1,5 +1,7 @@
 """Status and reason of an attempt, from what the ranks left behind."""
 
+import errno
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,9 @@ from environments.identity import environment_stamp
 from environments.made import read_made
 from plan.identity import environment_of
 from runs.epochs import mean_of_timed, read_epochs
-from runs.launch import Outcome
+from runs.launch import Lost, Outcome
 from runs.launchers.local import cores_of
-from runs.supervise import judge, measurement, startup_time, with_last_line
+from runs.supervise import MACHINE_ERRORS, failure, judge, measurement, startup_time, with_last_line
 from runs.worker.meter import COLUMNS
 from support.one_run import one_run
 
@@ -200,3 +202,19 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [cores_of(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
     assert [cores_of(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
     assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
+
+
+@pytest.mark.parametrize("number", MACHINE_ERRORS, ids=errno.errorcode.get)
+def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")
+    with pytest.raises(Lost) as lost:
+        failure(Note("rank-failed", "rank 0 ended with status 1"), log)
+    note = lost.value.args[0]
+    assert (note.code, note.facts["error"]) == ("machine-error", errno.errorcode[number])
+
+
+def test_other_errors_are_failures(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"\xffValueError: wrong shape\n")
+    reason = failure(Note("rank-failed", "rank 0 ended with status 1"), tmp_path / "log.txt")
+    assert reason.code == "rank-failed" and reason.endswith("ValueError: wrong shape")

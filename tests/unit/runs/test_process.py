@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from runs.launch import SCRIPTS
-from runs.worker import process
+from runs.worker import load, process
 from runs.worker.context import Context
 from runs.worker.group import Group
 
@@ -135,3 +135,28 @@ def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
         taken.append(None)
         process.bind_unlike(Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None)))
     assert taken == cores
+
+
+def test_processes_may_have_any_name(tmp_path: Path) -> None:
+    """A name of 15 bytes may end in the middle of a letter; whoever owns the process."""
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "named\n"
+        assert b"\xc3)" in Path("/proc", str(other.pid), "stat").read_bytes()
+        assert load.own_cpu_s() > 0
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "other bytes"])
+def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / f"{process.TEMPORARY}strange"
+    folder.mkdir()
+    if kind == "pipe":
+        os.mkfifo(folder / process.HELD)
+    else:
+        (folder / process.HELD).write_bytes(b"\xff\xfe")
+    process._remove_unless_held(folder)
+    assert folder.exists()

@@ -37,7 +37,7 @@ from runs.worker.energy import SCOPES, widest
 # Errors of file systems and of a machine's limits. A run that meets one is lost and is tried again, it has not failed.
 MACHINE_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
-    *(errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
+    *(errno.ENOLCK, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
 )
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
