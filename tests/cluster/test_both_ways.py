@@ -88,6 +88,7 @@ def test_a_second_invocation_has_nothing_to_do(a_job_a_run: Campaign) -> None:
     assert a_job_a_run.checkout.attempts() == before and not jobs()
 
 
+@pytest.mark.long
 def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> None:
     """By the tutorial's own commands; its study rehearsal is cut to these runs."""
     text = study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n"

@@ -191,7 +191,8 @@ def test_a_node_has_its_share_of_the_processor(cluster: Sandbox) -> None:
     ],
 )
 def test_bad_settings_are_refused(corner: Sandbox, option: str, key: str) -> None:
-    assert refusal(corner, "up", option).startswith(f"ringside: {key}: expected ")
+    line = refusal(corner, "up", option)
+    assert line.startswith(f"ringside: {key}: ") and line.endswith("[out-of-range]")
     assert corner.left() == NOTHING
 
 
