@@ -160,3 +160,20 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert rows(checkout)[0]["attempt"] == "2"
     nothing = checkout.program("records.repeat", "--runs", "*horovod*")
     assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1
+
+
+def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) -> None:
+    study = STUDY.format(epochs=2).replace("pytorch-ddp", "pytorch-single").replace("nodes: 2", "nodes: 1")
+    checkout = fresh(study.replace("replicates: 1", "replicates: 4"))
+    adapter = checkout.path("workflow/scripts/runs/frameworks/pytorch-single/adapter.py")
+    adapter.write_text(adapter.read_text() + '\n\ndef trainer(context):\n    raise RuntimeError("no luck today")\n')
+    stopped = checkout.snakemake("figures")
+    assert (stopped.status, len(checkout.records())) == (3, 3), stopped.output
+    assert stopped.output.splitlines()[-1].startswith("ringside: stopped: the last 3 runs failed")
+    whole = checkout.snakemake("figures", "--keep-going")
+    assert (whole.status, len(checkout.records())) == (3, 4), whole.output
+    assert {row["status"] for row in rows(checkout)} == {"failed"}
+    again = checkout.snakemake("figures")
+    assert (again.status, again.jobs) == (3, {})
+    for done in (whole, again):
+        assert done.output.splitlines()[-1].startswith("ringside: 0 of 4 runs are usable")
