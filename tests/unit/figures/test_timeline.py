@@ -212,7 +212,7 @@ def test_it_says_why_it_is_empty_and_draws_whatever_there_is(case, drawn_of):
         case "not started":
             made = runs.assign(status="missing", reason="not run", epoch_time_s=None)
         case "no clock":
-            made = made.assign(ended_at="yesterday")
+            made = made.assign(ended_at="2020-01-01T00:00:00.000Z")  # before it began
         case "one run":
             made = made.head(1)
         case "all failed":
