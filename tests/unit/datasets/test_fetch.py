@@ -128,6 +128,12 @@ def test_a_server_says_when_to_come_back_within_bounds(server, file, store_at, c
     assert len(re.findall(r"503 Service Unavailable.*\b0\.2 s\b", capsys.readouterr().err)) == 2
 
 
+@pytest.mark.parametrize("said", ["Mon, 99 Jan 99999999999 00:00:00 GMT", "9" * 5000, "-1", "soon"])
+def test_a_server_that_says_nonsense_is_asked_again(server, file, store_at, said):
+    server.plan["/public/a.gz"] += [status(503, Retry_After=said)]
+    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+
+
 @pytest.mark.parametrize(
     ("fault", "requests"),
     [
@@ -261,7 +267,7 @@ def test_a_file_address_is_copied(declare, store_at, tmp_path):
     gone = declare("b.gz", CONTENT, url=(tmp_path / "gone").as_uri())
     answer = {gone["url"]: "No such file or directory"}
     assert_refusal(refusal(gone, store_at()), "not-fetched", "", ["snakemake datasets"], got=answer)
-    for url in ("file://[/x", "file:///var/%00x"):
+    for url in ("file://[/x", "file:///var/%00x", f"file://elsewhere.example{tmp_path}/with%20space.gz"):
         error = refusal(declare("b.gz", CONTENT, url=url), store_at())
         assert_refusal(error, "not-fetched", "", [url])
         assert list(error.got) == [url]

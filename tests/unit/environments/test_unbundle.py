@@ -163,6 +163,13 @@ class TestABrokenBundle:
             other.add(small.checkout, "checkout")
         assert_refusal(refusal(small, cache), "no-bundle", "", ["manifest.json"], file=str(small.tar))
 
+    @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+    def test_headers_without_end(self, small: Bundle, cache: Path, kind: bytes) -> None:
+        info = tarfile.TarInfo("././@LongLink")
+        info.type, info.size = kind, 512
+        small.tar.write_bytes((info.tobuf(tarfile.GNU_FORMAT) + b"n".ljust(512, b"\0")) * 5000)
+        assert refusal(small, cache).code == "broken-bundle"
+
     def test_a_file_twice_or_one_too_many(self, small: Bundle, cache: Path) -> None:
         retar(small, lambda entry, data: [(entry, data)] * (1 + entry.name.endswith(".sif")))
         assert_refusal(refusal(small, cache), "unlisted-member", got="bundle/images/pytorch-0123456789ab.sif")

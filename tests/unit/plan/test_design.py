@@ -14,7 +14,7 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.design import UNSUPPORTED, Run, design, to_csv
+from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, design, to_csv
 from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
 from plan.scheduling import run_resources, slurm_options
 
@@ -243,3 +243,11 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
         assert links(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert spec(study, virtual, run)["bandwidth_bytes_s"] == rate and lacks(virtual, run.levels) is None
         assert (lacks(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
+
+
+def test_a_run_whose_name_no_folder_can_have_is_refused() -> None:
+    """A framework's, model's or data set's name is part of it."""
+    long = "x" * (MAX_RUN_ID_BYTES + 1)
+    with pytest.raises(InputError) as refused:
+        check_names([replace(design(load_study("quickstart"), load_site("local"))[0], run_id=long)], Path("mine.yaml"))
+    assert (refused.value.code, refused.value.file, refused.value.got) == ("name-too-long", "mine.yaml", long)

@@ -142,6 +142,9 @@ def test_how_far_pictures_differ_is_known(tmp_path: Path) -> None:
     assert note is not None and note.code == "other-size"
     assert note.facts == {"before": (10, 10), "after": (10, 5)}
     assert verify.how_far(tmp_path / "old.csv", tmp_path / "absent.csv") is None
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"{name}," + "9" * 200_000 + "\n")
+    assert verify.how_far(tmp_path / "a.csv", tmp_path / "b.csv") is None, "a field longer than the csv module reads"
 
 
 def test_what_runs_cost_is_counted() -> None:
@@ -223,6 +226,19 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
         verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
     assert (refused.value.code, refused.value.got) == ("other-study", "other") and "STUDY=" in refused.value.hint
     assert refused.value.file == str(tmp_path / "manifest.json")
+
+
+def test_a_manifest_that_names_no_file_is_refused(tmp_path: Path) -> None:
+    said = {
+        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
+        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "measured_with": {"environment": {}, "code": {}, "data": {}},
+        "products": {"tables/cells": {"files": {}, "made_of": []}},
+    }  # fmt: skip
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(InputError) as refused:
+        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+    assert refused.value.code == "empty-manifest"
 
 
 def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:

@@ -648,3 +648,9 @@ def test_a_scheduler_that_does_not_answer_is_lost(
     reason = lost.value.reason
     assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")
     assert reason == "scontrol: slurm_load_jobs error: Unable to contact slurm controller"
+
+
+def test_a_sites_pythonpath_comes_after_our_modules() -> None:
+    site = replace(load_site("local"), variables=(("PYTHONPATH", "/opt/site"),))
+    told = launch.variables(site, {"cores_per_rank": 1, "device": "cpu"})
+    assert told["PYTHONPATH"] == f"{launch.SCRIPTS}:/opt/site"

@@ -1,7 +1,8 @@
-"""Notice that somebody edited a built environment: its digest is of what it was built from, so an edited library would train on under it.
+"""Notice that somebody edited a built environment.
 
-`seal.json` lies beside environment.json. It has a digest of the files' content, and one of what stat(2) says of them, which takes well under
-a second to compare; the content is read only where that differs, as in a copy of a cache. Byte code is left out: Python writes it again.
+An environment's own digest is of what it was built from, so an edited library would train on under it. `seal.json` lies beside
+environment.json. It holds a digest of the files' content, and one of what stat(2) says of them, which takes less than a second to
+compare. The content is read only where that differs, as in a copy of a cache. Byte code is left out: Python writes it again.
 """
 
 import contextlib
@@ -59,12 +60,12 @@ def content_digest(folder: Path) -> str:
     """Return a digest, in hex, of names and content of all files below a folder."""
     digest = hashlib.sha256()
     for name, entry in _files(folder):
-        content = os.readlink(entry.path) if entry.is_symlink() else _digest(entry.path)
+        content = os.readlink(entry.path) if entry.is_symlink() else _file_digest(entry.path)
         digest.update(f"{name} {content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _digest(file: str) -> str:
+def _file_digest(file: str) -> str:
     with open(file, "rb") as content:
         return hashlib.file_digest(content, hashlib.blake2b).hexdigest()  # twice as fast as SHA-256 on gigabytes
 

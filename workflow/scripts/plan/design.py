@@ -11,7 +11,7 @@ import functools
 import io
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,18 +141,23 @@ def design(study: Study, site: Site) -> list[Run]:
             key="exclude",
             expected="at least one cell to be left",
         )
+    check_names(runs, study.file)
+    return sorted(runs, key=lambda run: (run.order_key, run.run_id))
+
+
+def check_names(runs: Iterable[Run], study: Path) -> None:
+    """InputError where the name of a run is too long for its folder. `study`: the file that declares the runs."""
     for run in runs:
-        if len(run.run_id.encode()) > MAX_RUN_ID_BYTES:
+        if (n_bytes := len(run.run_id.encode())) > MAX_RUN_ID_BYTES:
             raise InputError(
                 "name-too-long",
-                f"the run {run.run_id} has a name of {len(run.run_id.encode())} bytes, and is a folder",
-                file=shown(study.file),
+                f"the run {run.run_id} has a name of {n_bytes} bytes, and is a folder",
+                file=shown(study),
                 key="factors",
                 got=run.run_id,
                 expected=f"at most {MAX_RUN_ID_BYTES} bytes",
                 hint="shorten names of your own, or leave factors at their defaults",
             )
-    return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
 
 def cell_name(levels: Levels) -> str:

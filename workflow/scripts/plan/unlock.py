@@ -1,4 +1,4 @@
-"""Clear the way for Snakemake: remove the lock that a killed one left behind, never that of a living one, and look at its cache."""
+"""Clear the way for Snakemake: check its cache, and remove the lock of a killed one, never that of a living one."""
 
 import argparse
 import os

@@ -215,11 +215,11 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
     """
     with _open_lock(_machine()) as file:
         lock(file, lambda: waiting(file.read().strip()))
-        _say(file, holder + "\n")
+        _write_holder(file, holder + "\n")
         try:
             yield
         finally:
-            _say(file, "")
+            _write_holder(file, "")
 
 
 def machine_holder() -> str | None:
@@ -234,7 +234,8 @@ def _machine() -> Path:
 def _open_lock(path: Path) -> TextIO:
     """Return the lock file, open for reading at least: another user's file can be locked, but not always written.
 
-    It lies in a folder of all users, who may have put a link, a pipe or a name of one of our files there: only a regular file with one name is used.
+    It lies in a folder of all users. Any of them may have put a link, a pipe or a second name of one of our files there, so only a
+    regular file with one name is used.
 
     Raises:
         InputError: If it is anything else, or cannot be opened.
@@ -258,7 +259,7 @@ def _open_lock(path: Path) -> TextIO:
     raise InputError("not-writable", "cannot be opened", file=path, hint=hint)
 
 
-def _say(file: TextIO, text: str) -> None:
+def _write_holder(file: TextIO, text: str) -> None:
     """Write who holds the machine. A full file system loses this note; it does not lose the lock, or a run."""
     with contextlib.suppress(OSError):
         if file.writable():

@@ -55,7 +55,7 @@ def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Sam
     while True:
         late = Note("no-samples", "no sample came")
         try:
-            found = _asked(meter, nodes, start - MARGIN_S, end + MARGIN_S, deadline + ANSWER_S)
+            found = _request_samples(meter, nodes, start - MARGIN_S, end + MARGIN_S, deadline + ANSWER_S)
             behind = [node for node in nodes if node not in found or found[node][-1, 0] < end]
             if not behind or (time.monotonic() > deadline and found):
                 return found
@@ -68,12 +68,12 @@ def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Sam
         time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
 
 
-def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
+def _request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
     """Return what there is now. `deadline`: of all answers together, by time.monotonic."""
     rows: dict[str, dict[float, float]] = {}
     for first in np.arange(start, end, AT_ONCE_S):
         window = {"start_time": f"{first:.3f}", "end_time": f"{min(first + AT_ONCE_S, end):.3f}"}
-        for row in _get(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline):
+        for row in _request_rows(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline):
             try:
                 if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
                     rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
@@ -83,10 +83,10 @@ def _asked(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, dea
     return {node: np.array(sorted(values.items())) for node, values in rows.items()}
 
 
-def _get(url: str, asked: Mapping[str, str], deadline: float) -> list[Any]:
+def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
     """Return the list that an answer is. A server is trusted neither in size nor in time. Away."""
     try:
-        with requests.get(url, params=asked, timeout=ANSWER_S, stream=True, headers=HEADERS) as answer:
+        with requests.get(url, params=query, timeout=ANSWER_S, stream=True, headers=HEADERS) as answer:
             if answer.status_code != requests.codes.ok:
                 text = f"{url}: status {answer.status_code} {answer.reason}"
                 raise Away(Note("http-status", text, url=url, status=answer.status_code))

@@ -1,8 +1,8 @@
 """Measure the time during which this process was stopped: by a signal, a frozen control group, or a suspended machine.
 
-A thread wakes up every TICK_S. If it wakes up much later and the process used no CPU time meanwhile, the process was stopped. A library that
-computes while it holds the interpreter's lock also delays the thread, but it uses CPU time. A suspended machine stops CLOCK_MONOTONIC,
-which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move apart.
+A thread wakes up every TICK_S. If it wakes up much later and the process used no CPU time meanwhile, the process was stopped. A
+library that computes while it holds the interpreter's lock also delays the thread, but it uses CPU time. A suspended machine stops
+CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move apart.
 """
 
 import threading
