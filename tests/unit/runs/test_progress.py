@@ -194,6 +194,12 @@ def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]
         session.count_failure(status, "the same")
 
 
+def test_a_campaign_goes_on_after_failures_of_different_reasons(tmp_path: Path) -> None:
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: bool(pytest.fail("it was stopped")))
+    for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
+        session.count_failure("failed", reason)
+
+
 def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", 9, 0, stop=lambda: False)
     for _ in range(4):

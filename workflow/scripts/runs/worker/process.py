@@ -83,7 +83,7 @@ def _remove_unless_held(folder: Path) -> None:
     Anybody may put something of this name into the folder of all users: a pipe that nobody writes to, or a link.
     """
     with contextlib.suppress(OSError):
-        held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW)
         try:
             status, node = os.fstat(held), os.uname().nodename.encode()
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and os.read(held, len(node) + 1) == node:
