@@ -219,6 +219,7 @@ lint: $(STAMP)  ## check style, types and rules
 	@ls -d workflow/scripts/runs/frameworks/*/ | xargs --max-procs=2 -I{} sh -c '$(BIN)/mypy --no-error-summary {}*.py'
 	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(BIN)/python tests/checks/architecture.py --check
+	@$(BIN)/python tests/checks/names.py
 	@$(BIN)/python tests/checks/snakemake_lint.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict > $(VENV)/docs.log 2>&1 || { cat $(VENV)/docs.log; exit 1; }
 	@! grep "excluded from the built site" $(VENV)/docs.log  # mkdocs reports these broken links, but does not count them

@@ -1,0 +1,37 @@
+"""The check that no function word is a name."""
+
+import pytest
+from checks.names import find_function_words
+
+WORDS = frozenset({"told", "of", "found"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def told(): ...",
+        "class Told: ...",
+        "def size(of): ...",
+        "found = 1",
+        "for _found in (): ...",
+        "import os as found",
+        "class Cell:\n    def __init__(self):\n        self.found = 1",
+        "def size(*, of=1): ...",
+    ],
+)
+def test_every_kind_of_definition_is_checked(tmp_path, source):
+    file = tmp_path / "module.py"
+    file.write_text(source)
+    assert len(find_function_words(file, WORDS)) == 1
+
+
+def test_words_in_longer_names_and_uses_are_allowed(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("import os\n\nn_found_files = 1\nprint(os.told, told)\n")
+    assert find_function_words(file, WORDS) == []
+
+
+def test_names_have_their_lines(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("a = 1\nfound = 2\n_told = 3\n")
+    assert find_function_words(file, WORDS) == [("found", 2), ("_told", 3)]
