@@ -1,6 +1,7 @@
 """The check that no function word is a name."""
 
 import pytest
+
 from checks.names import find_function_words
 
 WORDS = frozenset({"told", "of", "found"})
