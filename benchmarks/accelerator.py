@@ -33,12 +33,12 @@ from document import machine
 from environments import installed
 from environments.build import build
 from epoch_times import Process, interval_of_median, run_all
+from launchers import launch
+from launchers.local import cores_of
 from models.named import graph
 from plan.identity import lacks
-from runs import launch
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.launchers.local import cores_of
 from runs.supervise import job, judge, measurement, with_last_line
 from support.one_run import one_run
 
