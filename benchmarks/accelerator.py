@@ -128,7 +128,7 @@ class Rig:
         launched_at = time.time()
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, spec, site, program, [data])
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-        measured = measurement(folder, launched_at, spec, epochs)
+        measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
         status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
         if measured is None or status in ("failed", "timeout"):
             return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))
