@@ -173,10 +173,10 @@ starters-test: $(STAMP)  ## run explore.R and explore.ipynb by R and Jupyter, wh
 	@$(BIN)/python -m pytest -m starters tests/unit/analysis/test_starters.py $(ARGS)
 
 frameworks-test: $(STAMP)  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
-	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/runs/test_training.py tests/unit/runs/test_traced_training.py tests/unit/runs/test_lbann_training.py tests/unit/runs/test_deepspeed.py tests/unit/runs/test_mesh_training.py tests/unit/runs/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
+	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
 versions-test: $(STAMP)  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
-	@$(BIN)/python -m pytest tests/unit/runs/test_versions.py $(ARGS)
+	@$(BIN)/python -m pytest tests/unit/ranks/test_versions.py $(ARGS)
 
 studies-test: $(STAMP)  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
@@ -216,7 +216,7 @@ lint: $(STAMP)  ## check style, types and rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile workflow/Snakefile rules
 	@$(BIN)/mypy workflow/scripts
-	@ls -d workflow/scripts/runs/frameworks/*/ | xargs --max-procs=2 -I{} sh -c '$(BIN)/mypy --no-error-summary {}*.py'
+	@ls -d workflow/scripts/ranks/frameworks/*/ | xargs --max-procs=2 -I{} sh -c '$(BIN)/mypy --no-error-summary {}*.py'
 	@$(BIN)/lint-imports --no-cache --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(BIN)/python tests/checks/architecture.py --check
 	@$(BIN)/python tests/checks/names.py
@@ -255,16 +255,16 @@ apptainer:  ## install Apptainer, which builds and runs images (Debian, as root)
 	@workflow/scripts/environments/install-apptainer
 
 cluster-up: $(STAMP)  ## start a virtual cluster on this machine: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=6G SCHEDULER=slurm, or oar (needs root)
-	@$(RINGSIDE) cluster.virtual up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" --scheduler "$(SCHEDULER)" $(ARGS)
+	@$(RINGSIDE) virtual_cluster.control up --nodes "$(NODES)" --bandwidth "$(BANDWIDTH)" --cpu "$(CPU)" --memory "$(MEMORY)" --scheduler "$(SCHEDULER)" $(ARGS)
 
 cluster-down: $(STAMP)  ## stop the virtual cluster; nothing is left behind
-	@$(RINGSIDE) cluster.virtual down $(ARGS)
+	@$(RINGSIDE) virtual_cluster.control down $(ARGS)
 
 site: $(STAMP)  ## write config/sites/NAME.yaml for this cluster or machine, then call the doctor on it: make site NAME=NAME; LOCAL=yes for this machine alone
-	@$(RINGSIDE) cluster.site_file --name="$$NAME" --partition="$$PARTITION" $(if $(LOCAL),--local="$$LOCAL") $(ARGS)
+	@$(RINGSIDE) sites.site_file --name="$$NAME" --partition="$$PARTITION" $(if $(LOCAL),--local="$$LOCAL") $(ARGS)
 
 doctor: $(STAMP)  ## check in a minute what will not work at the Slurm site: make doctor SITE=NAME
-	@$(RINGSIDE) cluster.doctor $(OPTIONS)
+	@$(RINGSIDE) sites.doctor $(OPTIONS)
 
 submit: $(STAMP)  ## run the campaign on Slurm, one allocation per block, in the planned order; ARGS=--wait waits for the end
 	@$(RINGSIDE) runs.submit $(OPTIONS)

@@ -33,12 +33,12 @@ from document import machine
 from environments import installed
 from environments.build import build
 from epoch_times import Process, interval_of_median, run_all
+from launchers import launch
+from launchers.local import cores_of
 from models.named import graph
 from plan.identity import lacks
-from runs import launch
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
-from runs.launchers.local import cores_of
 from runs.supervise import job, judge, measurement, with_last_line
 from support.one_run import one_run
 
@@ -128,7 +128,7 @@ class Rig:
         launched_at = time.time()
         outcome = launch.run(ranks, {**environment, "variables": variables}, folder, spec, site, program, [data])
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-        measured = measurement(folder, launched_at, spec, epochs)
+        measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
         status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
         if measured is None or status in ("failed", "timeout"):
             return Trained(folder, with_last_line(f"{status}: {reason}", folder / "log.txt"))

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from runs.libraries.pytorch import PyTorchTrainer
-from runs.worker.__main__ import run
-from runs.worker.process import as_rank
+from ranks.libraries.pytorch import PyTorchTrainer
+from ranks.worker.__main__ import run
+from ranks.worker.process import as_rank
 
 clocks: list[dict[str, Any]] = []
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from cluster.limits import Limits, remove_family
+from virtual_cluster.limits import Limits, remove_family
 
 GROUP = "coming-load"
 SHARES = 0.1, 0.45  # of each core, while it is there

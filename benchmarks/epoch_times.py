@@ -31,13 +31,13 @@ from declared.frameworks import load_framework
 from declared.site import Site, load_site
 from document import section, table
 from environments.build import build
-from runs import launch
+from launchers import launch
+from launchers.local import cores_of
+from ranks.worker.group import free_port
+from ranks.worker.load import own_cpu_s
+from ranks.worker.node import busy_seconds
 from runs.attempts import machine_lock
-from runs.launchers.local import cores_of
 from runs.supervise import job
-from runs.worker.group import free_port
-from runs.worker.load import own_cpu_s
-from runs.worker.node import busy_seconds
 from support.one_run import one_run
 
 AIM = 1.02

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runs.worker.context import from_environment
-from runs.worker.process import adapter_of, as_rank
+from ranks.worker.context import from_environment
+from ranks.worker.process import adapter_of, as_rank
 
 LEAST_S = 3.0
 

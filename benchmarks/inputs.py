@@ -17,7 +17,7 @@ from declared.frameworks import load_framework
 from declared.site import load_site
 from document import section, table
 from environments.build import build
-from runs import launch
+from launchers import launch
 from runs.supervise import job
 from support.one_run import one_run
 

@@ -14,9 +14,9 @@ from declared.site import load_site
 from document import section, table
 from environments.build import build
 from images import interval, verdict
+from launchers.launch import SCRIPTS
 from models.graph import Shape
 from models.named import graph
-from runs.launch import SCRIPTS
 
 AIM = 1.03
 SHAPES: dict[str, Shape] = {"small-cnn": (8, 8, 1), "resnet-18": (32, 32, 3), "efficientnet-b0": (32, 32, 3)}

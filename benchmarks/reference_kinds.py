@@ -20,9 +20,10 @@ import numpy as np
 from coming_load import MEAN_S, coming_load
 from document import machine, table
 from epoch_times import Bench, alone_here
-from runs import launch, reference
+from launchers import launch
+from ranks.reference_work import KIND, KINDS
+from runs import reference
 from runs.epochs import mean_of_timed, read_epochs
-from runs.reference_work import KIND, KINDS
 
 FRAMEWORK = "pytorch-ddp"
 OF_NODES: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "largest": max}

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from runs.libraries import pytorch
-from runs.worker.__main__ import run
-from runs.worker.context import Context
-from runs.worker.process import as_rank
+from ranks.libraries import pytorch
+from ranks.worker.__main__ import run
+from ranks.worker.context import Context
+from ranks.worker.process import as_rank
 
 join = pytorch.join
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runs.worker.context import from_environment
-from runs.worker.meter import Meter
-from runs.worker.phases import Untraced
-from runs.worker.process import adapter_of, as_rank, leave_result
+from ranks.worker.context import from_environment
+from ranks.worker.meter import Meter
+from ranks.worker.phases import Untraced
+from ranks.worker.process import adapter_of, as_rank, leave_result
 from traced_epochs import is_traced
 
 NEVER = 10**9
@@ -51,7 +51,7 @@ def train(folder: Path) -> None:
         importlib.import_module(module)
     on_torch = "torch" in sys.modules
     if on_torch:
-        from runs.libraries import pytorch
+        from ranks.libraries import pytorch
 
         pytorch.configured, pytorch.join = once(pytorch.configured), once(pytorch.join)
     traced = adapter.trainer(context)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from cluster import virtual
 from common.errors import InputError
 from common.tables import read_table
 from document import section, table
+from sites import virtual
 from support.campaigns import Campaign, study
 
 FRAMEWORKS = "[pytorch-ddp, horovod-pytorch, tensorflow-multiworker, horovod-tensorflow]"

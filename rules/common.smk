@@ -16,8 +16,8 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 import snakemake.exceptions
 from common import made_of, warm
-from cluster import disturbance
-from cluster.readiness import check_builds, check_bundle, check_launch
+from sites import disturbance
+from sites.readiness import check_builds, check_bundle, check_launch
 from common.code import code as files_of_code
 from common.errors import InputError, print_error
 from plan import ownership

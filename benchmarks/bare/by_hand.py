@@ -13,7 +13,7 @@ from resnets import resnet_18
 from torch import nn
 
 from models.graph import from_json
-from runs.libraries.pytorch import build
+from ranks.libraries.pytorch import build
 
 STEPS = {"small-cnn": 60, "resnet-18": 3, "efficientnet-b0": 3}
 BATCH = 32

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cluster import virtual, virtual_slurm
 from common import warm
 from common.errors import InputError
 from common.files import CHECKOUT, locked
 from declared.virtual import parse
 from environments import image as images
+from sites import virtual
 from support.sandbox import Sandbox, sandbox
 from support.workers import shared_folder as shared_by_workers
+from virtual_cluster import control, slurm
 
 NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=False)
 
@@ -49,21 +50,21 @@ def virtual_cluster(installed: None) -> Iterator[None]:
         pytest.fail(
             f"another virtual cluster is up ({there.described()}); take it down first: make cluster-down", False
         )
-    virtual.down()  # of one that has lost a part
+    control.down()  # of one that has lost a part
     try:
-        virtual.up(NEEDED)
+        control.up(NEEDED)
     except InputError as error:
         pytest.fail(str(error), False)
     yield
-    virtual.down()
+    control.down()
 
 
 @pytest.fixture(scope="session")
 def installed(root: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Install Slurm with its accounting from Debian's packages, in one of pytest's workers at a time."""
-    packages = [*virtual.PACKAGES, *virtual_slurm.PACKAGES, *virtual_slurm.ACCOUNTING]
+    packages = [*control.PACKAGES, *slurm.PACKAGES, *slurm.ACCOUNTING]
     with locked(shared_by_workers(tmp_path_factory) / INSTALLING, lambda: None):
-        subprocess.run([virtual.INSTALL, *packages], check=True)
+        subprocess.run([control.INSTALL, *packages], check=True)
 
 
 @pytest.fixture(scope="session")

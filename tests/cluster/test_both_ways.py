@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import virtual
-from cluster.limits import Limits
+from sites import virtual
 from support.campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until
 from support.checkout import planned_jobs
+from virtual_cluster.limits import Limits
 
 pytestmark = pytest.mark.usefixtures("virtual_cluster")
 

@@ -1,4 +1,4 @@
-"""`python -m cluster.doctor` on real virtual clusters: given this site and this cluster, it says these lines.
+"""`python -m sites.doctor` on real virtual clusters: given this site and this cluster, it says these lines.
 
 The clusters are in private corners of the machine, so that nodes can be drained beside other tests.
 """
@@ -42,7 +42,7 @@ class Said:
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
     """The cluster that the site virtual describes, in a private corner."""
-    done = corner.python("cluster.virtual", "up", *HEALTHY)
+    done = corner.python("virtual_cluster.control", "up", *HEALTHY)
     assert done.returncode == 0, done.stderr
     return corner
 
@@ -56,7 +56,7 @@ def copy(shared_folder: Path) -> Checkout:
 def ask(where: Sandbox, checkout: Checkout, *config: str) -> Said:
     """Call the doctor."""
     arguments = ["--config", *config] if config else []
-    return heard(where.python("cluster.doctor", *arguments, folder=checkout.folder))
+    return heard(where.python("sites.doctor", *arguments, folder=checkout.folder))
 
 
 def heard(done: subprocess.CompletedProcess[str]) -> Said:
@@ -171,7 +171,7 @@ def test_more_than_nodes_have(cluster: Sandbox, copy: Checkout) -> None:
 
 
 def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
-    copy.edit("workflow/scripts/cluster/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
+    copy.edit("workflow/scripts/sites/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
     job = cluster.run("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
     try:
         said = ask(cluster, copy)
@@ -190,7 +190,7 @@ def test_options_that_only_sbatch_knows(cluster: Sandbox, copy: Checkout) -> Non
 
 def test_accounts(corners: Callable[[], Sandbox], copy: Checkout) -> None:
     corner = corners()
-    done = corner.python("cluster.virtual", "up", *HEALTHY, "--accounting")
+    done = corner.python("virtual_cluster.control", "up", *HEALTHY, "--accounting")
     assert done.returncode == 0, done.stderr
     said = ask(corner, copy)
     assert said.status == 0, said.output
@@ -222,22 +222,22 @@ def without_slurm(tmp_path: Path) -> Iterator[str]:
 
 def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
     environment = {**copy.environment, "PATH": without_slurm, "PYTHONPATH": str(copy.path("workflow/scripts"))}
-    command = [sys.executable, "-m", "cluster.doctor"]
+    command = [sys.executable, "-m", "sites.doctor"]
     said = heard(subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False))
     assert (said.status, said.failing) == (1, {"programs"}), said.output
 
 
 def test_a_site_without_slurm(copy: Checkout) -> None:
-    said = heard(copy.program("cluster.doctor", "--config", "site=local"))
+    said = heard(copy.program("sites.doctor", "--config", "site=local"))
     assert said.status == 0, said.output
     assert said.text("site") == "local is this machine and needs no Slurm"
     assert "test job" not in said.lines
     copy.edit("config/sites/local.yaml", "interface: lo", "interface: eth77")
-    said = heard(copy.program("cluster.doctor", "--config", "site=local"))
+    said = heard(copy.program("sites.doctor", "--config", "site=local"))
     assert (said.status, said.failing) == (1, {"machine", "interface"}), said.output
 
 
 @pytest.mark.parametrize("argument", ["site=nowhere", "site", "side=virtual", "study=none"])
 def test_bad_arguments_are_refused_in_one_line(copy: Checkout, argument: str) -> None:
-    done = copy.program("cluster.doctor", "--config", argument)
+    done = copy.program("sites.doctor", "--config", argument)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

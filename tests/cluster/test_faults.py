@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import virtual, virtual_slurm
+from sites import virtual
 from support.campaigns import Campaign, jobs, no_worker_is_left, slurm, study, wait_until, workers
+from virtual_cluster.slurm import start_node, start_slurmctld
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("virtual_cluster")]
 
@@ -111,7 +112,7 @@ def test_a_slurmd_killed_in_mid_run(shared_folder: Path) -> None:
         campaign.wait_for_epoch()
         os.kill(virtual.pid_of("slurmd-node2"), signal.SIGKILL)
         time.sleep(3)
-        virtual_slurm.start_node("node2")
+        start_node("node2")
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "ok", row["reason"]
@@ -126,7 +127,7 @@ def test_slurmctld_restarted_in_mid_run(shared_folder: Path) -> None:
         os.kill(controller, signal.SIGTERM)
         wait_until(lambda: has_ended(controller), "slurmctld has ended")
         time.sleep(5)
-        virtual_slurm.start_slurmctld()
+        start_slurmctld()
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "ok" and row["attempt"] == "1", row["reason"]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import virtual, virtual_oar
 from support.campaigns import Campaign, study, wait_until
 from support.installed_site import INSTALLED
 from support.sandbox import KILLED, NOTHING, Sandbox
+from virtual_cluster import control, oar
 
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"
@@ -45,7 +45,7 @@ MPI_JOB = """
 import dataclasses, json, sys
 from pathlib import Path
 from declared.site import load_site
-from runs import launch
+from launchers import launch
 folder = Path(sys.argv[1])
 site = dataclasses.replace(load_site("virtual-oar"), time_limit_s=60.0)
 spec = {"run_id": "a.b.r1", "nodes": 2, "ranks": 4, "ranks_per_node": 2, "cores": 1, "cores_per_rank": 1, "bandwidth_bytes_s": None}
@@ -61,18 +61,18 @@ except launch.Lost as lost:
 @pytest.fixture(scope="session")
 def installed(root: None) -> None:
     """OAR, from Debian's packages."""
-    subprocess.run([virtual.INSTALL, *virtual_oar.PACKAGES], check=True)
+    subprocess.run([control.INSTALL, *oar.PACKAGES], check=True)
 
 
 def up(corner: Sandbox, *options: str) -> None:
     """Start a cluster in the corner."""
-    done = corner.python("cluster.virtual", "up", "--scheduler=oar", *options)
+    done = corner.python("virtual_cluster.control", "up", "--scheduler=oar", *options)
     assert done.returncode == 0, done.stderr
 
 
 def down(corner: Sandbox) -> None:
     """End it."""
-    done = corner.python("cluster.virtual", "down", "--force")
+    done = corner.python("virtual_cluster.control", "down", "--force")
     assert done.returncode == 0, done.stderr
 
 
@@ -150,7 +150,7 @@ def test_another_oar_is_never_touched(corner: Sandbox) -> None:
         "sh", "-c", f"sed s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=real/ {CONF} > /run/real; mount --bind /run/real {CONF}"
     )
     try:
-        done = corner.python("cluster.virtual", "up", "--scheduler=oar")
+        done = corner.python("virtual_cluster.control", "up", "--scheduler=oar")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"{CONF}: belongs to another OAR" in done.stderr
         down(corner)
         assert "DB_BASE_PASSWD=real" in corner.run("cat", CONF).stdout
@@ -167,7 +167,7 @@ def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
     job = submit(cluster, shared_folder, f"{sys.executable} busy.py > used; setsid sleep 986 & {stray}", nodes=2)
     wait_until(lambda: len(cluster.run("pgrep", "-f", "^sleep 98").stdout.split()) == 3, "all three are there")
     assert 0.6 * 2 * 0.6 < float((shared_folder / "used").read_text()) < 1.15 * 2 * 0.6
-    assert "jobs that wait or run" in cluster.python("cluster.virtual", "down").stderr
+    assert "jobs that wait or run" in cluster.python("virtual_cluster.control", "down").stderr
     cluster.run("oardel", job)
     wait_until(lambda: state(cluster, job) == "Error", "the job is gone")
     assert not cluster.run("pgrep", "-f", "^sleep 98").stdout
@@ -221,7 +221,7 @@ def sshd_of_the_second_node(cluster: Sandbox, job: str) -> Callable[[], object]:
     assert kill(cluster, "node2", "^sshd") > 1
 
     def mend() -> None:
-        cluster.run(sys.executable, "-c", "from cluster import virtual_oar; virtual_oar.start_node('node2')")
+        cluster.run(sys.executable, "-c", "from virtual_cluster import oar; oar.start_node('node2')")
         cluster.run("oarnodesetting", "-h", "node2", "-s", "Alive")
 
     return mend
@@ -288,7 +288,7 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
     campaign = OarCampaign(cluster, shared_folder, study(nodes="2"))
     with campaign.running() as snakemake:
         campaign.wait_for_epoch()
-        assert kill(cluster, "node2", "python.*runs.worker")
+        assert kill(cluster, "node2", "python.*ranks.worker")
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
@@ -297,11 +297,11 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
 
 def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
     """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up; the job and where it tells its outcome."""
-    subprocess.run([virtual.INSTALL, *MPI], check=True)
+    subprocess.run([control.INSTALL, *MPI], check=True)
     (folder / "rank.py").write_text(MPI_RANK.replace("THEN", then))
     (folder / "job.py").write_text(MPI_JOB)
-    scripts = virtual.CHECKOUT / "workflow" / "scripts"
-    command = f"cd {virtual.CHECKOUT} && PYTHONPATH={scripts} {sys.executable} {folder}/job.py {folder}"
+    scripts = control.CHECKOUT / "workflow" / "scripts"
+    command = f"cd {control.CHECKOUT} && PYTHONPATH={scripts} {sys.executable} {folder}/job.py {folder}"
     return submit(cluster, folder, command, nodes=2), folder / "outcome.json"
 
 
@@ -353,6 +353,6 @@ def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
         )
     finally:
         if program == "^sshd":
-            cluster.run(sys.executable, "-c", f"from cluster import virtual_oar; virtual_oar.start_node('{node}')")
+            cluster.run(sys.executable, "-c", f"from virtual_cluster import oar; oar.start_node('{node}')")
             cluster.run("oarnodesetting", "-h", node, "-s", "Alive")
     wait_until(lambda: not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left")

@@ -15,7 +15,7 @@ UP = ["--nodes=2", "--bandwidth=123.4567mbit", "--cpu=0.7", "--accounting"]
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
     """A cluster that no site of the project's describes."""
-    done = corner.python("cluster.virtual", "up", *UP)
+    done = corner.python("virtual_cluster.control", "up", *UP)
     assert done.returncode == 0, done.stderr
     return corner
 
@@ -51,7 +51,7 @@ def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster
 
 
 def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout) -> None:
-    copy.edit("workflow/scripts/cluster/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
+    copy.edit("workflow/scripts/sites/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
     job = cluster.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
     try:
         done = cluster.run("make", "site", "NAME=mine", "PARTITION=virtual", folder=copy.folder)
@@ -73,7 +73,7 @@ def test_what_looks_like_a_variable_of_make_is_none(cluster: Sandbox, copy: Chec
 
 
 def test_a_machine_without_slurm(copy: Checkout) -> None:
-    done = copy.program("cluster.site_file", "--name=mine", "--local=yes")
+    done = copy.program("sites.site_file", "--name=mine", "--local=yes")
     assert done.returncode == 0 and "ok    machine: " in done.stdout, done.stdout + done.stderr
     site = load_site("mine", copy.path("config/sites"))
     assert (site.launcher, site.placement, site.interface) == ("local", "emulated", "lo")

@@ -65,7 +65,7 @@ open("/tmp/" + socket.gethostname(), "w").close()
 
 def refusal(corner: Sandbox, *arguments: str) -> str:
     """The one line with which the program refuses."""
-    done = corner.python("cluster.virtual", *arguments)
+    done = corner.python("virtual_cluster.control", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -91,14 +91,14 @@ def test_it_comes_up_quickly_and_leaves_nothing_twice_in_a_row(corner: Sandbox) 
 
 
 def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
-    done = corner.python("cluster.virtual", "down")
+    done = corner.python("virtual_cluster.control", "down")
     assert (done.returncode, done.stdout) == (0, "virtual cluster: there was none\n")
 
 
 @pytest.mark.parametrize("after_s", [pytest.param(0.3, marks=fault), 0.6])
 def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) -> None:
     done = corner.run(
-        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "cluster.virtual", "up", "--nodes=40"
+        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "virtual_cluster.control", "up", "--nodes=40"
     )
     assert done.returncode == 124, done.stderr
     assert corner.left() == NOTHING
@@ -116,7 +116,7 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
     """Killed as soon as it has come so far."""
-    kills = f"{sys.executable} -m cluster.virtual up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
+    kills = f"{sys.executable} -m virtual_cluster.control up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
     corner.run("sh", "-c", kills)
     assert corner.left() != NOTHING
     up(corner, "--nodes=1")
@@ -207,7 +207,7 @@ def test_another_slurm_is_never_touched(corner: Sandbox) -> None:
 
 
 def test_without_root_it_says_so(corner: Sandbox) -> None:
-    done = corner.run("unshare", "--user", sys.executable, "-m", "cluster.virtual", "up")
+    done = corner.run("unshare", "--user", sys.executable, "-m", "virtual_cluster.control", "up")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "needs root" in done.stderr
 
@@ -218,7 +218,7 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
     listed = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
     wait_until(lambda: "ringside-a.b1.r1" in corner.run(*listed).stdout, "sacct lists the job", 15)
     number = corner.run(*listed).stdout.partition("|")[0]
-    program = "import sys; from runs.launchers import slurm; print(slurm.consumed(*sys.argv[1:]))"
+    program = "import sys; from launchers import slurm; print(slurm.consumed(*sys.argv[1:]))"
     energies = [
         corner.run("srun", sys.executable, "-c", program, number, name).stdout.strip()  # as a run's supervisor does
         for name in ("ringside-a.b1.r1", "ringside-other")

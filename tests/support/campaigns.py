@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.limits import Limits
 from support.checkout import Checkout
+from virtual_cluster.limits import Limits
 
 STUDY = """\
 title: two runs on several nodes
@@ -149,7 +149,7 @@ def workers(node: str) -> list[int]:
             command = Path("/proc", str(pid), "cmdline").read_bytes()
         except OSError:
             continue
-        if b"runs.worker" in command:
+        if b"ranks.worker" in command:
             found.append(pid)
     return sorted(found)
 

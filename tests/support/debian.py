@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from cluster.virtual import INSTALL
+from virtual_cluster.control import INSTALL
 
 
 def require_programs(programs: Iterable[str], packages: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from runs.worker.group import Group
+from ranks.worker.group import Group
 
 
 def on_ranks(size: int, folder: Path, work: Callable[[Group], Any], timeout_s: float = 5) -> list[Any]:

@@ -25,7 +25,7 @@ NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "gro
 # Ends as if it were killed once a daemon runs, before its process is noted.
 KILLED = """
 import os, sys, time
-from cluster import daemons, virtual
+from virtual_cluster import daemons, control
 write = daemons.write_json
 
 def noted(file, state):
@@ -35,7 +35,7 @@ def noted(file, state):
     write(file, state)
 
 daemons.write_json = noted
-virtual.main(["up", "--nodes=2"])
+control.main(["up", "--nodes=2"])
 """
 
 # Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds their folders.
@@ -163,12 +163,12 @@ def _remove(groups: list[Path]) -> None:
 def up(corner: Sandbox, *options: str) -> float:
     """Start a cluster in the corner; seconds that it took."""
     started = time.monotonic()
-    done = corner.python("cluster.virtual", "up", *options)
+    done = corner.python("virtual_cluster.control", "up", *options)
     assert done.returncode == 0, done.stderr
     return time.monotonic() - started
 
 
 def down(corner: Sandbox) -> None:
     """End it."""
-    done = corner.python("cluster.virtual", "down")
+    done = corner.python("virtual_cluster.control", "down")
     assert done.returncode == 0, done.stderr

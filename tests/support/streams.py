@@ -53,7 +53,7 @@ class Point:
 
 
 class ThreadLane:
-    """A lane (runs/libraries/ahead.py) whose copies are made late and slowly. Who trains asks `training`, a stream as well."""
+    """A lane (ranks/libraries/ahead.py) whose copies are made late and slowly. Who trains asks `training`, a stream as well."""
 
     def __init__(self, copy_s: float = COPY_S) -> None:
         self.copy_s = copy_s

@@ -20,7 +20,7 @@ from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
 from declared.frameworks import framework_names, load_framework, trains_alone
-from runs import launch
+from launchers import launch
 from runs.supervise import job
 from support.installed_site import SITE as TEST_SITE
 from support.one_run import one_run
@@ -80,7 +80,7 @@ def of_64(framework: str) -> dict[str, int]:
 @functools.cache
 def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str:
     """The name of a server whose programs have imported a framework's libraries already, as these variables want it."""
-    preloaded = [f"runs.libraries.{library}" for library in libraries]
+    preloaded = [f"ranks.libraries.{library}" for library in libraries]
     return warm.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
@@ -154,7 +154,7 @@ class Trainings:
         (folder / "spec.json").write_text(json.dumps(told))
         variables = {
             **environment["variables"],
-            "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "runs", TESTS))),
+            "PYTHONPATH": os.pathsep.join(map(str, (launch.SCRIPTS, TESTS / "unit" / "ranks", TESTS))),
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
             "TMPDIR": str(folder / TEMPORARY),
         }

@@ -38,7 +38,7 @@ def ranks_of(checkout: Checkout) -> list[int]:
             command = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"runs.worker" in command and str(checkout.folder).encode() in b" ".join(command):
+        if b"ranks.worker" in command and str(checkout.folder).encode() in b" ".join(command):
             found.append(int(folder.name))
     return sorted(found)
 
@@ -140,7 +140,7 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
 def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY.format(epochs=2))
     everything = ("runs", "sweeps", "records")
-    adapter = checkout.path("workflow/scripts/runs/frameworks/pytorch-ddp/adapter.py")
+    adapter = checkout.path("workflow/scripts/ranks/frameworks/pytorch-ddp/adapter.py")
     working = adapter.read_text()
     broken = 'def environment(context: Context) -> dict[str, str]:\n    if context.rank == 1:\n        raise RuntimeError("no luck today")\n'
     adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
@@ -165,7 +165,7 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
 def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) -> None:
     study = STUDY.format(epochs=2).replace("pytorch-ddp", "pytorch-single").replace("nodes: 2", "nodes: 1")
     checkout = fresh(study.replace("replicates: 1", "replicates: 4"))
-    adapter = checkout.path("workflow/scripts/runs/frameworks/pytorch-single/adapter.py")
+    adapter = checkout.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
     adapter.write_text(adapter.read_text() + '\n\ndef trainer(context):\n    raise RuntimeError("no luck today")\n')
     stopped = checkout.snakemake("figures")
     assert (stopped.status, len(checkout.records())) == (3, 3), stopped.output

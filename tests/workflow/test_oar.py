@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.worker.node import processor
+from ranks.worker.node import processor
 from support.checkout import Checkout
 
 STUDY = """\

@@ -100,8 +100,8 @@ def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
     for name in (
         "figures/residuals",
         "analysis/study",
-        "runs/worker/trainer",
-        "runs/frameworks/pytorch-single/adapter",
+        "ranks/worker/trainer",
+        "ranks/frameworks/pytorch-single/adapter",
     ):
         file = campaign.path(f"workflow/scripts/{name}.py")
         file.write_text("# Reworded.\n" + file.read_text().replace('"""', '"""Reworded: ', 1))
@@ -148,7 +148,7 @@ def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_p
 
 
 def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_ones_stand(campaign: Checkout) -> None:
-    adapter = campaign.path("workflow/scripts/runs/frameworks/pytorch-single/adapter.py")
+    adapter = campaign.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
     old_adapter, old_records = adapter.read_text(), campaign.records()
     for figure in campaign.results.glob("figures/overview.*"):
         figure.unlink()

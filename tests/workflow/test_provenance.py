@@ -43,8 +43,8 @@ def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> N
     assert list(sources["study"]) == [STUDY]
     assert json.loads(sources["site"]["cores"]) >= 1
     assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(sources["locks"])
-    worker = "workflow/scripts/runs/worker/meter.py"
-    assert {FIGURE, worker, "workflow/scripts/runs/frameworks/horovod-pytorch/adapter.py"} <= set(sources["code"])
+    worker = "workflow/scripts/ranks/worker/meter.py"
+    assert {FIGURE, worker, "workflow/scripts/ranks/frameworks/horovod-pytorch/adapter.py"} <= set(sources["code"])
     assert "digits" in sources["data"]
     assert {"design.csv", "runs.csv", "epochs.csv"} <= set(sources["tables"])
     assert len([file for file in sources["records"] if file.endswith("record.json")]) == 3

@@ -11,8 +11,8 @@ import pytest
 
 from analysis import study
 from analysis.starters import write
-from cluster.virtual import INSTALL
 from support.synthetic import campaign, write_frames
+from virtual_cluster.control import INSTALL
 
 R = ("r-base-core", "r-cran-dplyr", "r-cran-ggplot2", "r-cran-readr")
 JUPYTER = ("python3-nbclient", "python3-ipykernel", "python3-pandas", "python3-matplotlib", "python3-scipy")

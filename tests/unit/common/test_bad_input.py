@@ -42,13 +42,13 @@ from declared.study import load_study
 from plan.design import design
 from plan.recorded import record_of
 from provenance import manifest
+from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines
-from runs.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from support.synthetic import campaign, write_frames
 
 HANG_S = 20
 LONGEST = 2000  # characters of a complaint
-LOG = Path(__file__).parents[1] / "runs" / "lbann_output" / "validation.log"
+LOG = Path(__file__).parents[1] / "ranks" / "lbann_output" / "validation.log"
 
 
 MUTATION_SHARE = float(
@@ -221,7 +221,7 @@ def test_sites(folder: Path, content: bytes) -> None:
 @mutated(100)
 @given(
     content=st.sampled_from(["pytorch-ddp", "lbann"]).flatmap(
-        lambda name: either(*yaml_of(f"workflow/scripts/runs/frameworks/{name}/framework.yaml"))
+        lambda name: either(*yaml_of(f"workflow/scripts/ranks/frameworks/{name}/framework.yaml"))
     )
 )
 def test_frameworks(folder: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from common.files import digest_file, written
 from declared.site import Site, load_site
 from environments import container
 from environments.container import Bind, inside, unchanged
-from runs.launch import in_image, pkill
+from launchers.launch import in_image, pkill
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
 
@@ -86,10 +86,10 @@ def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: 
 
 
 def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> None:
-    command = in_image("/cache/image.sif", ["python", "-m", "runs.worker", "/r/attempt-1"], [], site, [READS], WRITES)
+    command = in_image("/cache/image.sif", ["python", "-m", "ranks.worker", "/r/attempt-1"], [], site, [READS], WRITES)
     pattern = pkill(command)[-1]
-    assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m runs.worker /r/attempt-1")
-    assert not re.search(pattern, pattern) and not re.search(pattern, "python -m runs.worker /r/attempt-2")
+    assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m ranks.worker /r/attempt-1")
+    assert not re.search(pattern, pattern) and not re.search(pattern, "python -m ranks.worker /r/attempt-2")
 
 
 @pytest.mark.parametrize(("user", "namespace"), [(0, True), (1000, False)])

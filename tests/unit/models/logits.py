@@ -35,7 +35,7 @@ def of_pytorch(
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import torch
 
-    from runs.libraries.pytorch import build, load, make_optimizer, saved
+    from ranks.libraries.pytorch import build, load, make_optimizer, saved
 
     module = build(graph)
     load(module, graph, perturbed(graph))
@@ -64,7 +64,7 @@ def of_tensorflow(
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import tensorflow as tf
 
-    from runs.libraries.tensorflow import _optimizer, build, variables
+    from ranks.libraries.tensorflow import _optimizer, build, variables
 
     model = build(graph)
     own = variables(model, graph)
@@ -90,8 +90,8 @@ def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable
     import jax
     import optax
 
-    from runs.libraries.jax_model import forward
-    from runs.libraries.jax_training import optimizer as rule
+    from ranks.libraries.jax_model import forward
+    from ranks.libraries.jax_training import optimizer as rule
 
     now = {name: jax.numpy.asarray(weight) for name, weight in perturbed(graph).items()}
     learned = [name for name in now if name not in graph.statistics]
@@ -129,8 +129,8 @@ def of_dtensor(
     """DTensor's function of a model, without a mesh."""
     import tensorflow as tf
 
-    from runs.libraries.dtensor import KEPT, learned, rule
-    from runs.libraries.dtensor_model import forward
+    from ranks.libraries.dtensor import KEPT, learned, rule
+    from ranks.libraries.dtensor_model import forward
 
     def rows(name: str, weight: Any) -> Any:
         return weight[None] if name in graph.statistics else weight

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from declared.frameworks import load_framework
+from launchers.launch import SCRIPTS
 from models.families.recurrent import language_model, text_classifier, translation
 from models.families.transformers import gpt, vit
 from models.graph import Builder, Graph, Shape
 from models.named import IMAGES, graph, models
-from runs.launch import SCRIPTS
 
 
 def narrow(

@@ -13,25 +13,25 @@ from common.tables import read_table
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
+from launchers.launch import Outcome
 from models.collectives import ALL_REDUCE, COLLECTIVES
 from network import gather
 from network import measure as measuring
-from network import sweep as rank_program
 from network.measure import find, measure, read
 from plan import cost
 from plan import design as designing
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import planned
+from ranks import sweep as rank_program
 from runs import alone
-from runs.launch import Outcome
 from support.trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
 ADAPTER = """
 import os, time
 import numpy as np
-from runs.worker.collectives import Collectives
+from ranks.worker.collectives import Collectives
 
 def environment(context):
     return {}

@@ -13,14 +13,15 @@ from common.errors import InputError
 from common.files import create_json
 from declared.site import Site, load_site
 from declared.study import load_study
+from launchers import launch
+from launchers.launch import SCRIPTS
 from network import measure as sweeping
 from plan import binding
 from plan.binding import bind, check_bound, machine_id, rebind
 from plan.design import design
 from plan.identity import resolve
 from plan.sweeps import planned as planned_sweeps
-from runs import alone, launch, supervise
-from runs.launch import SCRIPTS
+from runs import alone, supervise
 from support.one_run import one_run
 
 ROUNDS = 40

@@ -165,7 +165,7 @@ def test_shares_that_cannot_be_are_refused(
         (
             {"compiler": ["torch-compile"]},
             "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is built "
-            "(capabilities in workflow/scripts/runs/frameworks/pytorch-hybrid/framework.yaml); change the factors, or take horovod-pytorch or pytorch-ddp",
+            "(capabilities in workflow/scripts/ranks/frameworks/pytorch-hybrid/framework.yaml); change the factors, or take horovod-pytorch or pytorch-ddp",
         ),
     ],
 )  # fmt: skip

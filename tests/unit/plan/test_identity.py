@@ -8,14 +8,14 @@ import yaml
 
 from common.files import source_files
 from declared.factors import factor_table
-from declared.frameworks import FRAMEWORKS, RUNS, framework_names
+from declared.frameworks import FRAMEWORKS, RANKS, framework_names
 from declared.site import load_site
 from declared.study import Study, load_study
 from plan import identity
 from plan.design import Run, design
 from plan.identity import MODEL_CODE, rank_code, run_key, spec
 
-SCRIPTS = RUNS.parent
+SCRIPTS = RANKS.parent
 STUDY = {
     "title": "t", "question": "q", "seed": 1, "design": "full", "replicates": 1,
     "factors": {
@@ -61,14 +61,14 @@ def reached(files: set[Path]) -> set[Path]:
 @pytest.mark.parametrize("framework", framework_names())
 def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(framework: str) -> None:
     own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
-    used = reached({RUNS / "worker" / "__main__.py", *own})
+    used = reached({RANKS / "worker" / "__main__.py", *own})
     held = {
         file
         for path in (*MODEL_CODE, *rank_code(framework))
         for file in (source_files(path) if path.is_dir() else [path])
     }
     assert used <= held
-    shared = {RUNS / "worker", FRAMEWORKS / framework}  # folders, whole
+    shared = {RANKS / "worker", FRAMEWORKS / framework}  # folders, whole
     assert {file for file in held if not shared & set(file.parents)} <= used
 
 

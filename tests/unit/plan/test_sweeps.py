@@ -115,7 +115,7 @@ def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
     assert key(other, again) == key(site, sweep)
 
 
-@pytest.mark.parametrize("file", ["network/sweep.py", "runs/libraries/pytorch.py", "runs/worker/group.py", "adapter"])
+@pytest.mark.parametrize("file", ["ranks/sweep.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"])
 def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     sweep = next(each for each in planned(design(study, site), site) if each.framework == "pytorch-ddp")
     before = key(site, sweep)

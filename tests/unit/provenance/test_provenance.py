@@ -88,7 +88,7 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     assert "containers/pytorch/requirements.cpu.txt" in found["locks"]
     assert "containers/pytorch/requirements.cuda.txt" not in found["locks"], "which nothing here is made of"
     assert "workflow/scripts/figures/overview.py" in found["code"]
-    assert "workflow/scripts/cluster/doctor.py" not in found["code"]
+    assert "workflow/scripts/sites/doctor.py" not in found["code"]
     assert "time_limit_s" not in found["site"] and found["site"]["device"] == '"cpu"'
     strategies = tmp_path / "strategies.json"
     monkeypatch.setattr("provenance.sources.file_of", lambda study, site: strategies)

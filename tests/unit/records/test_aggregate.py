@@ -21,11 +21,11 @@ from plan.campaign import Campaign
 from plan.design import Run, design
 from plan.identity import cores_per_rank, digests, run_key
 from plan.recorded import record_of
+from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate, of_tokens, summary
 from records.ways import arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
-from runs.worker.meter import COLUMNS
 from support.recorded import content
 from support.traces_made import attempt
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from cluster import disturbance, slurm
 from common.errors import exit_status
 from common.files import utc
 from common.notes import find_note
@@ -25,12 +24,13 @@ from plan.design import Run, design
 from plan.identity import run_key
 from plan.sweeps import Sweeps
 from plan.timings import Timings
+from ranks.worker.meter import COLUMNS
 from records import status
 from records.standing import Job, Precision, Problem, Standing, UnderWay, grouped, standing
 from records.standing import observer as observed
 from records.time_left import Reader, observer
 from runs import attempts, submit
-from runs.worker.meter import COLUMNS
+from sites import disturbance, slurm
 from support.recorded import content
 
 NOW = 1_800_000_000.0

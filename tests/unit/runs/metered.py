@@ -5,9 +5,9 @@ import threading
 import time
 from pathlib import Path
 
-from runs.worker import energy, idle
-from runs.worker.__main__ import run
-from runs.worker.process import as_rank
+from ranks.worker import energy, idle
+from ranks.worker.__main__ import run
+from ranks.worker.process import as_rank
 
 WATTS = 40.0
 

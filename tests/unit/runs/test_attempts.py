@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from launchers.launch import Stopped
 from runs import attempts
-from runs.launch import Stopped
 
 
 def finish(attempt: Path, text: str) -> None:

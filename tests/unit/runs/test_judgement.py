@@ -15,12 +15,12 @@ from common.notes import Note
 from declared.site import Site, load_site
 from environments.identity import environment_stamp
 from environments.made import read_made
+from launchers.launch import Lost, Outcome
+from launchers.local import cores_of
 from plan.identity import environment_of
+from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.launch import Lost, Outcome
-from runs.launchers.local import cores_of
 from runs.supervise import MACHINE_ERRORS, failure, judge, measurement, startup_time, with_last_line
-from runs.worker.meter import COLUMNS
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}

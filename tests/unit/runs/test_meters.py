@@ -13,7 +13,8 @@ import pytest
 from common.schemas import schema
 from datasets.prepare import prepare
 from declared.site import Site, load_site
-from runs import launch, meters
+from launchers import launch
+from runs import meters
 from runs.epochs import read_epochs
 from runs.supervise import energies, job, measurement
 from support.kwollect import Kwollect, kwollect

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from common.code import SCRIPTS
+from ranks.worker import phases
+from ranks.worker.group import Group
+from ranks.worker.operators import CLOCK, RAW, Event, moved
+from ranks.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
 from runs.phases import NAMES, damage, put_together
-from runs.worker import phases
-from runs.worker.group import Group
-from runs.worker.operators import CLOCK, RAW, Event, moved
-from runs.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
 from support.ranks import on_ranks
 from support.traces_made import attempt
 
@@ -393,5 +393,5 @@ def test_phases_that_cannot_be_merged_stay_as_they_are(tmp_path: Path, name: str
 
 def test_all_phases_that_are_marked_anywhere_have_a_place_in_the_order() -> None:
     marks = re.compile(r"""phases\.(?:enter|begin|put)\(\s*"(\w+)\"""")
-    told = {name for file in (SCRIPTS / "runs").rglob("*.py") for name in marks.findall(file.read_text())}
+    told = {name for file in (SCRIPTS / "ranks").rglob("*.py") for name in marks.findall(file.read_text())}
     assert {"speeds", "join", "optimizer"} <= told <= NAMES

@@ -13,11 +13,12 @@ import pytest
 from common.notes import Note
 from declared.site import load_site
 from declared.study import load_study
+from launchers import launch
 from plan.design import design
 from plan.identity import resolve
-from runs import launch, reference, supervise
+from ranks.reference_work import KINDS, USUAL
+from runs import reference, supervise
 from runs.reference import Took, band, before, earlier, geometry, work
-from runs.reference_work import KINDS, USUAL
 from support.one_run import one_run
 
 GONE = Note("node-unreachable", "a node is gone")
@@ -50,7 +51,7 @@ def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
 
 ON_A_DEVICE = """
 from types import SimpleNamespace
-from runs import reference_work as work
+from ranks import reference_work as work
 work.DEVICE_SIDE = 8
 work.KINDS["accelerator"] = work.Kind(version=1, steps=3, products=2, updated_mib=1)
 spec = {"device": "cuda", "replicas_per_rank": 2}

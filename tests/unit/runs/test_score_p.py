@@ -11,9 +11,9 @@ from common.files import read_json, write_json
 from declared.site import load_site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
+from launchers.launch import Outcome
+from ranks.worker.node import machine
 from runs import score_p
-from runs.launch import Outcome
-from runs.worker.node import machine
 
 OK = Outcome("ok", None, 4.0)
 ENVIRONMENT = {"variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"}, "packages": {"lbann": "0.104"}, "setup": []}

@@ -15,6 +15,7 @@ from common.tables import read_table, write_table
 from declared.factors import factor_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
+from launchers.launch import Outcome
 from models.soap import divide
 from models.strategy import checked, from_json
 from network.bus import bus_bandwidth
@@ -25,7 +26,6 @@ from plan.design import design
 from plan.sweeps import sizes
 from plan.timings import MESSAGES, Timing, output, planned
 from runs import alone
-from runs.launch import Outcome
 from strategies import found, gather, measure
 from strategies.measured import TABLES
 

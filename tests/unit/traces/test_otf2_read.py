@@ -11,7 +11,7 @@ import pytest
 from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole
 
 from common.errors import InputError
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces import otf2_read
 from traces.otf2_read import read
 from traces.timeline import read_intervals

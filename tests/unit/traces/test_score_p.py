@@ -8,7 +8,7 @@ import pytest
 
 from common.files import write_json
 from environments import scorep
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces import score_p
 from traces.otf2_read import read
 from traces.timeline import Timeline

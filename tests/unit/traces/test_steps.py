@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InputError
-from runs.worker.phases import Phases
+from ranks.worker.phases import Phases
 from support.traces_made import COLUMNS, attempt
 from traces.steps import SHOWN_STEPS, WAIT, Traced
 from traces.timeline import read_intervals

@@ -16,9 +16,9 @@ from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without
 from models.collectives import ALL_REDUCE
 
 OWN = "own"  # an algorithm
-RUNS = CHECKOUT / "workflow" / "scripts" / "runs"
-FRAMEWORKS = RUNS / "frameworks"
-LIBRARIES = RUNS / "libraries"
+RANKS = CHECKOUT / "workflow" / "scripts" / "ranks"
+FRAMEWORKS = RANKS / "frameworks"
+LIBRARIES = RANKS / "libraries"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def environment_names() -> tuple[str, ...]:
 
 @functools.cache
 def load_framework(name: str) -> Framework:
-    """Read and check workflow/scripts/runs/frameworks/<name>/framework.yaml."""
+    """Read and check workflow/scripts/ranks/frameworks/<name>/framework.yaml."""
     file = FRAMEWORKS / name / "framework.yaml"
     raw = load_yaml(file)
     check(raw, "framework", file)

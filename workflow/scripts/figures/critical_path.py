@@ -7,7 +7,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_looks, stacks
 from figures.view import view
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces import cells, path
 from traces.cells import NO_PHASES
 

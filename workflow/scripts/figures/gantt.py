@@ -19,7 +19,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, phase_looks, style
 from figures.view import View, view
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces.cells import NO_PHASES
 from traces.steps import WAIT, Traced
 

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.patches import Patch
 
 from figures import style
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces.cells import PHASES
 from traces.steps import WAIT
 

@@ -12,14 +12,15 @@ from common.files import utc, write_json
 from common.notes import Note
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from launchers import launch
 from models.collectives import COLLECTIVES
 from plan.design import design
 from plan.sweeps import Sweep, code_digest, environment_digest, key, output, planned, spec
-from runs import alone, launch, transport
+from runs import alone, transport
 from runs.supervise import failure, job
 
 KIND = "sweep"
-PROGRAM = "network.sweep"
+PROGRAM = "ranks.sweep"
 
 
 def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from plan.timings import planned as planned_timings
 
 START_S = 5.0  # of a run, from its launch to its first epoch: 2.7 to 6.6 s in docs/measurements.md
 REFERENCE_S = 0.8  # of the work beside a run, in all (docs/explanation/measurement.md); under a quota it takes longer
-SWEEP_S = 1.2  # of one size of messages: what network.sweep, a program of ranks, gives itself
+SWEEP_S = 1.2  # of one size of messages: what ranks.sweep, a program of ranks, gives itself
 ASSUMED_GFLOPS = {"cpu": 120.0, "cuda": 10_000.0}  # of a core and of an accelerator in training, float32
 DEPTHWISE = 60  # operations of others that take as long as one of a depthwise convolution
 PASSES = 3  # forward, and twice as much backward

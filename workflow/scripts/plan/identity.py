@@ -16,7 +16,7 @@ from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.environments import older
 from declared.environments import read as read_environment
-from declared.frameworks import FRAMEWORKS, LIBRARIES, RUNS, Framework, framework_names, load_framework
+from declared.frameworks import FRAMEWORKS, LIBRARIES, RANKS, Framework, framework_names, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -27,11 +27,11 @@ from models import strategy
 from plan.design import Geometry, Run
 
 # What every rank uses of the models' code.
-MODEL_CODE = tuple(RUNS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
-DIVISION = [RUNS.parent / "models" / "division.py"]  # what those use that divide models
+MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
+DIVISION = [RANKS.parent / "models" / "division.py"]  # what those use that divide models
 # Keys of framework.yaml that say nothing of what its ranks do.
 WORDS_OF_DESCRIPTIONS = ("title", "needs", "why", "notes")
-STRATEGY = [RUNS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]  # each layer by itself
+STRATEGY = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]  # each layer by itself
 
 
 def cores_per_rank(site: Site) -> int:
@@ -280,7 +280,7 @@ def rank_code(framework: str) -> list[Path]:
     libraries = [LIBRARIES / f"{library}.py" for library in described.libraries]
     divides = any(axes & {"pipeline", "tensor"} for axes in described.meshes)
     return [
-        RUNS / "worker",
+        RANKS / "worker",
         *libraries,
         *(DIVISION if divides else []),
         *(STRATEGY if described.strategies else []),

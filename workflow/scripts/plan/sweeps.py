@@ -24,7 +24,7 @@ from plan.scheduling import deferred_resources
 
 SMALLEST_BYTES = 1024
 GROWTH = 4
-PROGRAM = CHECKOUT / "workflow" / "scripts" / "network" / "sweep.py"
+PROGRAM = CHECKOUT / "workflow" / "scripts" / "ranks" / "sweep.py"
 TABLE = "network.csv"
 # Factors that decide, beside nodes, between whom and through what there is an exchange.
 OF_SITE = ("devices_per_node", "device", "bandwidth")

@@ -23,7 +23,7 @@ from plan.scheduling import deferred_resources
 
 PARTS, MESSAGES = "parts", "messages"  # what is timed
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
-FOLDER = CHECKOUT / "workflow" / "scripts" / "strategies"
+FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
 COSTS, OF_MESSAGES = "costs.csv", "messages.csv"
 # Of a cell, what decides how long parts take; and how they are trained, of which cells that train by one strategy have the same.
 OF_PARTS = ("model", "dataset", "batch_size", "device", "optimizer")

@@ -27,7 +27,7 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
 from prediction import law, physics
-from runs.worker.sampling import divided
+from ranks.worker.sampling import divided
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of unlike ranks"
 NOTHING = Note(

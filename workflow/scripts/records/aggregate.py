@@ -33,11 +33,11 @@ from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Resolved, link_rate, resolve
 from plan.recorded import contradiction, record_of
+from ranks.worker.meter import COLUMNS
 from records.ways import arguments_for, to_repeat, ways_to_run
 from runs import phases
 from runs.attempts import numbered, why_absent
 from runs.epochs import read_lines
-from runs.worker.meter import COLUMNS
 
 MEASURED = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",

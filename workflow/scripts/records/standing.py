@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cluster import disturbance, slurm
 from common.files import held, read_json, utc
 from common.notes import Note
 from declared.site import JOB_MARGIN_S
@@ -26,6 +25,7 @@ from records.time_left import Reader, left_s, seconds
 from records.ways import REPEATABLE, arguments_for, repeat_command, ways_to_run
 from runs import attempts
 from runs.submit import is_of
+from sites import disturbance, slurm
 
 PATIENCE_S = 5.0  # with the cluster's queue
 NOT_READ = {  # by launcher: the scheduler whose queue is not read here, and the command that shows it

@@ -19,12 +19,12 @@ from pathlib import Path
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
 from declared.configuration import check_name, existing
+from launchers.launch import kill
 from plan import unlock
 from plan.binding import BINDING
 from plan.campaign import add_config_argument, configured
 from plan.recorded import record_status
 from runs.attempts import machine_lock
-from runs.launch import kill
 
 NICE = 19
 SHARED = (BINDING, "runs", "precision", "network")  # of the campaign's results: read, never written

@@ -1,1 +1,1 @@
-"""One run from launch to record, and jobs of many: launchers, the ranks' own programs, adapters of frameworks."""
+"""One run from launch to record, and jobs of many: supervision, attempts, progress, meters, submission."""

@@ -17,10 +17,11 @@ from common.schemas import check
 from declared.site import Site
 from declared.study import Study
 from environments.made import read_made
+from launchers import launch
 from plan.binding import bind, check_bound
 from plan.design import Run
 from plan.identity import environment_of
-from runs import attempts, launch
+from runs import attempts
 from runs.progress import current_session
 from runs.supervise import changed_since_planned, ending_well, spoiled
 

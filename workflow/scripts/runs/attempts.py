@@ -23,7 +23,7 @@ from common.errors import InputError
 from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
-from runs.launch import Lost, Stopped
+from launchers.launch import Lost, Stopped
 
 Prepared = TypeVar("Prepared")
 PUT_ASIDE = "put-aside"

@@ -1,11 +1,11 @@
-"""epochs.csv of an attempt: what a rank wrote as each epoch ended (runs/worker/meter.py)."""
+"""epochs.csv of an attempt: what a rank wrote as each epoch ended (ranks/worker/meter.py)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common.files import regular
-from runs.worker.meter import COLUMNS
+from ranks.worker.meter import COLUMNS
 
 
 def read_lines(table: Path) -> list[str]:

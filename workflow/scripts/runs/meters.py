@@ -12,13 +12,14 @@ from typing import Any
 from common.files import create_json, read_json, utc, write_json, written_whole
 from common.notes import Note
 from declared.site import Site, Wattmeter
-from runs import launch, wattmeter
+from launchers import launch
+from ranks.worker.energy import SCOPES, Kind, entry, packages, together
+from ranks.worker.meter import COLUMNS
+from runs import wattmeter
 from runs.epochs import read_epochs, read_lines
-from runs.worker.energy import SCOPES, Kind, entry, packages, together
-from runs.worker.meter import COLUMNS
 
 POWER = ("t", "host", "scope", "watt")
-IDLE = "runs.worker.idle"
+IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 

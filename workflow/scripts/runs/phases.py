@@ -1,4 +1,4 @@
-"""phases.csv of an attempt: the phases of all ranks, on one clock. Made of what each rank wrote (runs/worker/phases.py).
+"""phases.csv of an attempt: the phases of all ranks, on one clock. Made of what each rank wrote (ranks/worker/phases.py).
 
 Beside it, where `trace` is full, operators-<rank>.json (Chrome's Trace Event Format): what the libraries' profilers saw of a
 few steps. `ts` is on the clock of phases.csv, too, in microseconds; `process_start_ns` is when the rank's process was started.
@@ -14,9 +14,9 @@ import pandas as pd
 from common.errors import InputError
 from common.files import shown, written_whole
 from common.notes import Note
-from runs.worker.operators import RAW
-from runs.worker.phases import CLOCKS as CLOCK_COLUMNS
-from runs.worker.phases import COLUMNS, EXCHANGE, MOST_STEPS
+from ranks.worker.operators import RAW
+from ranks.worker.phases import CLOCKS as CLOCK_COLUMNS
+from ranks.worker.phases import COLUMNS, EXCHANGE, MOST_STEPS
 
 OPERATORS = "operators-{}.json"
 INTERVALS = ("rank", *COLUMNS)

@@ -1,6 +1,6 @@
 """How quick the nodes of a run are right before and right after it: a fixed piece of work, in the cores of its ranks.
 
-The work is a program of its own (runs/reference_work.py), started by the site's launcher as ranks are. What becomes of it fails no
+The work is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are. What becomes of it fails no
 run: a time is missing then, and the record says why.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 from common.files import read_json, write_json
 from common.notes import Note
 from declared.site import Site
-from runs import launch
+from launchers import launch
 
-PROGRAM = "runs.reference_work"
+PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # where it takes 0.3 s
 PAUSE_S = 10.0  # from one look to the next while a run waits
 LEAST_KNOWN = 6  # times, before one can be called unusual

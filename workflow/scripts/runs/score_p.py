@@ -14,9 +14,9 @@ from common.notes import Note
 from declared.site import Site
 from environments import scorep
 from environments.installed import PROGRAM_VARIABLE
-from runs.launch import Outcome
-from runs.worker.node import machine
-from runs.worker.operators import unix_ahead
+from launchers.launch import Outcome
+from ranks.worker.node import machine
+from ranks.worker.operators import unix_ahead
 
 
 def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""steps.csv of an attempt: the time of every training step (runs/worker/meter.py), where the study asks for it."""
+"""steps.csv of an attempt: the time of every training step (ranks/worker/meter.py), where the study asks for it."""
 
 import csv
 import statistics

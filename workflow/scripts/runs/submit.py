@@ -16,16 +16,16 @@ import sys
 import time
 from pathlib import Path
 
-from cluster.readiness import check_launch
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT, digest_text, shown
 from common.text import number_of
+from launchers.launch import Lost
+from launchers.slurm import ask
 from plan import unlock
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.scheduling import allocation_options
 from plan.sweeps import Sweeps
-from runs.launch import Lost
-from runs.launchers.slurm import ask
+from sites.readiness import check_launch
 
 POLL_S = 5.0
 

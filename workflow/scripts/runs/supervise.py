@@ -26,13 +26,14 @@ from declared.frameworks import Framework
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments.made import read_made
+from launchers import launch
 from plan.binding import bind, check_bound
 from plan.design import Run, design
 from plan.identity import Resolved, resolve
-from runs import attempts, launch, meters, phases, reference, score_p, steps, transport
+from ranks.worker.energy import SCOPES, widest
+from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
-from runs.worker.energy import SCOPES, widest
 
 # Errors of file systems and of a machine's limits. A run that meets one is lost and is tried again, it has not failed.
 MACHINE_ERRORS = (

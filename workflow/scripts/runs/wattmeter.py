@@ -17,7 +17,7 @@ import urllib3
 
 from common.notes import Note
 from declared.site import Wattmeter
-from runs.worker.energy import MOST_ERROR, Kind
+from ranks.worker.energy import MOST_ERROR, Kind
 
 MARGIN_S = 5.0  # of what is asked for, so that the ends of an epoch lie between two samples
 AT_ONCE_S = 600.0  # of one request, since the size of an answer is limited

@@ -11,9 +11,10 @@ from common.errors import exit_status
 from common.files import utc, write_json
 from declared.site import Site, load_site
 from declared.study import Study, load_study
+from launchers import launch
 from plan.design import design
 from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, key, output, planned, spec
-from runs import alone, launch, transport
+from runs import alone, transport
 from runs.supervise import failure, job
 
 KIND = "timing"
@@ -39,7 +40,7 @@ def attempt_timing(
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     write_json(folder / "spec.json", job(told, timing.run.framework, environment, model, Path(), ranks.hosts))
     launched_at = time.time()
-    program = f"strategies.{PROGRAMS[timing.kind]}"
+    program = f"ranks.{PROGRAMS[timing.kind]}"
     outcome = launch.run(ranks, environment, folder.resolve(), told, site, program=program)
     result = alone.left(folder)
     status, reason = alone.judge(outcome, result, site, ranks.hosts)

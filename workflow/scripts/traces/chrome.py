@@ -15,7 +15,7 @@ import pandas as pd
 
 from common.errors import InputError
 from common.files import read_json, shown, written_whole
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces.timeline import STEP, Timeline, steps
 
 UNIT_NS = 1000  # the format's microsecond

@@ -18,6 +18,7 @@ from typing import Any
 from common.errors import InputError, exit_status
 from common.files import read_json, shown
 from environments import scorep
+from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, add_config_argument, configured, load_campaign
 from plan.design import Run
@@ -25,7 +26,6 @@ from plan.identity import Resolved, lacks, resolve
 from plan.scheduling import allocation_options
 from runs.attempts import finished, numbered, put_aside
 from runs.epochs import read_epochs
-from runs.launchers.slurm import current_job
 from runs.phases import TABLE, damage, write_intervals
 from runs.progress import current_session
 from runs.supervise import ending_well, supervise

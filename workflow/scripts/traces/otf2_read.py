@@ -25,8 +25,8 @@ from otf2.enums import GroupType, LocationGroupType, Paradigm, RegionRole
 from common.errors import InputError, exit_status
 from common.files import shown
 from common.text import number_of
+from ranks.worker.phases import EXCHANGE
 from runs.phases import INTERVALS, TABLE, write_intervals
-from runs.worker.phases import EXCHANGE
 from traces import chrome
 from traces.timeline import NS, STEP, Timeline
 

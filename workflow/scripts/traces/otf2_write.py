@@ -14,7 +14,7 @@ import otf2
 import pandas as pd
 from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole, SystemTreeDomain, Type
 
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces.timeline import NS, STEP, Timeline, steps
 
 NAME = "trace"

@@ -9,7 +9,7 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
 from common.notes import Note
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces import cells
 from traces.cells import PHASES, STEP, Measured
 

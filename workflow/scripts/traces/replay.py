@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 
 WAIT = "wait"
 FINISH = "finish"  # what a rank still does in a wait when its last exchange has ended, such as copying gradients

@@ -11,7 +11,7 @@ import pandas as pd
 
 from common.files import read_json
 from environments import scorep
-from runs.worker.phases import EXCHANGE
+from ranks.worker.phases import EXCHANGE
 from traces import otf2_read
 from traces.timeline import Timeline
 

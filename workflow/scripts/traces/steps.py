@@ -1,6 +1,6 @@
 """What the intervals of one traced run add up to: its phases, its exchange, the critical path through its steps.
 
-A rank is in one phase of a step at a time; exchanges go on beside them (runs.worker.phases). Computing is every phase of a step
+A rank is in one phase of a step at a time; exchanges go on beside them (ranks.worker.phases). Computing is every phase of a step
 but `wait`. Communication of a rank is the union of its exchanges, exposed what of it no computing of the same rank covers. The
 k-th exchange of a step is the same one on all ranks: bytes move once the last rank has started it, until then the others wait.
 """
@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from ranks.worker.phases import EXCHANGE
 from runs.phases import WAIT
-from runs.worker.phases import EXCHANGE
 from traces.intervals import Cover, Intervals
 
 SHOWN_STEPS = 5  # of a typical run, that are kept as they are

@@ -11,9 +11,9 @@ import pandas as pd
 from analysis.measured import with_phases
 from common.errors import InputError
 from common.files import read_json, shown
+from ranks.worker.phases import EXCHANGE
 from runs.attempts import numbered
 from runs.phases import TABLE, read_intervals
-from runs.worker.phases import EXCHANGE
 
 NS = 10**9
 STEP = "step"

@@ -1,0 +1,131 @@
+"""Run inside PyTorch's environment: random strategies on some ranks against one rank, in double precision.
+
+python -m any_strategy MODEL RANKS FIRST COUNT, with the seeds FIRST to FIRST + COUNT - 1; every rank prints how far its weights moved, and how
+far they and the losses of three steps were from those of the one.
+"""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from models.initial import initial_weights
+from models.layout import lay_out
+from models.named import graph
+from models.soap import divide
+from models.strategy import Part, random_strategy
+from ranks.libraries.pytorch import build, load, tensors
+from ranks.libraries.pytorch_parts import share
+from ranks.libraries.pytorch_strategy import Runner, carrier
+
+STEPS = 3
+BATCH = 8
+MODELS: dict[str, tuple[Any, ...]] = {  # with convolutions and halos, concatenations, attention of two kinds, LSTMs
+    "lenet-5": ("lenet-5", (28, 28, 1), 10),
+    "small-cnn": ("small-cnn", (8, 8, 1), 10),
+    "alexnet": ("alexnet", (64, 64, 3), 10),
+    "inception-v3": ("inception-v3", (80, 80, 3), 10),
+    "wide-mlp": ("wide-mlp", (8, 8, 1), 10),
+    "gpt-nano": ("gpt-nano", (12,), 20, 20, "next"),
+    "vit-b-16": ("vit-b-16", (32, 32, 3), 10),
+    "rnn-nano": ("rnn-nano", (12,), 20, 20, "next"),
+    "rnn-text-nano": ("rnn-text-nano", (12,), 3, 20, "class"),
+    "rnn-translation": ("rnn-translation", (8,), 20, 20, "next"),
+}
+SMALL_STEPS = {"alexnet": 1e-3, "inception-v3": 1e-3, "vit-b-16": 1e-3}  # of which larger ones lead nowhere
+
+
+class Trained:
+    """What three steps of a strategy leave on a rank."""
+
+    def __init__(
+        self, name: str, strategy: Mapping[str, Part], rank: int, carries: dist.ProcessGroup | None = None
+    ) -> None:
+        made = graph(*MODELS[name])
+        module = build(made)
+        load(module, made, initial_weights(made, 7))
+        before = {name: tensor.detach().double() for name, tensor in tensors(module, made).items()}
+        self.layout = lay_out(made, BATCH, strategy)
+        whole = tensors(module.double(), made)
+        self.runner = Runner(made, self.layout, rank, torch.device("cpu"), whole, carries=carries)
+        for task in self.runner.tasks:
+            task.part.training = False  # what is dropped is drawn by parts: no two strategies drop alike
+        parameters = [one for many in self.runner.parameters().values() for one in many]
+        optimizer = torch.optim.SGD([*parameters, torch.zeros(0)], SMALL_STEPS.get(name, 0.05), momentum=0.9)
+        drawn, losses = np.random.default_rng(3), []
+        for _ in range(STEPS):
+            loss, _ = self.runner.forward(*_batch(made, drawn, self.runner.wanted))
+            self.runner.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss)
+        self.losses = torch.stack(losses)
+        self.moved = self.distance(before)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of a rank that has all."""
+        found = {}
+        for shard in self.runner.shards.values():
+            found |= {name: weight.detach() for name, weight in shard.trained().items()}
+        return found
+
+    def distance(self, whole: Mapping[str, torch.Tensor]) -> float:
+        """The largest difference of any weight that this rank has from that of `whole`."""
+        pairs = [
+            (weight.detach(), share(name, whole[name], shard.number, shard.of))
+            for shard in self.runner.shards.values()
+            for name, weight in shard.trained().items()
+        ]
+        return max(((mine - one).abs().max().item() for mine, one in pairs), default=0.0)
+
+
+def _batch(made: Any, drawn: Any, wanted: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """All labels of a batch, and the samples that a rank wants."""
+    if made.vocabulary is None:
+        height, width, channels = made.shape
+        samples = torch.from_numpy(drawn.standard_normal((BATCH, channels, height, width)))
+    else:
+        samples = torch.from_numpy(drawn.integers(0, made.vocabulary, (BATCH, *made.shape)))
+    *places, classes = made.operators[-1].shape
+    return samples[slice(*wanted)], torch.from_numpy(drawn.integers(0, classes, (BATCH, *places)))
+
+
+def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
+    """One rank."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    space = divide(graph(*MODELS[name]), BATCH)
+    carries = carrier("nccl")  # a group of its own, as on accelerators
+    alone = {layer.name: Part((1, 1, 1, 1), (rank,)) for layer in space.layers}
+    one = Trained(name, alone, rank, carries)
+    told: dict[str, Any] = {"rank": rank, "moved": one.moved, "far": {}}
+    for seed in seeds:
+        made = Trained(name, _on(space, ranks, seed), rank, carries)
+        dist.all_reduce(made.losses)
+        apart = (made.losses - one.losses).abs().max().item()
+        told["far"][seed] = max(apart, made.distance(one.weights()))
+    os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())  # whole: ranks write to one pipe
+    dist.destroy_process_group()
+
+
+def _on(space: Any, ranks: int, seed: int) -> dict[str, Part]:
+    """A random strategy, of which each layer may have more parts than there are ranks."""
+    wide = random_strategy(space, 2 * ranks, seed)
+    return {name: Part(part.degrees, tuple(one % ranks for one in part.devices)) for name, part in wide.items()}
+
+
+if __name__ == "__main__":
+    model, count_of_ranks, first, count = sys.argv[1], *map(int, sys.argv[2:])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    multiprocessing.spawn(work, (count_of_ranks, model, range(first, first + count), free), nprocs=count_of_ranks)

@@ -1,0 +1,191 @@
+"""Batches sent ahead to a device: the same as if each were waited for, whoever is late; in memory of fixed size."""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ranks.libraries.ahead import SLOTS, Ahead
+from ranks.worker.batches import Batch, Noise
+from support.streams import COPY_S, Point, Stream, ThreadLane
+from support.trainings import Trainings, assert_same, epochs, weights
+
+USE_S = 0.004
+
+
+def batches(number: int, size: int = 8, last: int = 5) -> list[Batch]:
+    """Drawn images and labels; the last batch is a short one."""
+    split = Noise(7, size * number, (4, 4, 3), 10)
+    lengths = [size] * (number - 1) + [last]
+    return [split.take(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)]
+
+
+class User:
+    """Who trains: asks the stream to read a batch, half of it late, and goes on."""
+
+    def __init__(self, training: Stream) -> None:
+        self.training, self.read = training, list[Batch]()
+
+    def __call__(self, images: np.ndarray, labels: np.ndarray) -> int:
+        self.training.ask(lambda: self._use(images, labels))
+        return len(images)
+
+    def _use(self, images: np.ndarray, labels: np.ndarray) -> None:
+        early, early_labels = images[: len(images) // 2].copy(), labels[: len(labels) // 2].copy()
+        time.sleep(USE_S)
+        late = images[len(early) :].copy(), labels[len(early) :].copy()
+        self.read.append((np.concatenate([early, late[0]]), np.concatenate([early_labels, late[1]])))
+
+
+def through(lane: ThreadLane, sent: Iterable[Batch], ahead: Ahead | None = None) -> tuple[list[int], list[Batch]]:
+    """The lengths of the batches that were handed out, and what the device has read of them."""
+    user = User(lane.training)
+    lengths = list((ahead or Ahead(lane)).batches(sent, user))
+    lane.training.synchronize()
+    return lengths, user.read
+
+
+def same(ours: list[Batch], theirs: list[Batch]) -> bool:
+    pairs = zip(ours, theirs, strict=True)
+    return all(np.array_equal(a, b) for mine, other in pairs for a, b in zip(mine, other, strict=True))
+
+
+def test_the_device_reads_what_was_sent_in_order_with_the_short_last_batch() -> None:
+    sent = batches(20)
+    lengths, read = through(ThreadLane(), iter(sent))
+    assert lengths == [8] * 19 + [5] and same(read, sent)
+
+
+class Forgetful(Point):
+    """An event for which the host does not wait."""
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"])
+def test_every_wait_is_needed(forgotten: str) -> None:
+    """What shows that the test above could fail: a lane that leaves one wait out gives the device other batches, sooner or later:
+    on a busy machine threads may come in the right order by themselves."""
+
+    class Careless(ThreadLane):
+        def event(self) -> Point:
+            return Forgetful() if forgotten == "copied, by the host" else Point()
+
+        def copy(self, pairs: list[tuple[Any, Any]], after: Point, done: Point) -> None:
+            super().copy(pairs, Point() if forgotten == "used" else after, done)
+
+        def wait(self, event: Point) -> None:
+            if forgotten != "copied, by the device":
+                super().wait(event)
+
+        def record(self, event: Point) -> None:
+            if forgotten != "used is recorded":
+                super().record(event)
+
+    sent = batches(20)
+    slow = 10 * COPY_S if forgotten.startswith("copied") else COPY_S
+    assert any(not same(through(Careless(slow), iter(sent))[1], sent) for _ in range(10))
+
+
+def test_memory_does_not_grow_with_the_batches_nor_with_the_epochs() -> None:
+    lane = ThreadLane()
+    ahead = Ahead(lane)
+    for number in (5, 20):
+        assert same(through(lane, batches(number), ahead)[1], batches(number))
+    image, label = 8 * 4 * 4 * 3, 8 * 8
+    assert [sorted(side) for side in lane.on_either_side] == [[label] * SLOTS + [image] * SLOTS] * 2
+
+
+def test_buffers_grow_with_a_larger_batch() -> None:
+    lane = ThreadLane()
+    ahead = Ahead(lane)
+    for size in (8, 32, 8):
+        assert same(through(lane, batches(10, size), ahead)[1], batches(10, size))
+    assert sum(lane.on_either_side[0]) == sum(lane.on_either_side[1]) == SLOTS * (8 + 32) * (4 * 4 * 3 + 8)
+
+
+def test_no_more_is_read_ahead_than_there_are_slots() -> None:
+    read: list[int] = []
+
+    def counted() -> Iterator[Batch]:
+        for place, batch in enumerate(batches(20)):
+            read.append(place)
+            yield batch
+
+    lane = ThreadLane()
+    handed = Ahead(lane).batches(counted(), User(lane.training))
+    next(handed)
+    deadline = time.monotonic() + 5
+    while len(read) < 1 + SLOTS + 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(read) == 1 + SLOTS + 1, "one used, the slots, and one in the hand of who reads"
+
+
+def test_an_error_of_the_reading_thread_arrives_after_the_batches_before_it() -> None:
+    sent = batches(3)
+
+    def broken() -> Iterator[Batch]:
+        yield from sent
+        raise OSError("gone")
+
+    lane = ThreadLane()
+    user = User(lane.training)
+    handed = Ahead(lane).batches(broken(), user)
+    assert [next(handed) for _ in sent] == [8, 8, 5]
+    with pytest.raises(OSError, match="gone"):
+        next(handed)
+    lane.training.synchronize()
+    assert same(user.read, sent)
+
+
+def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
+    lane = ThreadLane()
+    ahead = Ahead(lane)
+    threads = threading.active_count()
+    handed = ahead.batches(iter(batches(20)), User(lane.training))
+    next(handed)
+    assert threading.active_count() == threads + 1
+    handed.close()
+    assert threading.active_count() == threads
+    assert same(through(lane, batches(6), ahead)[1], batches(6))
+    assert len(lane.on_either_side[0]) == 2 * SLOTS, "the next epoch has the same buffers"
+
+
+def test_two_at_once_do_not_share_buffers() -> None:
+    lane = ThreadLane()
+    ahead, first, second = Ahead(lane), User(lane.training), User(lane.training)
+    one, other = batches(6), batches(9, 4, 3)
+    handed = ahead.batches(iter(one), first)
+    next(handed)
+    list(ahead.batches(iter(other), second))
+    list(handed)
+    lane.training.synchronize()
+    assert same(first.read, one) and same(second.read, other)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        {"batch_size": 64, "augmentation": "flip-crop", "epochs": 2},
+        {"batch_size": 24, "dataset": "synthetic-8x8x1-10-768", "sync_every": 5, "memory_format": "channels-last"},
+    ],
+    ids=["held, augmented", "fresh"],
+)
+def test_pytorch_trains_to_the_same_weights_by_batches_sent_ahead(
+    tmp_path: Any, real: Any, levels: dict[str, Any]
+) -> None:
+    plain, ahead = (
+        Trainings(tmp_path / program, real, program).of("pytorch-single", **levels)
+        for program in ("trained", "trained_ahead")
+    )
+    assert_same(weights(ahead / "after.npz"), weights(plain / "after.npz"), 0)
+    assert np.array_equal(np.load(ahead / "seen.0.npy"), np.load(plain / "seen.0.npy"))
+    columns = ("train_loss", "validation_loss", "validation_accuracy")
+    ours, theirs = ([[row[column] for column in columns] for row in epochs(each)] for each in (ahead, plain))
+    assert ours == theirs and len(ours) == levels.get("epochs", 1)
+    assert "sent ahead" in (ahead / "log.txt").read_text()

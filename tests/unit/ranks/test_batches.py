@@ -1,0 +1,149 @@
+"""What a rank trains on: the same samples however they are shared out, fresh ones too, and their augmentation."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from models.graph import Graph, Operator, Shape
+from ranks.worker.batches import Augmentation, Batch, Counting, Fresh, Noise, Topics
+from ranks.worker.context import Context
+from ranks.worker.group import Group
+
+
+def images(number: int, side: int = 16) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, 256, size=(number, side, side, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)])
+def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
+    whole, labels = split.take(2, slice(0, 64), np.arange(64))
+    parts = [split.take(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
+    assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
+    assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
+    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), "an epoch has samples of its own"
+
+
+def test_fresh_pixels_and_labels_are_uniform() -> None:
+    drawn, labels = Noise(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
+    assert drawn.shape == (4096, 8, 8, 1) and drawn.dtype == np.uint8
+    assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
+    assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
+
+
+def test_what_follows_a_token_can_be_learnt() -> None:
+    tokens, labels = Counting(7, 2000, 12, 50).take(1, slice(0, 2000), np.arange(2000))
+    assert tokens.shape == labels.shape == (2000, 12) and tokens.dtype == labels.dtype == np.int64
+    assert np.array_equal(tokens[:, 1:], labels[:, :-1]) and set(tokens.ravel()) == set(range(50))
+    assert ((tokens + 1) % 50 == labels).mean() == pytest.approx(0.75 + 0.25 / 50, abs=0.01)
+    assert np.bincount(tokens[:, 0], minlength=50) == pytest.approx(np.full(50, 40), abs=30), "each begins anywhere"
+
+
+def test_the_class_of_a_text_can_be_learnt() -> None:
+    tokens, labels = Topics(7, 2000, 12, 50, 4).take(1, slice(0, 2000), np.arange(2000))
+    assert tokens.shape == (2000, 12) and labels.shape == (2000,) and tokens.dtype == labels.dtype == np.int64
+    assert set(tokens.ravel()) == set(range(50)) and np.bincount(labels) == pytest.approx(np.full(4, 500), rel=0.2)
+    assert (tokens % 4 == labels[:, None]).mean() == pytest.approx(0.25 + 0.75 / 4, abs=0.01)
+
+
+def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_path: Path) -> None:
+    manifest = {"fresh": True, "shape": [6], "vocabulary": 9, "train_samples": 32, "validation_samples": 8}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    spec = {"seed": 7, "ranks": 1, "local_batch": 8, "replicas_per_rank": 1, "samples_per_epoch": 32}
+    job = {"data": str(tmp_path), "spec": {**spec, "levels": {"augmentation": "none"}}}
+
+    def batches(logits: Shape) -> list[Batch]:
+        graph = Graph(
+            "m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits))
+        )
+        context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
+        assert context.positions == logits[0]
+        return [*context.epoch(1), *context.validation()]
+
+    for (tokens, whole), (same, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
+        assert (
+            tokens.shape == whole.shape == (8, 6)
+            and np.array_equal(tokens, same)
+            and np.array_equal(whole[:, 4:], last)
+        )
+
+
+def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_path: Path) -> None:
+    def shares(ranks: int) -> list[np.ndarray]:
+        manifest = {
+            "fresh": True,
+            "shape": [4, 4, 1],
+            "classes": list("abc"),
+            "train_samples": 64,
+            "validation_samples": 50,
+        }
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        spec = {"seed": 7, "ranks": ranks, "local_batch": 8, "replicas_per_rank": 1}
+        job = {"data": str(tmp_path), "spec": spec}
+        contexts = [Context(tmp_path, job, rank, 0, cast(Group, None)) for rank in range(ranks)]
+        return [images for each in contexts for images, _ in each.validation()]
+
+    whole = np.concatenate(shares(1))
+    assert whole.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, "no more at once than in training"
+    assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(whole, np.concatenate(shares(3)))
+    training, _ = Noise(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
+    assert not np.array_equal(whole, training)
+
+
+def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path: Path) -> None:
+    spec = {"device": "hybrid", "ranks": 6, "ranks_per_node": 3, "replicas_per_rank": 1, "rank_cores": [2, 2, 12]}
+    spec |= {"local_batch": 10, "cores_per_rank": 12}
+    ranks = [Context(tmp_path, {"spec": spec}, rank, rank % 3, cast(Group, None)) for rank in range(6)]
+    assert [rank.cores for rank in ranks] == [2, 2, 12] * 2
+    assert [rank.accelerators for rank in ranks] == [[0, 1]] * 6
+    assert [rank.part for rank in ranks[:2]] == [slice(0, 10), slice(10, 20)]
+    for rank in ranks:
+        rank.divide([20, 20, 1, 9, 9, 1])
+    assert [rank.part for rank in ranks] == [slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])]
+
+
+def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_path: Path) -> None:
+    mesh = {"pipeline": 2, "data": 2, "sharded": 1, "tensor": 1}
+    spec = {"ranks": 4, "local_batch": 8, "replicas_per_rank": 1, "replicas": 2, "mesh": mesh}
+    ranks = [Context(tmp_path, {"spec": spec}, rank, 0, cast(Group, None)) for rank in range(4)]
+    assert [rank.replica for rank in ranks] == [0, 1, 0, 1] and ranks[0].samples == [8, 8]
+    assert [rank.part for rank in ranks] == [slice(0, 8), slice(8, 16)] * 2
+    assert all(rank.counting == [2, 3] for rank in ranks), "the last stage has the logits"
+
+
+def test_without_augmentation_images_stay_as_they_are() -> None:
+    kept = images(8)
+    assert np.array_equal(Augmentation("none", 1, 1, 8, 16)(kept.copy(), np.arange(8)), kept)
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    kept = images(400, 4)
+    changed = Augmentation("flip", 1, 1, 400, 4)(kept.copy(), np.arange(400))
+    mirrored = [np.array_equal(new, old[:, ::-1]) for new, old in zip(changed, kept, strict=True)]
+    same = [np.array_equal(new, old) for new, old in zip(changed, kept, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 150 < sum(mirrored) < 250
+
+
+def test_a_crop_moves_an_image_by_an_eighth_of_its_height_at_most() -> None:
+    kept, augment = images(300), Augmentation("flip-crop", 1, 1, 300, 16)
+    changed = augment(kept.copy(), np.arange(300))
+    moves = set()
+    for number, new in enumerate(changed):
+        old = kept[number][:, ::-1] if augment.flips[number] else kept[number]
+        padded = np.pad(old, ((2, 2), (2, 2), (0, 0)))
+        top, left = augment.corners[number]
+        left = 4 - left if augment.flips[number] else left  # mirrored after it was cut
+        assert np.array_equal(new, padded[top : top + 16, left : left + 16])
+        moves.add((int(top), int(left)))
+    assert moves == {(top, left) for top in range(5) for left in range(5)}
+
+
+def test_augmentation_belongs_to_the_sample_and_the_epoch() -> None:
+    kept, numbers = images(32), np.arange(32)
+    whole = Augmentation("flip-crop", 1, 1, 32, 16)(kept.copy(), numbers)
+    half = Augmentation("flip-crop", 1, 1, 32, 16)(kept[16:].copy(), numbers[16:])
+    assert np.array_equal(whole[16:], half), "it does not matter who takes it"
+    assert not np.array_equal(whole, Augmentation("flip-crop", 1, 2, 32, 16)(kept.copy(), numbers))

@@ -1,0 +1,316 @@
+"""Energy: counters as the kernel and the vendors' libraries have them, what a window must be, and power over time."""
+
+import csv
+import ctypes
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ranks.worker import energy
+from ranks.worker.energy import AMD, NVML, NVML_POWER, RAPL, Integrated, Meter, Meters, Package, together, widest
+
+RANGE_UJ = 262_143_328_850
+
+
+def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_UJ) -> Path:
+    """One zone of Linux's powercap, with the files that are read; energy None: there is no counter."""
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "max_energy_range_uj").write_text(f"{range_uj}\n")
+    if energy_uj is not None:
+        (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    return folder
+
+
+@pytest.fixture
+def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two packages with cores and memory inside, and the platform around them, as on a server with two sockets."""
+    folder = tmp_path / "powercap"
+    for number in (0, 1):
+        package = zone(folder / f"intel-rapl:{number}", f"package-{number}", 1_000_000 * (number + 1))
+        zone(folder / f"intel-rapl:{number}:0", "core", 700_000)
+        zone(folder / f"intel-rapl:{number}:1", "dram", 900_000)
+        (package / f"intel-rapl:{number}:0").mkdir()
+    zone(folder / "intel-rapl:2", "psys", 50_000_000)
+    zone(folder / "intel-rapl-mmio:0", "package-0", 3_000_000)
+    (folder / "intel-rapl").mkdir()
+    monkeypatch.setattr(energy, "POWERCAP", folder)
+    return folder
+
+
+def test_energy_of_packages_is_that_of_all_and_nothing_twice(powercap: Path) -> None:
+    made = Meters([])
+    assert made.read() == {"package": pytest.approx(3.0)}, (
+        "joules of packages 0 and 1: no cores, memory, platform or second interface"
+    )
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
+    assert made.read() == {"package": pytest.approx(8.5)}
+    (said,) = made.said()
+    assert (said["source"], said["scope"], said["method"], said["reason"]) == ("rapl", "package", "counter", None)
+
+
+def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
+    package = Package(zone(tmp_path / "intel-rapl:0", "package-0", RANGE_UJ - 2_000_000))
+    before = package()
+    for now in (1_000_000, RANGE_UJ - 1_000_000, 500_000):  # wraps twice
+        (tmp_path / "intel-rapl:0" / "energy_uj").write_text(f"{now}\n")
+        after = package()
+    assert after - before == pytest.approx((2 * RANGE_UJ + 500_000 - (RANGE_UJ - 2_000_000)) / 1e6)
+
+
+def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: Path) -> None:
+    (powercap / "intel-rapl:1" / "energy_uj").unlink()
+    made = Meters([])
+    assert made.read() == {}, "one package is not the machine"
+    (said,) = made.said()
+    assert said["source"] == "rapl" and "cannot be read" in said["reason"] and "intel-rapl:1" in said["reason"]
+
+
+def test_a_machine_without_meters_says_nothing_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
+    made, threads = Meters([]), threading.active_count()
+    made.sample(tmp_path / "power.csv")
+    assert (made.read(), made.said()) == ({}, [])
+    assert not (tmp_path / "power.csv").exists() and threading.active_count() == threads
+
+
+# A window is off by up to one sampling interval.
+
+
+@pytest.mark.parametrize(
+    ("joules", "seconds", "said"),
+    [
+        (50.0, 1.0, None),
+        (50.0, 0.9, "an epoch of 0.9 s is shorter than the 1 s that nvml can resolve (new every 0.1 s)"),
+        (0.0, 5.0, "the counter of nvml did not move"),
+        (-4.0, 5.0, "the counter of nvml did not move"),
+        (0.005, 5.0, "an epoch of 0.005 J is less than nvml can resolve (0.001 J)"),
+        (None, 5.0, "nvml stopped telling"),
+    ],
+)
+def test_a_window_that_a_meter_cannot_resolve_has_a_reason(
+    joules: float | None, seconds: float, said: str | None
+) -> None:
+    assert NVML.objection(joules, seconds) == said
+
+
+@pytest.mark.parametrize("length_s", [1.0, 1.07, 2.03])
+def test_the_shortest_window_that_is_taken_is_right_to_a_tenth(length_s: float) -> None:
+    """A counter at 100 W that is new every 0.1 s, read at any two moments."""
+    for start in range(100):
+        begin = start / 997
+        read = [100 * (at // NVML.sampling_s) * NVML.sampling_s for at in (begin, begin + length_s)]
+        assert abs(read[1] - read[0] - 100 * length_s) <= energy.MOST_ERROR * 100 * length_s + 1e-9
+
+
+def test_an_epoch_too_short_is_empty_and_the_record_has_the_first_reason(powercap: Path) -> None:
+    made = Meters([])
+    before = made.read()
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
+    after = made.read()
+    assert made.between(before, after, 0.5, "an epoch") == {"package": pytest.approx(5.5)}
+    assert made.said()[0]["reason"] is None
+    assert made.between(before, after, 0.002, "an epoch") == {"package": None}
+    assert made.between(before, before, 0.5, "an epoch") == {"package": None}
+    assert made.said()[0]["reason"].startswith("an epoch of 0.002 s is shorter than the 0.01 s that rapl")
+
+
+# The vendors' libraries, by module objects that have their functions.
+
+
+class NotSupported(Exception):
+    """As NVMLError_NotSupported."""
+
+
+def nvml(joules: list[float], watts: list[float], counts: bool = True) -> ModuleType:
+    """pynvml of nvidia-ml-py 13 on a node with some accelerators, which are told by number or by UUID (bytes)."""
+    library = ModuleType("pynvml")
+    uuids = [f"GPU-{number}".encode() for number in range(len(joules))]
+
+    def total(handle: int) -> int:  # mJ
+        if not counts:
+            raise NotSupported("Not Supported")
+        return int(joules[handle] * 1e3)
+
+    for name, function in {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByIndex": range(len(joules)).__getitem__,
+        "nvmlDeviceGetHandleByUUID": uuids.index,
+        "nvmlDeviceGetTotalEnergyConsumption": total,
+        "nvmlDeviceGetPowerUsage": lambda handle: int(watts[handle] * 1e3),  # mW
+    }.items():
+        setattr(library, name, function)
+    return library
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(None, 3.0), ("2,3", 12.0), ("GPU-3,GPU-0", 9.0)], ids=["all", "numbers", "UUIDs"]
+)
+def test_nvml_counts_the_accelerators_that_the_run_uses(
+    visible: str | None, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    made = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), [0, 1])
+    assert made.joules() == pytest.approx(expected) and made.kind == NVML
+
+
+def test_an_accelerator_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    watts = [100.0, 50.0]
+    made = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
+    start, before = time.monotonic(), made.joules()
+    time.sleep(0.35)
+    after, seconds = made.joules(), time.monotonic() - start
+    assert made.kind == NVML_POWER and before is not None and after is not None
+    assert after - before == pytest.approx(150 * seconds, rel=0.1)
+
+
+def test_power_that_grows_is_integrated_by_trapezoids() -> None:
+    start = time.monotonic()
+    made = Integrated(lambda: 100 * (time.monotonic() - start), 0.02)
+    began = time.monotonic() - start
+    before = made()
+    time.sleep(0.3)
+    found, ended = made() - before, time.monotonic() - start
+    assert found == pytest.approx(50 * (ended**2 - began**2), rel=0.05)
+
+
+def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") -> ModuleType:
+    """amdsmi of ROCm 7 on a node whose accelerators HIP numbers the other way round."""
+    library = ModuleType("amdsmi")
+    handles = [ctypes.c_void_p(number + 1) for number in range(len(counted))]
+
+    def count(handle: ctypes.c_void_p) -> dict[str, Any]:
+        if not counted[0]:
+            raise NotSupported("AMDSMI_STATUS_NOT_SUPPORTED")
+        value = counted[(handle.value or 0) - 1]
+        return {name: value, "counter_resolution": 15.259, "timestamp": 1}
+
+    def enumerated(handle: ctypes.c_void_p) -> dict[str, int]:
+        return {"hip_id": len(counted) - (handle.value or 0)}
+
+    for function, does in {
+        "amdsmi_init": lambda: None,
+        "amdsmi_get_processor_handles": lambda: handles,
+        "amdsmi_get_gpu_enumeration_info": enumerated,
+        "amdsmi_get_energy_count": count,
+        "amdsmi_get_power_info": lambda handle: {
+            "socket_power": power, "current_socket_power": "N/A", "average_socket_power": power,
+        },
+    }.items():  # fmt: skip
+        setattr(library, function, does)
+    return library
+
+
+@pytest.mark.parametrize("name", ["energy_accumulator", "power"], ids=["since 6.2", "before"])
+def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    made = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
+    assert made.joules() == pytest.approx(3_000_000 * 15.259e-6) and made.kind == AMD
+
+
+def test_amd_smi_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = energy.amd_smi(amd([0], power=300), [0])
+    start, before = time.monotonic(), made.joules() or 0.0
+    time.sleep(0.25)
+    assert (made.joules() or 0.0) - before == pytest.approx(300 * (time.monotonic() - start), rel=0.1)
+    with pytest.raises(StopIteration):
+        energy.amd_smi(amd([0], power="N/A"), [0])
+
+
+def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    made = Meters([0])
+    assert made.read() == {} and [said["source"] for said in made.said()] == ["nvml", "amd-smi"]
+    assert all("it does not tell: ModuleNotFoundError" in said["reason"] for said in made.said())
+    monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
+    assert Meters([0]).read() == {"device": pytest.approx(15.259)}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0], [1.0]))
+    assert Meters([0]).read() == {"device": 7.0}
+
+
+# What a run's record says.
+
+
+def said(reason: str | None = None, kind: energy.Kind = RAPL) -> list[dict[str, Any]]:
+    return [energy.entry(kind, reason)]
+
+
+def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> None:
+    (one,) = together([("a", said()), ("b", said())])
+    assert one["reason"] is None and one["window"] == "epochs"
+    assert together([("a", said()), ("b", said("too short"))])[0]["reason"] == "b: too short"
+    assert together([("a", said()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
+    assert together([("a", said("too short"))])[0]["reason"] == "too short"
+    assert [meter["source"] for meter in together([("a", said() + said(kind=NVML))])] == ["rapl", "nvml"]
+
+
+@pytest.mark.parametrize(
+    ("told", "device", "scope"),
+    [
+        ("device package node", "cuda", "node"),
+        ("device package node", "cpu", "node"),
+        ("device package", "cuda", "device"),
+        ("package", "cuda", None),
+        ("package", "cpu", "package"),
+        ("", "cpu", None),
+        ("device package", "hybrid", None),
+        ("device package node", "hybrid", "node"),
+    ],
+)
+def test_the_response_is_the_widest_scope_and_never_the_package_alone_of_accelerators(
+    told: str, device: str, scope: str | None
+) -> None:
+    energies = {f"energy_{name}_j": 1.0 if name in told.split() else None for name in energy.SCOPES}
+    assert widest(energies, device) == scope
+
+
+def test_power_over_time_is_what_counters_went_up_by(
+    powercap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(energy, "SAMPLE_S", 0.1)
+    counter, start, done = powercap / "intel-rapl:0" / "energy_uj", time.monotonic(), threading.Event()
+
+    def burn() -> None:  # 30 W
+        while not done.wait(0.01):
+            partial = counter.with_name("partial")
+            partial.write_text(f"{1_000_000 + 30e6 * (time.monotonic() - start):.0f}\n")
+            os.replace(partial, counter)
+
+    thread = threading.Thread(target=burn)
+    thread.start()
+    Meters([]).sample(tmp_path / "power.csv")
+    time.sleep(1.0)
+    done.set()
+    thread.join()
+    rows = list(csv.DictReader((tmp_path / "power.csv").read_text().splitlines()))
+    assert len(rows) >= 5 and {row["scope"] for row in rows} == {"package"}
+    watts = sorted(float(row["watt"]) for row in rows)
+    assert watts[len(watts) // 2] == pytest.approx(30, rel=0.25)
+    assert abs(float(rows[0]["t"]) - time.time()) < 10, "Unix time"
+
+
+def test_of_a_power_that_nobody_told_for_a_while_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ranks.worker.energy.every", lambda *_: None)
+    now = [0.0]
+    monkeypatch.setattr("ranks.worker.energy.time.monotonic", lambda: now[0])
+    meter = Meter(NVML_POWER, [Integrated(lambda: 50.0, 0.1)])
+    now[0] = 1.0
+    assert meter.joules() == pytest.approx(50.0)
+    now[0] = 60.0
+    assert meter.joules() is None

@@ -1,0 +1,443 @@
+"""LBANN's layers of our models: the same function and the same gradients as PyTorch's module of the same graph."""
+
+import json
+import math
+import os
+import subprocess
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.prepare import prepare
+from declared.frameworks import load_framework
+from launchers.launch import SCRIPTS
+from models.families.recurrent import translation
+from models.graph import Builder, Graph, is_trained
+from models.initial import initial_weights
+from models.named import IMAGES, TEXTS, TOKENS, graph, models
+from ranks.frameworks.lbann import experiment
+from ranks.frameworks.lbann.layers import _check_in_place, file_of, layers, model, save
+from ranks.frameworks.lbann.prototext import Word, text
+from ranks.frameworks.lbann.sequences import constants
+from ranks.worker.batches import split_of
+from support.prototexts import Fields, parsed
+
+HERE = Path(__file__)
+CASES = {
+    "lenet-5": ((28, 28, 1), "cpu"),
+    "cnn-cifar10": ((32, 32, 3), "cpu"),
+    "resnet-18": ((64, 64, 3), "cpu"),
+    "efficientnet-b0": ((32, 32, 3), "cuda"),
+    "branches": ((9, 8, 3), "cpu"),
+    "gpt-nano": ((6,), "cpu"),
+    "rnn-text-nano": ((6,), "cpu"),
+    "translation": ((6,), "cpu"),
+    "vectors": ((6,), "cpu"),
+}
+VOCABULARY = 9
+# The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all texts that this
+# project makes were parsed with those files, v0.104 and October 2024. What is new here must be looked up there.
+CONVOLUTION = "num_dims out_channels kernel_size stride padding groups has_bias conv_tensor_op_mode"
+KINDS = {
+    "input": "data_field",
+    "convolution": CONVOLUTION,
+    "batch_normalization": "decay epsilon statistics_group_size no_bessel_correction",
+    "concatenation": "axis",
+    "pooling": "pool_mode num_dims pool_dims_i pool_strides_i pool_pads_i",
+    "fully_connected": "num_neurons has_bias",
+    "dropout": "keep_prob",
+    "operator_layer": "ops",
+    "reshape": "dims",
+    "tessellate": "dims",
+    "relu": "",
+    "sum": "",
+    "hadamard": "",
+    "channelwise_mean": "",
+    "log_softmax": "",
+    "reduction": "mode",
+    "weighted_sum": "scaling_factors",
+    "categorical_accuracy": "",
+    "embedding": "num_embeddings embedding_dim",
+    "channelwise_fully_connected": "output_channel_dims bias transpose",
+    "slice": "axis slice_points",
+    "weights_layer": "dims",
+    "constant": "value num_neurons",
+    "matmul": "transpose_a transpose_b",
+    "channelwise_softmax": "",
+    "instance_norm": "epsilon",
+    "layer_norm": "epsilon scale bias",
+    "one_hot": "size",
+}
+FIELDS = KINDS | {
+    "model": "disable_cuda objective_function metric layer weights",
+    "objective_function": "layer_term l2_weight_regularization",
+    "layer_term": "scale_factor layer",
+    "l2_weight_regularization": "scale_factor weights",
+    "metric": "layer_metric",
+    "layer_metric": "layer name unit",
+    "layer": " ".join(["name parents children weights", *KINDS]),
+    "groups": "value",
+    "has_bias": "value",
+    "bias": "value",
+    "transpose": "value",
+    "epsilon": "value",
+    "ops": "device_allocation parameters",
+    "parameters": "type_url",
+    "weights": "name optimizer initializer",
+    "optimizer": "no_optimizer",
+    "no_optimizer": "",
+    "initializer": "numpy_initializer",
+    "numpy_initializer": "file",
+}
+# Of an experiment that LBANN has run.
+EXCERPT = """
+layer { convolution { num_dims: 2 out_channels: 6 kernel_size: 5 stride: 1 groups { value: 1 } has_bias { value: true } } }
+layer { relu { } }
+layer { pooling { pool_mode: "max" num_dims: 2 pool_dims_i: 2 pool_strides_i: 2 } }
+layer { fully_connected { num_neurons: 10 has_bias: true } }
+layer { log_softmax { } }
+layer { input { data_field: "labels" } }
+layer { hadamard { } }
+layer { reduction { mode: "sum" } }
+layer { weighted_sum { scaling_factors: -1 } }
+layer { categorical_accuracy { } }
+"""
+
+
+def branches(builder: Builder) -> None:
+    """Branches as Inception has them, and what other models do not use."""
+    x = builder.activation(builder.conv(builder.input, 4, [1, 7], padding=[0, 3]), "gelu_tanh")
+    y = builder.average_pool(builder.conv(builder.input, 5, [3, 1], padding=[1, 0]), 3, 1, 1)
+    z = builder.global_average_pool(builder.concatenate(x, y))
+    builder.dense(builder.concatenate(z, builder.dense(z, 3)), 10)
+
+
+def vectors(builder: Builder) -> None:
+    """What other models of sequences do not use."""
+    x = builder.class_token(builder.embedding(builder.input, 8))
+    x = builder.lstm(builder.dropout(builder.steps(builder.layer_norm(x), 1, 5), 0.5), 8)
+    y = builder.layer_norm(builder.step(x, -1))
+    builder.dense(builder.concatenate(y, builder.step(x, 0)), 4)
+
+
+BUILT = {
+    "branches": branches,
+    "translation": partial(translation, classes=VOCABULARY, layers=2, units=8),
+    "vectors": vectors,
+}
+
+
+def made_of(name: str) -> Graph:
+    """The graph of a case."""
+    shape, _ = CASES[name]
+    if name in models():
+        return of_model(name, shape)
+    builder = Builder(name, shape, "glorot", VOCABULARY if len(shape) == 1 else None)
+    BUILT[name](builder)
+    return builder.graph()
+
+
+def of_model(name: str, shape: tuple[int, ...]) -> Graph:
+    """A model for images of this shape, or for sequences of VOCABULARY."""
+    told = {IMAGES: (10,), TEXTS: (4, VOCABULARY), TOKENS: (VOCABULARY, VOCABULARY, "next")}
+    return graph(name, shape, *told[models()[name].takes])
+
+
+def perturbed(made: Graph) -> dict[str, np.ndarray]:
+    """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
+    random = np.random.default_rng(5)
+    weights = initial_weights(made, 3)
+    for name, weight in weights.items():
+        if not name.endswith(".kernel"):
+            weights[name] = (weight + random.uniform(0.1, 0.3, weight.shape)).astype(np.float32)
+    return weights
+
+
+def without_dropout(made: Graph) -> Graph:
+    operators = (replace(o, settings={"rate": 0.0}) if o.kind == "dropout" else o for o in made.operators)
+    return replace(made, operators=tuple(operators))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, np.ndarray]:
+    """What lbann_forward.py says."""
+    folder = tmp_path_factory.mktemp("lbann")
+    cases = {}
+    for name, (_, device) in CASES.items():
+        made = without_dropout(made_of(name))
+        own = folder / name
+        own.mkdir()
+        weights = perturbed(made)
+        save(weights, made, own)
+        np.savez(folder / f"{name}.npz", **weights)
+        (folder / f"{name}.prototext").write_text(text({"model": model(made, own, device=device)}))
+        files = {"weights": f"{folder / name}.npz", "prototext": f"{folder / name}.prototext"}
+        cases[name] = {"graph": made.to_json(), **files}
+    (folder / "cases.json").write_text(json.dumps(cases))
+    environment = real("pytorch")
+    program = [environment["python"]["executable"], str(HERE.with_name("lbann_forward.py"))]
+    paths = os.pathsep.join(map(str, (SCRIPTS, HERE.parents[2])))
+    done = subprocess.run(
+        [*program, str(folder / "cases.json"), str(folder / "out.npz")],
+        env={**os.environ, **environment["variables"], "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(folder / "out.npz"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_layers_compute_what_pytorch_computes(compared: dict[str, np.ndarray], name: str) -> None:
+    ours, theirs = compared[f"{name}.logits"], compared[f"{name}.expected_logits"]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * float(np.abs(theirs).max()))
+    loss, expected = compared[f"{name}.losses"]
+    assert loss == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_weight_gets_the_gradient_that_pytorch_gives_it(compared: dict[str, np.ndarray], name: str) -> None:
+    assert compared[f"{name}.gradients"].max() < 1e-6
+    untrained = {weight for weight in made_of(name).weights() if not is_trained(weight)}
+    assert set(compared[f"{name}.without_gradient"]) == untrained | set(constants(made_of(name)))
+
+
+def assert_known(fields: Fields, message: str) -> None:
+    assert set(fields) <= set(FIELDS[message].split()), message
+    for field, values in fields.items():
+        for value in values:
+            if isinstance(value, dict):
+                assert_known(value, field)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        (name, shape)
+        for name, entry in sorted(models().items())
+        for shape in ([(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.takes == IMAGES else [(6,)])
+        if name != "vit-b-16"
+    ],
+)
+def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, ...]) -> None:
+    made = of_model(name, shape)
+    (written,) = parsed(text({"model": model(made, Path("/w"), device="cuda", weight_decay=1e-4)}))["model"]
+    assert_known(written, "model")
+    masks = ["causal_mask.6"] if name.startswith("gpt") else []
+    assert [entry["name"][0] for entry in written["weights"]] == [*made.weights(), *masks]
+    (decayed,) = written["objective_function"][0]["l2_weight_regularization"]
+    assert all(weight.endswith("kernel") for weight in decayed["weights"])
+
+    by_name = {layer["name"][0]: layer for layer in written["layer"]}
+    assert len(by_name) == len(written["layer"]), "names are not given twice"
+    used = [weight for layer in by_name.values() for weight in layer.get("weights", [])]
+    assert set(used) == {*made.weights(), *masks}, "every weight belongs to a layer"
+    assert shape == (6,) or len(used) == len(set(used)), "to one"
+    for layer_name, layer in by_name.items():
+        assert len(set(layer) & set(KINDS)) == 1
+        children = [child for child, other in by_name.items() if layer_name in other.get("parents", [])]
+        assert layer.get("children", []) == children
+
+
+def test_a_plain_cnn_is_written_like_one_that_lbann_has_run() -> None:
+    builder = Builder("plain", (28, 28, 1), "he")
+    x = builder.max_pool(builder.activation(builder.conv(builder.input, 6, 5), "relu"), 2, 2)
+    builder.dense(builder.flatten(x), 10)
+    (written,) = parsed(text({"model": model(builder.graph(), Path("/w"))}))["model"]
+    ran = parsed(EXCERPT)["layer"]
+    assert [kind_of(layer) for layer in written["layer"]] == ["input"] + [kind_of(layer) for layer in ran]
+    for ours, theirs in zip(written["layer"][1:], ran, strict=True):
+        kind = kind_of(theirs)
+        assert theirs[kind][0].items() <= ours[kind][0].items()
+    assert written["objective_function"][0]["layer_term"] == [{"scale_factor": [1.0], "layer": ["loss"]}]
+    loss, accuracy = (metric["layer_metric"][0] for metric in written["metric"])
+    assert loss == {"layer": ["loss"], "name": ["cross-entropy"], "unit": [" nats"]}, (
+        "without regularization, as in the other frameworks"
+    )
+    assert accuracy == {"layer": ["accuracy"], "name": ["accuracy"], "unit": ["%"]}
+
+
+def kind_of(layer: Fields) -> str:
+    (kind,) = set(layer) & set(KINDS)
+    return kind
+
+
+def settings_of(name: str, kind: str, device: str = "cpu") -> list[dict[str, Any]]:
+    return [layer[kind] for layer in layers(graph(name, (32, 32, 3), 10), device) if kind in layer]
+
+
+def test_what_only_training_shows_is_set_as_in_other_libraries() -> None:
+    assert [of["keep_prob"] for of in settings_of("cnn-cifar10", "dropout")] == [0.75, 0.75, 0.5]
+    assert {(of["decay"], of["epsilon"]) for of in settings_of("resnet-18", "batch_normalization")} == {(0.9, 1e-5)}
+    norms = settings_of("efficientnet-b0", "batch_normalization", "cuda")
+    assert {(of["decay"], of["epsilon"]) for of in norms} == {(0.99, 1e-3)}
+
+
+@pytest.mark.parametrize(("device", "named"), [("cpu", "CPU"), ("cuda", "GPU")])
+def test_operators_are_on_the_device_of_their_layers(device: str, named: str) -> None:
+    assert {of["ops"]["device_allocation"] for of in settings_of("lenet-5", "operator_layer", device)} == {named}
+    assert model(graph("lenet-5", (32, 32, 3), 10), Path("/w"), device=device)["disable_cuda"] is (device == "cpu")
+
+
+def test_weights_are_saved_in_the_layout_that_lbann_reads(tmp_path: Path) -> None:
+    made = graph("lenet-5", (28, 28, 1), 10)
+    save(initial_weights(made, 1), made, tmp_path)
+    loaded = {name: np.load(file_of(name, tmp_path)) for name in made.weights()}
+    assert loaded["conv2.kernel"].shape == (16, 6, 5, 5) and loaded["conv2.bias"].shape == (16,)
+    assert loaded["dense1.kernel"].shape == (120, 400)
+    assert all(weight.dtype == np.float32 and weight.flags.c_contiguous for weight in loaded.values())
+
+
+@pytest.mark.parametrize("dataset", ["synthetic-tokens-9-6-32", "synthetic-text-9-6-4-32"])
+def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: str) -> None:
+    """Drawn as in the first epoch; a text's label is the reader's own."""
+    folder, data = tmp_path / "lbann", tmp_path / "data"
+    folder.mkdir()
+    prepare(dataset, data)
+    manifest = json.loads((data / "manifest.json").read_text())
+    made = of_model("rnn-nano" if dataset.startswith("synthetic-tokens") else "rnn-text-nano", (6,))
+    levels = {
+        "weight_decay": 0.0,
+        "momentum": 0.9,
+        "optimizer": "sgd",
+        "epochs": 1,
+        "trace": "none",
+        "parallelism": "data",
+    }
+    experiment.write(
+        SimpleNamespace(
+            graph=made,
+            levels=levels,
+            manifest=manifest,
+            job={"data": str(data)},
+            spec={"device": "cpu", "local_batch": 4, "replicas": 1, "seed": 5},
+            positions=math.prod(made.operators[-1].shape[:-1]),
+            initial_weights=lambda: initial_weights(made, 5),
+            learning_rate=lambda update: 0.1,
+        ),
+        folder,
+    )
+    written = np.load(folder / "train.npz")
+    tokens, labels = split_of(data, "train", manifest, 5).take(1, slice(0, 32), np.arange(32))
+    np.testing.assert_array_equal(written["data"], tokens if labels.ndim == 1 else np.hstack([tokens, labels]))
+    np.testing.assert_array_equal(written["labels"], labels if labels.ndim == 1 else np.zeros(32))
+    assert written["data"].dtype == np.int16 and written["labels"].dtype == np.int32
+
+
+def test_on_processors_depthwise_convolutions_are_refused() -> None:
+    made = graph("efficientnet-b0", (32, 32, 3), 10)
+    said = "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its convolutions have one group, not 32"
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        layers(made, "cpu")
+    assert layers(made, "cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
+    refused = set(load_framework("lbann").without[device])
+    for name, entry in models().items():
+        made = of_model(name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.takes == IMAGES else (6,))
+        if refused & {operator.kind for operator in made.operators}:
+            with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
+                layers(made, device)
+        else:
+            assert layers(made, device)
+
+
+def test_dense_layers_of_sequences_are_not_divided() -> None:
+    with pytest.raises(ValueError, match=r"^LBANN cannot divide head of rnn-nano, which is of a sequence, among ranks"):
+        layers(of_model("rnn-nano", (6,)), parallelism="dense")
+    divided = [
+        one["name"] for one in layers(of_model("rnn-text-nano", (6,)), parallelism="dense") if "data_layout" in one
+    ]
+    assert divided == ["head"]
+
+
+def test_what_would_overwrite_what_others_take_is_refused() -> None:
+    builder = Builder("shared", (8, 8, 1), "he")
+    x = builder.conv(builder.input, 4, 3)
+    y = builder.add(builder.activation(x, "relu"), x)
+    builder.dense(builder.flatten(y), 10)
+    with pytest.raises(ValueError, match=r"^LBANN cannot compute activation1 of shared: .* the output of conv1,"):
+        layers(builder.graph())
+
+
+def test_a_reshape_is_overwritten_only_where_nothing_below_it_needs_its_output() -> None:
+    """That of a position of a sequence shows a slice; that of the column of a gate would show a sigmoid."""
+    builder = Builder("viewed", (6,), "uniform", VOCABULARY)
+    x = builder.step(builder.embedding(builder.input, 4), -1)
+    builder.dense(builder.activation(x, "relu"), 4)
+    made = layers(builder.graph())
+    assert made
+    by_name = {one["name"]: one for one in made}
+    del by_name["step1.part"]["slice"]
+    by_name["step1.part"]["operator_layer"] = {}
+    with pytest.raises(ValueError, match=r"overwrite the output of step1.part, which may need it"):
+        _check_in_place(made, builder.graph())
+
+
+def test_what_hands_its_output_to_a_sum_alone_does_not_work_in_place() -> None:
+    """LBANN 0.104 dies in the second step."""
+    builder = Builder("summed", (8, 8, 1), "he")
+    x = builder.add(builder.activation(builder.conv(builder.input, 4, 3), "relu"), builder.conv(builder.input, 4, 3))
+    builder.dense(builder.flatten(x), 10)
+    with pytest.raises(ValueError, match=r"^LBANN cannot compute activation1 of summed: its gradient is lost"):
+        layers(builder.graph())
+
+
+@pytest.mark.parametrize("name", ["loss", "labels", "gate.column"])
+def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> None:
+    builder = Builder("named", (8, 8, 4), "he")
+    pooled = builder.global_average_pool(builder.input)
+    x = builder.multiply_channels(builder.input, builder.activation(pooled, "sigmoid", name="opened"), name="gate")
+    builder.dense(builder.global_average_pool(x, name=name), 10)
+    with pytest.raises(
+        ValueError, match=rf"^LBANN cannot compute {name} of named: another layer there has that name, too"
+    ):
+        layers(builder.graph())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"kind": "sequence"},
+            "LBANN cannot compute batch_norm1 of other: no layer of LBANN is known for sequence",
+        ),
+        ({"kind": "activation", "settings": {"function": "gelu"}}, "known for the activation gelu"),
+        ({"settings": {"momentum": 0.0, "epsilon": 1e-5}}, "a momentum or epsilon of 0 means its own default"),
+    ],
+)
+def test_what_lbann_is_not_known_to_have_is_refused(changed: dict[str, Any], said: str) -> None:
+    builder = Builder("other", (8, 8, 1), "he")
+    builder.dense(builder.flatten(builder.batch_norm(builder.input)), 10)
+    made = builder.graph()
+    operators = [replace(o, **changed) if o.kind == "batch_norm" else o for o in made.operators]
+    with pytest.raises(ValueError, match=said):
+        layers(replace(made, operators=tuple(operators)))
+
+
+def test_text_is_quoted_and_enumerations_are_not() -> None:
+    message = {
+        "path": 'a "b" \\ ü',
+        "mode": Word("CPU"),
+        "on": True,
+        "rate": 1e-05,
+        "dims": [3, 4],
+        "none": [],
+        "sum": {},
+    }
+    written = text(message)
+    assert written == ('path: "a \\"b\\" \\\\ ü"\nmode: CPU\non: true\nrate: 1e-05\ndims: 3\ndims: 4\nsum {\n}\n')
+    assert parsed(written) == {
+        **{name: [value] for name, value in message.items() if name not in ("dims", "none")},
+        "dims": [3, 4],
+    }
+    with pytest.raises(TypeError, match="None cannot stand in a prototext"):
+        text({"name": None})

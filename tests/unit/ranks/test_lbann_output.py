@@ -1,0 +1,208 @@
+"""What LBANN prints, read from logs of real runs and from what was seen to go wrong with them."""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
+
+LOGS = Path(__file__).with_name("lbann_output")
+VALIDATED = (LOGS / "validation.log").read_text()  # five epochs of digits on one rank, as our adapter has them trained
+UNVALIDATED = (LOGS / "no-validation.log").read_text()  # three epochs, and a test at the end
+
+
+def read(text: str) -> Output:
+    output = Output()
+    for line in text.splitlines(keepends=True):
+        output.take(line)
+    return output
+
+
+def test_every_epoch_is_read_as_it_was_printed():
+    output = read(VALIDATED)
+    assert [output.has(number) for number in range(6)] == [True] * 5 + [False]
+    assert row(output.epochs[4], 1536) == {
+        "epoch_time_s": 0.898678,
+        "validation_time_s": 0.0588005,
+        "steps": 26,
+        "exchanges": 26,
+        "samples_trained": 25 * 61 + 11,
+        "train_loss": 0.0281741,
+        "train_accuracy": 0.991536,
+        "validation_loss": 0.0182516,
+        "validation_accuracy": 0.992337,
+    }
+    assert output.epochs[4].train["objective function"] == 0.289751
+    assert output.epochs[4].steps_s == {
+        "mean": 0.0345395, "median": 0.0345745, "max": 0.042403, "min": 0.00921228, "stdev": 0.0060149,
+    }  # fmt: skip
+
+
+def test_an_epoch_without_all_samples_is_refused():
+    few = VALIDATED.replace("iter/epoch = [26/5/0/0]", "iter/epoch = [13/5/0/0]")
+    with pytest.raises(UnreadableError, match="trained on 743 samples in an epoch, not on 1536"):
+        row(read(few).epochs[4], 1536)
+
+
+def test_shares_come_from_the_table_of_training_not_of_validation():
+    output = read(VALIDATED)
+    assert output.share("forward prop*") == pytest.approx(1.7001 / 4.5994)
+    assert output.share("back prop*") == pytest.approx(2.6204 / 4.5994)
+    assert read(VALIDATED.partition("Timer:")[0]).share("back prop*") is None
+
+
+def test_versions_are_those_that_it_prints():
+    assert read(VALIDATED).versions == {"LBANN": "0.104.0", "Hydrogen": "1.5.2", "Aluminum": "1.4.1"}
+
+
+def test_a_last_test_is_no_validation():
+    output = read(UNVALIDATED)
+    assert len(output.epochs) == 3
+    assert [epoch.validation for epoch in output.epochs] == [{}, {}, {}]
+    assert not output.has(0)
+
+
+@pytest.mark.parametrize("cut", range(0, len(VALIDATED) - VALIDATED.index("[3] Epoch"), 97))
+def test_output_that_is_cut_has_only_whole_epochs(cut):
+    output = read(VALIDATED[: VALIDATED.index("[3] Epoch") + cut])
+    whole = sum(output.has(number) for number in range(5))
+    assert 3 <= whole <= 5
+    everything = read(VALIDATED)
+    assert output.epochs[:whole] == [
+        replace(epoch, steps_s=output.epochs[number].steps_s) for number, epoch in enumerate(everything.epochs[:whole])
+    ]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-nan"])
+def test_what_is_no_number_stays_none(value):
+    output = read(VALIDATED.replace("cross-entropy : 0.0182516", f"cross-entropy : {value}"))
+    assert not math.isfinite(row(output.epochs[4], 1536)["validation_loss"])
+
+
+def test_statistics_of_no_steps_are_empty():
+    said = "0.0345395s mean, 0.0345745s median, 0.042403s max, 0.00921228s min, 0.0060149s stdev"
+    output = read(VALIDATED.replace(said, "N/A mean, nans median, -1.5s max, N/A min, infs stdev"))
+    assert set(output.epochs[4].steps_s.values()) == {None}
+    assert output.has(4)
+
+
+def test_exponents_colours_and_progress_bars_are_read():
+    progress = "Training epoch 4 [=>   ] 12%\rTraining epoch 4 [====>] 99%\r"
+    text = VALIDATED.replace(
+        "model0 (instance 0) training epoch 4 run time : 0.898678s",
+        f"{progress}\x1b[32mmodel0 (instance 0) training epoch 4 run time : 8.98678e-01s\x1b[0m",
+    )
+    assert row(read(text).epochs[4], 1536)["epoch_time_s"] == 0.898678
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (VALIDATED.replace("Trainers              : 1", "Trainers              : 2"), "made 2 trainers"),
+        (VALIDATED.replace("model0 (instance 0) training epoch 1 run", "model0 (instance 1) training epoch 1 run"), "several models"),
+        (VALIDATED.replace("[2] Epoch", "[7] Epoch"), "lacks epoch 2"),
+        *((VALIDATED.replace("run time : 0.898678s", f"run time : {time}s"), "printed no time") for time in ("nan", "inf", "-1.1", "0")),
+        *((VALIDATED.replace(": 99.2337%", f": {share}%"), "printed no accuracy") for share in ("994", "-3")),
+        (VALIDATED.replace("training epoch 4 acc", "training epoch 3 acc"), "for an epoch that had it already"),
+    ],
+)  # fmt: skip
+def test_what_no_run_of_ours_prints_is_refused(text, said):
+    with pytest.raises(UnreadableError, match=said):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for line in VALIDATED.splitlines()
+        if "epoch 4 cross-entropy" in line or "validation cross-entropy : 0.0182" in line
+    ],
+)
+def test_a_number_that_is_cut_by_what_another_rank_says_is_none(line):
+    start = line.index(": ") + 2
+    for cut in range(start, len(line)):
+        assert not read(VALIDATED.replace(line, f"{line[:cut]}\nmca: {line[cut:]}")).has(4)
+
+
+def test_other_scripts_digits_are_none():
+    assert read(VALIDATED.replace("[26/5/0/0]", "[2\N{ARABIC-INDIC DIGIT THREE}6/5/0/0]")).epochs[0].samples == 0
+
+
+def test_timers_that_make_no_share_are_none():
+    assert read(VALIDATED.replace("1.7001e+00", "nan")).share("forward prop*") is None
+    assert read(VALIDATED.replace("1.7001e+00", "9.7001e+00")).share("forward prop*") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"model0 (instance 0) training epoch 4 cross-entropy : {'1' * 200_000}",
+        f"model0 (instance 0) training epoch 4 mini-batch time statistics : {'1' * 200_000}s mean",
+        f"[{'1' * 200_000}] Epoch : stats formated iter/epoch = [1/1/0/0]",
+    ],
+)
+def test_very_long_lines_are_no_trouble(line):
+    start = time.monotonic()
+    output = read(f"{VALIDATED}{line}\n")
+    assert len(output.epochs) == 5
+    assert time.monotonic() - start < 10  # by a pattern that goes back and forth it takes hours
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [
+                "LBANN error on rank 1 (data_reader_numpy_npz.cpp:94): can't open file : train.npz",
+                "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",
+                "with errorcode 1.",
+            ],
+            "LBANN error on rank 1 (data_reader_numpy_npz.cpp:94): can't open file : train.npz",
+        ),
+        (
+            [
+                "Process 0 caught error message:",
+                "*" * 64,
+                "numpy_reader: classes are not indexed from 0",
+                "Stack trace:",
+                "   0: lbann::stack_trace::get[abi:cxx11]()",
+                "*" * 64,
+                "[node1:23583] [[12513,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer",
+            ],
+            "numpy_reader: classes are not indexed from 0",
+        ),
+        (["mpirun noticed that process rank 1 exited on signal 9 (Killed).", "----"], "mpirun noticed that process rank 1 exited on signal 9 (Killed)."),
+        (["\x1b[31mError: unknown flag\x1b[0m", "usage"], "Error: unknown flag"),
+        (
+            [
+                "Caught signal 15 (SIGTERM - 'terminate process') on rank 0",
+                "   7: El::blas::Gemm(char, char, int)",
+                "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD",
+                "mpirun noticed that process rank 1 with PID 0 on node one exited on signal 9 (Killed).",
+                "-----",
+            ],
+            "mpirun noticed that process rank 1 with PID 0 on node one exited on signal 9 (Killed).",
+        ),
+        (
+            [
+                "[node1] mca_base_component_repository_open: error: unable to open mca_pmix (ignored)",
+                "Caught signal 11 (SIGSEGV - 'Segmentation fault') on rank 1",
+                "   3: lbann::El::f()",
+                "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD",
+            ],
+            "Caught signal 11 (SIGSEGV - 'Segmentation fault') on rank 1",
+        ),
+        (["Caught signal 15 (SIGTERM)", "   7: El::blas::Gemm(char)", "----", "…"], "Caught signal 15 (SIGTERM)"),
+        (["epoch 3 began", "=======", "…"], "epoch 3 began"),
+        ([], "it said nothing"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_the_most_telling_line(lines, reason):
+    words = LastWords()
+    for line in lines:
+        words.take(f"{line}\n")
+    assert str(words) == reason

@@ -1,0 +1,223 @@
+"""LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and honest ends."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from common.schemas import check_value, schema
+from datasets.prepare import prepare
+from launchers.launch import rank_failure
+from runs.phases import damage, put_together
+from support.installed_site import INSTALLED
+from support.trainings import SEED, Trainings, epochs
+
+pytestmark = pytest.mark.skipif(
+    "lbann" not in INSTALLED, reason="this site has no LBANN installed (make frameworks-test)"
+)
+
+STILL = 1e-12  # a learning rate with which nothing is learnt
+REPLICATES = 5
+TEXT = "synthetic-text-64-16-4-1280"
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory, real: Any) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("trainings"), real)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset"),
+    [
+        ("small-cnn", "digits"),
+        ("lenet-5", "fashion-mnist-small"),
+        ("small-cnn", "cifar-10-small"),
+        ("rnn-nano", "text8-small"),
+        ("gpt-nano", "wikitext-2-small"),
+        ("rnn-text-nano", TEXT),
+    ],
+)
+def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
+    trainings: Trainings, model: str, dataset: str
+) -> None:
+    """The same samples, normalized alike, go through the same model with the same weights."""
+    told = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
+    ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("lbann", "pytorch-single"))
+    assert float(ours["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=1e-4)
+    assert float(ours["validation_accuracy"]) == pytest.approx(float(theirs["validation_accuracy"]), abs=1e-4)
+    # The others leave a rest of samples out, another one every epoch; LBANN trains it.
+    assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "nodes", "rate"),
+    [
+        ("rnn-nano", "wikitext-2-small", 1, 4.0),
+        ("gpt-nano", "wikitext-2-small", 2, 0.5),
+        ("rnn-text-nano", TEXT, 1, 40.0),
+    ],
+)
+def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
+    trainings: Trainings, model: str, dataset: str, nodes: int, rate: float
+) -> None:
+    """Such a step does not depend on the order of samples. Drawn ones are others in PyTorch's second epoch."""
+    told = {"model": model, "dataset": dataset, "learning_rate": rate, "epochs": 1 if dataset == TEXT else 3}
+    ours = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **told))
+    theirs = epochs(trainings.of("pytorch-single", batch_size=1280, **told))
+    for loss in ("train_loss", "validation_loss"):
+        expected = [float(row[loss]) for row in theirs]
+        assert [float(row[loss]) for row in ours] == pytest.approx(expected, rel=1e-4)
+    changed = abs(float(theirs[-1]["validation_loss"]) / float(theirs[0]["train_loss"]) - 1)
+    assert changed > 2e-3, "by much more than that"
+
+
+@pytest.mark.parametrize("levels", [{}, {"parallelism": "dense"}], ids=["data", "dense"])
+def test_two_ranks_train_like_one(trainings: Trainings, levels: dict[str, str]) -> None:
+    """To five digits in the first epoch, before rounding has told them apart."""
+    one = trainings.losses("lbann", batch_size=64, epochs=3)
+    two = trainings.losses("lbann", batch_size=32, nodes=2, epochs=3, **levels)
+    assert two[0] == pytest.approx(one[0], rel=1e-4)
+    assert two == pytest.approx(one, rel=0.05)
+
+
+ADAM = {"optimizer": "adam", "learning_rate": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "nodes", "optimizer"),
+    [("digits", 1, {}), ("digits", 2, {}), ("digits", 1, ADAM), ("fashion-mnist-small", 2, {})],
+)
+def test_it_learns_as_well_as_pytorch(
+    trainings: Trainings, dataset: str, nodes: int, optimizer: dict[str, Any]
+) -> None:
+    """The mean of replicates lies within what the mean of as many of PyTorch's would, at 99 %."""
+    told = {"dataset": dataset, "epochs": 5, **optimizer}
+    ours, theirs = (
+        [
+            float(
+                epochs(trainings.of(name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **told))[-1][
+                    "validation_accuracy"
+                ]
+            )
+            for i in range(REPLICATES)
+        ]
+        for name, ranks in (("lbann", nodes), ("pytorch-single", 1))
+    )
+    half = stats.t.ppf(0.995, REPLICATES - 1) * np.std(theirs, ddof=1) * (2 / REPLICATES) ** 0.5
+    assert abs(np.mean(ours) - np.mean(theirs)) <= max(half, 0.01), (ours, theirs)
+
+
+def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
+    told = {"batch_size": 64, "learning_rate": STILL}
+    plain, decayed = (objective(trainings.of("lbann", weight_decay=decay, **told)) for decay in (0.0, 0.1))
+    weights = trainings.weights("pytorch-single", weight_decay=0.1, **told)
+    kernels = sum(float((weight**2).sum()) for name, weight in weights.items() if name.endswith(".kernel"))
+    assert decayed - plain == pytest.approx(0.05 * kernels, rel=1e-3)
+    losses = [trainings.losses("lbann", weight_decay=decay, **told)[0] for decay in (0.0, 0.1)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4), "the loss is told apart from it"
+
+
+def objective(folder: Path) -> float:
+    """What LBANN made smaller in the last epoch of an attempt."""
+    told: list[float] = json.loads((folder / "result.json").read_text())["told"]["objective"]
+    return told[-1]
+
+
+def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=3)
+    rows = epochs(folder)
+    assert len(rows) == 3
+    for row in rows:
+        assert (row["steps"], row["samples_trained"]) == ("24", "1536")
+        assert float(row["epoch_time_s"]) > 0 < float(row["validation_time_s"])
+        assert row["closed_time_s"] == row["imbalance_s"] == "", "what LBANN does not print is not invented"
+        assert float(row["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the interface"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["transport"] == "mpi" and "LBANN" in result["library_version"]
+    told = result["told"]
+    assert len(told["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in told["steps_s"])
+    assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
+    assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
+    assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
+
+
+def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=2, trace="full")
+    put_together(folder)
+    assert damage(folder, ranks=2, epochs=2, steps=24) is None
+    phases = pd.read_csv(folder / "phases.csv")
+    steps = phases[phases["step"] > 0]
+    assert steps.groupby(["rank", "epoch"])["step"].nunique().to_list() == [24] * 4
+    assert set(steps["phase"]) == {"data", "forward", "backward", "metrics", "optimizer"}
+    for row in epochs(folder):
+        own = steps[steps["epoch"] == int(row["epoch"])]
+        for _, each in own.groupby("rank"):
+            took = each["end"].max() - each["start"].min()
+            assert took == pytest.approx(float(row["epoch_time_s"]), rel=0.05), "by LBANN's own clock"
+    # Ranks meet in every step: none is in the next one before the last has computed its gradients.
+    forward = steps[steps["phase"] == "forward"].groupby(["epoch", "step"])["start"].max().to_numpy()
+    done = steps[steps["phase"] == "optimizer"].groupby(["epoch", "step"])["end"].min().to_numpy()
+    assert (forward < done + 5e-3).all()
+    for rank in range(2):
+        told = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
+        assert {"conv1", "dense2", "conv1.kernel"} <= {event["name"] for event in told}
+    assert not list(folder.glob("timeline*"))
+
+
+def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:
+    folder = trainings.of("lbann", batch_size=64, epochs=2, learning_rate=1e6)
+    assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
+    told = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
+    assert None in told["objective"]
+    check_value(told, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
+
+
+def test_what_lbann_refuses_is_told_in_its_own_words(
+    tmp_path: Path, real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_class_0(dataset: str, folder: Path) -> None:
+        prepare(dataset, folder)
+        labels = folder / "train" / "labels.npy"
+        np.save(labels, np.maximum(np.load(labels), 1))
+
+    monkeypatch.setattr("trainings.prepare", without_class_0)
+    with pytest.raises(AssertionError) as failed:
+        Trainings(tmp_path, real).of("lbann", batch_size=64)
+    last = str(failed.value).rstrip().splitlines()[-1]
+    assert last.startswith("Error: LBANN ") and "classes are not indexed from 0" in last
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trainings) -> None:
+    """And nothing of it is left."""
+
+    def kill_one() -> None:
+        while True:
+            time.sleep(0.05)
+            found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
+            if len(found) == 2:
+                time.sleep(1)
+                os.kill(found[1], signal.SIGKILL)
+                return
+
+    threading.Thread(target=kill_one, daemon=True).start()
+    with pytest.raises(AssertionError, match=str(rank_failure(0, 1))) as failed:
+        trainings.of("lbann", batch_size=8, nodes=2, epochs=500)
+    assert "Error: LBANN ended with status" in str(failed.value)
+    time.sleep(1)
+    assert not [folder for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
+
+
+def _is_rank(folder: Path) -> bool:
+    try:
+        return folder.joinpath("cmdline").read_bytes().split(b"\0")[0] == INSTALLED["lbann"].executable.encode()
+    except OSError:
+        return False

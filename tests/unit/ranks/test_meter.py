@@ -1,0 +1,72 @@
+"""The clock of a run where a program of its own trains: nodes count whole epochs, whoever waits for whom."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ranks.worker import meter
+from ranks.worker.energy import Meters
+from ranks.worker.group import Group
+from ranks.worker.node import Reading
+from ranks.worker.phases import Untraced
+from runs.epochs import read_epochs
+from support.ranks import on_ranks
+
+EPOCH_S = 0.2
+
+
+class Clock:
+    """A node that takes a watt."""
+
+    def __init__(self, *_: Any) -> None:
+        self.meters = Meters([])
+
+    def read(self) -> Reading:
+        return Reading(0.0, 0, {"package": time.monotonic()})
+
+    def since(self, before: Reading) -> dict[str, float | None]:
+        nothing = dict.fromkeys(("throttled_s", "sent_bytes", "energy_device_j", "energy_node_j"))
+        return {**nothing, "energy_package_j": time.monotonic() - (before.joules["package"] or 0.0)}
+
+
+class Context:
+    """What a meter asks of a run: two nodes, one rank on each."""
+
+    local_rank = 0
+    accumulation_groups = (1,)
+    phases = Untraced()
+    accelerators = ()
+    counting = (0, 1)
+
+    def __init__(self, group: Group, folder: Path) -> None:
+        self.group, self.folder = group, folder
+        self.spec = {"device": "cpu", "interface": "lo", "step_times": False, "ranks": 2, "ranks_per_node": 1}
+        self.levels = {"warmup_epochs": 0, "trace": "none"}
+
+    def learning_rate(self, batch: int) -> float:
+        return 0.1
+
+
+def test_every_node_counts_the_epoch_that_rank_0_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "Node", Clock)
+    machines = iter(["one", "other"] * 3)
+    monkeypatch.setattr(meter, "machine", lambda: next(machines))
+
+    def work(group: Group) -> None:
+        ours = meter.Meter(Context(group, tmp_path))  # type: ignore[arg-type]
+        for _ in range(2):
+            if group.rank == 0:
+                time.sleep(EPOCH_S)  # reads what the program prints
+            ours.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
+
+    began = time.time()
+    on_ranks(2, tmp_path, work)
+    rows = read_epochs(tmp_path / "epochs.csv")
+    for row in rows:
+        assert row["energy_package_j"] > 1.8 * EPOCH_S, "of both machines"
+    opened = [row["opened_at"] for row in rows]
+    assert began <= opened[0] and EPOCH_S <= opened[1] - opened[0] < 3 * EPOCH_S, (
+        "when each began, by the clock on the wall"
+    )

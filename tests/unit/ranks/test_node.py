@@ -1,0 +1,192 @@
+"""What a node counts by itself, read from files as the kernel writes them, and from the kernel of this machine."""
+
+import os
+import platform
+import resource
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ranks.worker import node
+from ranks.worker.node import Node, Reading
+
+V1 = "nr_periods 100\nnr_throttled 40\nthrottled_time {}\n"
+V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttled 40\nthrottled_usec {}\nnr_bursts 0\nburst_usec 0\n"
+
+
+def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> float | None:
+    enter(tmp_path, monkeypatch, groups, files)
+    return Node("lo", []).read().throttled_s
+
+
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> None:
+    """Be in the control groups `groups` (/proc/self/cgroup), with these files below /sys/fs/cgroup."""
+    root = tmp_path / "cgroup"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (tmp_path / "self").write_text(groups)
+    monkeypatch.setattr(node, "CGROUPS", root)
+    monkeypatch.setattr(node, "OWN_GROUPS", tmp_path / "self")
+
+
+def test_throttling_is_read_from_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = "5:memory:/elsewhere\n4:cpu,cpuacct:/ringside/node1\n1:name=systemd:/\n0::/\n"
+    files = {
+        "cpu,cpuacct/ringside/node1/cpu.stat": V1.format(2_500_000_000),
+        "cpu,cpuacct/ringside/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+        "cpu,cpuacct/ringside/node2/cpu.stat": V1.format(90_000_000_000),
+        "cpu,cpuacct/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
+        "memory/elsewhere/cpu.stat": V1.format(80_000_000_000),
+    }
+    assert throttled(tmp_path, monkeypatch, groups, files) == pytest.approx(2.5), "of this node alone"
+
+
+def test_throttling_is_read_from_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "system.slice/slurmstepd.scope/job_7/step_0/cpu.stat": V2.format(1_500_000),
+        "system.slice/slurmstepd.scope/job_7/cpu.stat": V2.format(250_000),
+        "system.slice/slurmstepd.scope/cpu.stat": V2.format(0).replace("nr_periods 100", "nr_periods 0"),
+        "cpu.stat": "usage_usec 1\nuser_usec 1\nsystem_usec 0\n",
+        "user.slice/cpu.stat": V2.format(99_000_000),
+    }
+    groups = "0::/system.slice/slurmstepd.scope/job_7/step_0\n"
+    assert throttled(tmp_path, monkeypatch, groups, files) == pytest.approx(1.75), (
+        "of the step and of the job around it"
+    )
+
+
+def test_where_no_quota_is_set_no_throttling_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"user.slice/cpu.stat": V2.format(0).replace("nr_periods 100", "nr_periods 0")}
+    assert throttled(tmp_path, monkeypatch, "0::/user.slice\n", files) is None
+
+
+def test_a_group_that_was_throttled_long_ago_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a/b/cpu.stat": V2.format(1_000_000), "a/cpu.stat": V2.format(500_000_000)}
+    before = throttled(tmp_path, monkeypatch, "0::/a/b\n", files)
+    after = throttled(tmp_path, monkeypatch, "0::/a/b\n", {"a/b/cpu.stat": V2.format(3_000_000)})
+    assert before is not None and after is not None and after - before == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/\n", {"memory.max": "max\n"}, 24 * 2**30),
+        (
+            "0::/a/b\n",
+            {"a/b/memory.max": "max\n", "a/memory.max": "6000000000\n", "c/memory.max": "1\n"},
+            6_000_000_000,
+        ),
+        ("3:memory:/a\n2:cpu:/\n", {"memory/a/memory.limit_in_bytes": "5000000000\n"}, 5_000_000_000),
+        ("3:memory:/a\n", {"memory/a/memory.limit_in_bytes": f"{2**63 - 4096}\n"}, 24 * 2**30),
+    ],
+    ids=["no limit", "of a group above, version 2", "version 1", "version 1, no limit"],
+)
+def test_memory_is_the_nodes_or_what_its_control_groups_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal:       {24 * 2**20} kB\nMemFree:        1 kB\n")
+    monkeypatch.setattr(node, "MEMORY", tmp_path / "meminfo")
+    enter(tmp_path, monkeypatch, groups, files)
+    assert node.memory_bytes() == expected
+
+
+def test_the_system_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = f"Linux {os.uname().release}"
+    distribution, _, told = node.system().rpartition(", ")
+    assert told == kernel and distribution == platform.freedesktop_os_release()["PRETTY_NAME"]
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: (_ for _ in ()).throw(OSError))
+    assert node.system() == kernel, "a system without that file"
+
+
+def test_bytes_that_leave_through_an_interface_are_counted() -> None:
+    size = 20_000_000
+    before = node.sent_bytes("lo")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = threading.Thread(target=_send, args=(server.getsockname()[1], size))
+        sender.start()
+        peer, _ = server.accept()
+        with peer:
+            received = 0
+            while part := peer.recv(1 << 20):
+                received += len(part)
+        sender.join()
+    after = node.sent_bytes("lo")
+    assert received == size and before is not None and after is not None
+    assert after - before >= size
+
+
+def _send(port: int, size: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(bytes(size))
+
+
+def test_an_interface_that_is_not_there_tells_nothing() -> None:
+    assert node.sent_bytes("nope0") is None
+
+
+def own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_a_busy_loop_of_our_own_is_in_the_machines_processor_time() -> None:
+    began, own, busy, stolen = time.monotonic(), own_cpu_s(), node.busy_seconds(), node.stolen_seconds()
+    while own_cpu_s() - own < 1.0:
+        sum(range(100_000))
+    used, counted, elapsed = own_cpu_s() - own, node.busy_seconds() - busy, time.monotonic() - began
+    tick = 2 / os.sysconf("SC_CLK_TCK")
+    assert counted >= 0.9 * used - tick, "the machine's time holds ours"
+    assert counted <= elapsed * (os.cpu_count() or 1) + 0.1 * used + tick, "and no more than its processors have"
+    assert node.stolen_seconds() >= stolen
+
+
+def test_processor_time_is_the_control_groups_where_they_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "CGROUPS", tmp_path)
+    for name, usec in (("system.slice", 2_000_000), ("user.slice", 3_500_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpu.stat").write_text(f"usage_usec {usec}\nuser_usec 1\nsystem_usec 1\n")
+    assert node.busy_seconds() == pytest.approx(5.5), "version 2: all groups at the top"
+    (tmp_path / "cpuacct").mkdir()
+    (tmp_path / "cpuacct" / "cpuacct.usage").write_text("14000000000\n")
+    assert node.busy_seconds() == pytest.approx(14.0), "version 1"
+
+
+def test_what_one_of_two_readings_does_not_tell_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "sent_bytes", lambda interface: 350)
+    made = Node("lo", [])
+    monkeypatch.setattr(made, "_throttling", [])
+    found = made.since(Reading(throttled_s=0.5, sent_bytes=100))
+    assert (found["throttled_s"], found["sent_bytes"]) == (None, 250)
+
+
+def test_two_nodes_on_one_machine_know_that_they_are() -> None:
+    assert node.machine() == node.machine() != ""
+
+
+def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Path) -> None:
+    for number, model in enumerate(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]):
+        folder = tmp_path / f"0000:{number}1:00.0"
+        folder.mkdir()
+        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 154\n")
+    assert [node.accelerator(number, tmp_path) for number in range(3)] == [
+        "NVIDIA A100-SXM4-40GB",
+        "NVIDIA H100 80GB HBM3",
+        "cuda",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "said"),
+    [
+        ("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC  7R13 Processor\n", "AMD EPYC 7R13 Processor"),
+        ("processor\t: 0\nCPU part\t: 0xd40\n", platform.machine()),  # as arm64 kernels have it
+    ],
+)
+def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(cpuinfo: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert node.processor(tmp_path / "cpuinfo") == said
+    assert node.processor(), "of this machine"

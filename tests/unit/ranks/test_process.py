@@ -1,0 +1,162 @@
+"""What a rank leaves on its node: nothing when it ends, and nothing for long when it is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from launchers.launch import SCRIPTS
+from ranks.worker import load, process
+from ranks.worker.context import Context
+from ranks.worker.group import Group
+
+RANK = """\
+import sys, tempfile, time
+from pathlib import Path
+from ranks.worker.process import as_rank
+
+def run(folder):
+    Path(tempfile.gettempdir(), "left.py").touch()  # as libraries do that clean up when the interpreter ends
+    (folder / "began").touch()
+    while not (folder / "go-on").exists():
+        time.sleep(0.01)
+
+as_rank(run)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
+    """Starts a rank with an attempt's folder of this name and returns when it has begun; `scratch` has temporary files."""
+    (tmp_path / "scratch").mkdir()
+
+    def begun(name: str) -> subprocess.Popen[bytes]:
+        folder = tmp_path / name
+        folder.mkdir()
+        told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path / "scratch")}
+        rank = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**os.environ, **told})
+        end = time.monotonic() + 60
+        while not (folder / "began").exists():
+            assert rank.poll() is None and time.monotonic() < end, "it did not begin"
+            time.sleep(0.01)
+        return rank
+
+    return begun
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_rank_that_ends_leaves_nothing(tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    rank = start("one")
+    assert any(path.endswith("/left.py") for path in left(tmp_path / "scratch"))
+    (tmp_path / "one" / "go-on").touch()
+    assert rank.wait(60) == 0 and left(tmp_path / "scratch") == []
+
+
+def test_a_rank_that_fails_says_why_and_ends_at_once(tmp_path: Path) -> None:
+    """Libraries would hang where a peer is gone: here a thread that never ends stands for theirs."""
+    program = """\
+import threading, time
+from ranks.worker.process import as_rank
+
+def run(folder):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise ArithmeticError("no sum")
+
+as_rank(run)
+"""
+    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1 and ended.stderr.endswith("ArithmeticError: no sum\n")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)])
+def test_a_rank_leaves_its_library_when_its_work_is_done_and_not_when_it_failed(
+    tmp_path: Path, work: str, left_library: bool
+) -> None:
+    """To leave is collective: others would wait for it."""
+    program = f"""\
+from ranks.worker.process import as_rank, at_end
+
+def run(folder):
+    at_end.append((folder / "left").touch)
+    {work}
+
+as_rank(run)
+"""
+    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, timeout=30, check=False)
+    assert ended.returncode == (0 if left_library else 1) and (tmp_path / "left").exists() == left_library
+
+
+def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_living(
+    tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "ringside-of-others").mkdir()
+    elsewhere = scratch / "ringside-on-another-node"
+    elsewhere.mkdir()
+    (elsewhere / "held").write_text("another-node")
+    kept = left(scratch)
+
+    living, killed = start("living"), start("killed")
+    killed.kill()
+    killed.wait()
+    assert len(list(scratch.glob("ringside-*/left.py"))) == 2, "nobody has removed the dead one's"
+    after = start("after")
+    assert len(list(scratch.glob("ringside-*/left.py"))) == 2, "those of the two that live"
+    for name in ("living", "after"):
+        (tmp_path / name / "go-on").touch()
+    assert living.wait(60) == after.wait(60) == 0
+    assert left(scratch) == kept
+
+
+@pytest.mark.parametrize(
+    ("there", "cores"), [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])]
+)
+def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
+    there: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[set[int] | None] = []
+    monkeypatch.delenv("RINGSIDE_CORES", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(there)))
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, own: taken.__setitem__(-1, set(own)))
+    for rank in range(3):
+        taken.append(None)
+        process.bind_unlike(Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None)))
+    assert taken == cores
+
+
+def test_processes_may_have_any_name(tmp_path: Path) -> None:
+    """A name of 15 bytes may end in the middle of a letter; whoever owns the process."""
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "named\n"
+        assert b"\xc3)" in Path("/proc", str(other.pid), "stat").read_bytes()
+        assert load.own_cpu_s() > 0
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "other bytes"])
+def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / f"{process.TEMPORARY}strange"
+    folder.mkdir()
+    if kind == "pipe":
+        os.mkfifo(folder / process.HELD)
+    else:
+        (folder / process.HELD).write_bytes(b"\xff\xfe")
+    process._remove_unless_held(folder)
+    assert folder.exists()

@@ -1,0 +1,120 @@
+"""Whatever strategy divides a model among ranks, it trains to the weights of one rank that has all of it."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from launchers import launch
+from runs.phases import put_together
+from support.trainings import Trainings, assert_same, epochs
+
+TESTS = Path(__file__).parent
+CLOSE = 1e-10  # in double precision: sums in another order, and nothing else
+BATCH = 64
+TOKENS = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-256", "optimizer": "adam", "learning_rate": 1e-3}
+OTHERS: list[tuple[str, int, dict[str, Any]]] = [
+    ("data", 2, {"sync_every": 5, "weight_decay": 0.01}),
+    ("expert", 2, {"optimizer": "adam", "learning_rate": 1e-3}),
+    ("random2", 4, {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.01}),
+    ("random3", 1, {}),
+    ("data", 2, TOKENS),
+    ("expert", 4, TOKENS),
+    ("random1", 2, TOKENS),
+    ("random4", 4, {"model": "rnn-nano", "dataset": "synthetic-tokens-32-16-256"}),
+    ("expert", 2, {"model": "rnn-nano", "dataset": "synthetic-tokens-32-16-256"}),
+]
+
+
+def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
+    """Hold random strategies against one rank (any_strategy.py)."""
+    told = [model, str(ranks), str(seeds.start), str(len(seeds))]
+    python, path = real("pytorch")["python"]["executable"], os.pathsep.join(map(str, (launch.SCRIPTS, TESTS)))
+    done = subprocess.run(
+        [python, "-m", "any_strategy", *told],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=1200,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(line["rank"] for line in lines) == list(range(ranks))
+    for line in lines:
+        assert line["moved"] > 1e-4, "one rank trains"
+        assert len(line["far"]) == len(seeds) and max(line["far"].values()) < CLOSE, line
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [("lenet-5", 3), ("gpt-nano", 2), pytest.param("rnn-nano", 3, marks=pytest.mark.every_framework)],
+)
+def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: int) -> None:
+    random_strategies(real, model, ranks, range(3))
+
+
+@pytest.mark.training
+@pytest.mark.every_framework
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        ("lenet-5", 20),
+        ("small-cnn", 20),
+        ("wide-mlp", 10),
+        ("gpt-nano", 10),
+        ("rnn-nano", 10),
+        ("rnn-text-nano", 10),
+        ("rnn-translation", 4),
+        ("alexnet", 1),
+        ("inception-v3", 1),
+        ("vit-b-16", 1),
+    ],
+)
+def test_hundreds_of_random_strategies_train_as_one_rank_does(real: Any, model: str, count: int, ranks: int) -> None:
+    random_strategies(real, model, ranks, range(100 * ranks, 100 * ranks + count))
+
+
+def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) -> None:
+    """Hold a run's weights, losses and accuracies against those of a run on one rank."""
+    of_strategy = {"parallelism": level, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
+    folder = trainings.of("pytorch-strategy", **of_strategy, **levels)
+    reference = trainings.of("pytorch-single", batch_size=BATCH, **levels)
+    with np.load(folder / "after.npz") as ours, np.load(reference / "after.npz") as theirs:
+        assert_same(dict(ours), dict(theirs), 5e-4 if "model" in levels else 1e-4)
+        with np.load(folder / "before.npz") as before:
+            assert max(float(np.abs(before[name] - weight).max()) for name, weight in ours.items()) > 1e-3
+    (row,), (expected,) = epochs(folder), epochs(reference)
+    assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
+    for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
+        assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
+
+
+@pytest.mark.parametrize("level", ["expert", "random1"])
+def test_a_strategy_trains_as_one_rank_does(trainings: Trainings, level: str) -> None:
+    check(trainings, level, 2, {})
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(("level", "ranks", "levels"), OTHERS)
+def test_strategies_and_levels_in_other_combinations_train_alike(
+    trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]
+) -> None:
+    check(trainings, level, ranks, levels)
+
+
+@pytest.mark.every_framework
+def test_a_traced_strategy_tells_when_ranks_compute_wait_and_exchange(trainings: Trainings) -> None:
+    levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
+    folder = trainings.of("pytorch-strategy", **levels, trace="phases")
+    put_together(folder)
+    phases = pd.read_csv(folder / "phases.csv").query("step > 0")
+    for _, own in phases.groupby("rank"):
+        assert {"data", "forward", "wait", "backward", "optimizer", "exchange"} <= set(own["phase"])
+        assert (own["end"] >= own["start"]).all()

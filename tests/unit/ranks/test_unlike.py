@@ -1,0 +1,99 @@
+"""Ranks with unlike shares of a step's samples train as one rank with all of them does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.graph import from_json
+from ranks.worker.sampling import divided
+from support.trainings import Trainings, assert_same, epochs, weights
+
+BLOCK = 60
+ONE_STEP = {"dataset": f"synthetic-8x8x1-10-{BLOCK}", "batch_size": BLOCK, "batch_scope": "global"}
+GRADIENT = {**ONE_STEP, "momentum": 0.0, "learning_rate": 1.0}  # what one step takes from the weights is the gradient
+NORMALIZED = {**GRADIENT, "model": "resnet-18", "dataset": f"synthetic-8x8x3-10-{BLOCK}"}
+
+
+def drawn(ranks: int) -> str:
+    """Shares of so many ranks, at random, in hundredths."""
+    hundredths = divided(100, np.random.default_rng(ranks).uniform(0.05, 1, ranks).tolist(), 2)
+    return "/".join(f"{share / 100:.2f}" for share in hundredths)
+
+
+def shares(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text())["shares"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "of_each"),
+    [
+        *((ranks, drawn(ranks)) for ranks in (2, 3)),
+        (2, "measured"),
+        *(
+            pytest.param(ranks, of_each, marks=pytest.mark.thorough)
+            for ranks, of_each in ((1, "equal"), (4, drawn(4)), (2, "0.98/0.02"))
+        ),
+    ],
+)
+def test_one_step_has_the_gradient_of_one_rank_with_all_samples(trainings: Trainings, ranks: int, of_each: str) -> None:
+    reference = trainings.of("pytorch-single", **GRADIENT)
+    folder = trainings.of("pytorch-hybrid", nodes=ranks, shares=of_each, **GRADIENT)
+    after, theirs = weights(folder / "after.npz"), weights(reference / "after.npz")
+    assert_same(after, theirs, 1e-6)
+    before = weights(folder / "before.npz")
+    assert max(float(np.abs(before[name] - weight).max()) for name, weight in after.items()) > 0.01
+    (ours,), (alone,) = epochs(folder), epochs(reference)
+    assert ours["samples_trained"] == alone["samples_trained"] == str(BLOCK)
+    assert ours["train_accuracy"] == alone["train_accuracy"]
+    for loss in ("train_loss", "validation_loss"):
+        assert float(ours[loss]) == pytest.approx(float(alone[loss]), abs=1e-6)
+    if of_each == "equal":
+        assert shares(folder) is None
+    elif of_each != "measured":
+        wanted = divided(BLOCK, [float(share) for share in of_each.split("/")])
+        assert shares(folder) == [{"samples": samples, "samples_s": None} for samples in wanted]
+        assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == wanted
+
+
+def test_accumulated_batches_of_unlike_ranks_train_like_whole_ones(trainings: Trainings) -> None:
+    told = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
+    reference = trainings.weights("pytorch-single", **told)
+    assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **told), reference, 1e-5)
+
+
+def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Trainings) -> None:
+    told = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
+    folder = trainings.of("pytorch-hybrid", nodes=2, shares="0.7/0.3", **told)
+    data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
+    seen = [np.load(folder / f"seen.{rank}.npy") for rank in (0, 1)]
+    assert [len(part) for part in seen] == [24 * 45, 24 * 19]
+    assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
+
+
+def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> None:
+    """The first means are of what no normalization has changed: those of all samples are the ranks', averaged by samples.
+
+    What lies above differs a little, since each rank normalizes by its own samples, as in every framework.
+    """
+    reference, folder = (
+        trainings.of(name, **NORMALIZED, **more)
+        for name, more in (("pytorch-single", {}), ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}))
+    )
+    graph = from_json(json.loads((folder / "spec.json").read_text())["model"])
+    first = next(name for name in graph.statistics if name.endswith(".mean"))
+    ours, theirs = (weights(each / "after.npz")[first] for each in (folder, reference))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+    assert np.abs(theirs).max() > 1e-3
+
+
+def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(trainings: Trainings) -> None:
+    folder = trainings.of("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
+    one, other = shares(folder)
+    assert one["samples"] + other["samples"] == BLOCK
+    assert [one["samples"], other["samples"]] == divided(BLOCK, [one["samples_s"], other["samples_s"]])
+    assert min(one["samples_s"], other["samples_s"]) > 100
+    (epoch,) = epochs(folder)
+    assert (epoch["steps"], epoch["exchanges"]) == ("1", "1"), "what was trained to measure is in no epoch"

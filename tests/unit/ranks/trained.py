@@ -1,0 +1,116 @@
+"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the samples seen."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ranks.worker.__main__ import run
+from ranks.worker.process import as_rank
+from ranks.worker.trainer import Trainer
+
+seen: list[np.ndarray] = []
+
+
+def keep(images: np.ndarray) -> np.ndarray:
+    seen.append(np.array(images))
+    return np.zeros((), np.int32)
+
+
+class Spy:
+    """Stands where a trainer's `_normalized` does, which is what every batch goes through, and keeps what training gives it."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.inner, trainer._normalized = trainer._normalized, self
+
+    def __call__(self, images: Any) -> Any:
+        if isinstance(images, np.ndarray) or "torch" in sys.modules:
+            keep(images)
+        elif (tensorflow := sys.modules.get("tensorflow")) is not None:
+            with tensorflow.control_dependencies([tensorflow.numpy_function(keep, [images], tensorflow.int32)]):
+                images = tensorflow.identity(images)
+        return self.inner(images)
+
+
+def shown(epoch: Any) -> Any:
+    """A context's batches, whose inputs are kept as they are taken."""
+
+    def batches(number: int) -> Any:
+        for inputs, labels in epoch(number):
+            keep(inputs)
+            yield inputs, labels
+
+    return batches
+
+
+def spied(make: Any) -> Any:
+    """Trainers whose images are kept while they train."""
+
+    def evaluate(self: Any) -> Any:
+        trained = len(seen)
+        done = make(self)
+        del seen[trained:]
+        return done
+
+    return evaluate
+
+
+def noise(trainer: Any) -> np.ndarray:
+    """Logits of the same samples, twice, as training computes them: with dropout."""
+    of_tokens = trainer.context.graph.vocabulary is not None
+    samples = np.ones((4, *trainer.context.graph.shape), np.int64 if of_tokens else np.float32)
+    if (torch := sys.modules.get("torch")) is not None:
+        trainer.module.train()
+        given = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
+        made = [trainer.module(given).detach().numpy() for _ in range(2)]
+    elif (jax := sys.modules.get("jax")) is not None:
+        from ranks.libraries.jax_model import forward
+
+        weights, rank = trainer.weights(), trainer.context.rank
+        keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
+        made = [np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys]
+    elif (library := sys.modules.get("ranks.libraries.dtensor")) is not None:
+        import tensorflow as tf
+
+        layout, weights = trainer.layout, {name: each.read_value() for name, each in trainer.variables.items()}
+
+        @tf.function(autograph=False)
+        def logits(samples: Any, seed: Any) -> Any:
+            return library.forward(trainer.context.graph, weights, samples, layout.replicas, seed)[0]
+
+        made = [layout.own(logits(layout.joined(samples), trainer.seed_of(number))) for number in range(2)]
+    else:
+        run = trainer.strategy.run
+        values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
+        made = [trainer.strategy.experimental_local_results(value)[0].numpy() for value in values]
+    return np.stack(made)
+
+
+def train(folder: Path) -> None:
+    Trainer.evaluate = spied(Trainer.evaluate)  # type: ignore[method-assign]
+    begun = Trainer.__init__
+
+    def init(self: Any, context: Any) -> None:
+        begun(self, context)
+        if {"jax", "ranks.libraries.dtensor"} & set(sys.modules):  # whose steps can call nothing where they are divided
+            context.epoch = shown(context.epoch)
+        else:
+            Spy(self)
+
+    Trainer.__init__ = init  # type: ignore[method-assign]
+    trainer = run(folder)
+    rank = trainer.context.rank
+    np.save(folder / f"seen.{rank}.npy", np.concatenate(seen))
+    after = trainer.weights()
+    if rank == 0:
+        np.savez(folder / "before.npz", **trainer.context.initial_weights())
+        np.savez(folder / "after.npz", **after)
+    of_all = getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph  # not a stage of a pipeline
+    if of_all and not hasattr(trainer, "runner"):  # nor parts of layers
+        np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
+    trainer.context.group.barrier()
+
+
+if __name__ == "__main__":
+    as_rank(train)

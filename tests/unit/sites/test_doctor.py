@@ -1,0 +1,479 @@
+"""The doctor's pure parts: what Slurm prints, parsed; and verdicts on it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.files import shown
+from declared.site import Site, load_site
+from sites import slurm, verdicts
+from sites.node_job import reports
+from sites.node_report import MARK, failing_line, interfaces, lock_state, not_writable
+from sites.node_verdicts import clocks, file_locks, node_findings
+from sites.slurm import Node
+from sites.verdicts import Finding
+
+PROFILE = Path("profiles/slurm/config.yaml")
+
+# Of a Slurm 22.05.8, unabridged lines.
+CONFIG = """\
+Configuration data as of 2026-11-21T03:32:50
+AccountingStorageEnforce = none
+AccountingStorageHost   = localhost
+AccountingStorageType   = accounting_storage/none
+AuthInfo                = socket=/run/ringside-cluster/munge.socket
+ClusterName             = ringside
+DefMemPerNode           = UNLIMITED
+MaxMemPerNode           = UNLIMITED
+MinJobAge               = 3600 sec
+SelectTypeParameters    = CR_CORE
+SlurmctldHost[0]        = vm(10.213.77.254)
+SlurmdTimeout           = 120 sec
+Epilog                  = (null)
+
+Slurmctld(primary) at vm is UP
+"""
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=1-00:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED Nodes=node[1-3] PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF State=UP TotalCPUs=3 TotalNodes=3 SelectTypeParameters=NONE JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED TRES=cpu=3,mem=18G,node=3,billing=3
+PartitionName=gpu AllowGroups=ALL AllowAccounts=a,b AllowQos=ALL Default=NO MaxTime=02:00:00 Nodes=node[4-5] State=DOWN DefMemPerCPU=1000 MaxMemPerNode=UNLIMITED
+"""
+NODES = """\
+node1|idle|16|64000|1|(null)|(null)|none
+node2|mixed-|16|64000|1|(null)|(null)|none
+node3|drained*|16|64000|1|(null)|(null)|bad fan | see 42
+node4|idle~|16|64000|1|(null)|(null)|none
+node5|down|16|64000|1|(null)|(null)|Not responding
+"""
+
+
+@pytest.fixture
+def site() -> Site:
+    return load_site("virtual")
+
+
+@pytest.fixture
+def config() -> dict[str, str]:
+    return slurm.configuration(CONFIG)
+
+
+def with_scheduler(site: Site, **keys: Any) -> Site:
+    return replace(site, scheduler=replace(site.scheduler, **keys))
+
+
+def node(name: str, state: str = "idle", processors: int = 16, memory_mb: int = 64000) -> Node:
+    return Node(name, state, processors, memory_mb, "none")
+
+
+def report(host: str = "node1", **differs: Any) -> dict[str, Any]:
+    healthy = {
+        "host": host,
+        "python": "/p/python",
+        "version": "3.11",
+        "processors": 2,
+        "checkout": True,
+        "results": None,
+        "lock": "held",
+        "cache_seen": True,
+        "cache": None,
+        "scratch": None,
+        "interfaces": {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": None},
+        "infiniband": [],
+        "setup": None,
+        "devices": [0, None],
+        "apptainer": None,
+        "fuse": True,
+        "binds": [],
+        "disturbed": {"withheld": 0.0, "others": 0.0},
+        "clock_apart_s": -0.01,
+    }
+    return {**healthy, **differs}
+
+
+def judged(reports: list[dict[str, Any]], site: Site) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in node_findings(reports, site, "/p/python", "3.11")}
+
+
+class TestWhatSlurmPrints:
+    def test_configuration(self, config: dict[str, str]) -> None:
+        assert config["MinJobAge"] == "3600 sec"
+        assert config["AuthInfo"] == "socket=/run/ringside-cluster/munge.socket"
+        assert config["Epilog"] == ""
+
+    def test_partitions(self) -> None:
+        found = slurm.partitions(PARTITIONS)
+        assert list(found) == ["cpu", "gpu"]
+        assert (found["cpu"]["MaxTime"], found["cpu"]["Default"]) == ("1-00:00:00", "YES")
+        assert found["gpu"]["DefMemPerCPU"] == "1000"
+
+    def test_nodes(self) -> None:
+        found = slurm.nodes(NODES)
+        assert [node.name for node in found if node.usable] == ["node1", "node2", "node4"]
+        assert [node.name for node in found if node.idle] == ["node1"]
+        assert found[2].reason == "bad fan | see 42"
+
+    @pytest.mark.parametrize(
+        ("text", "expected_s"),
+        [
+            ("1-00:00:00", 86400),
+            ("2-03:04:05", 183845),
+            ("02:00:00", 7200),
+            ("30:00", 1800),
+            ("30", 1800),
+            ("1-12", 129600),
+            ("300 sec", 300),
+            ("300", 18000),
+            ("10 min", 600),
+            ("UNLIMITED", None),
+            ("NONE", None),
+            ("", None),
+        ],
+    )
+    def test_times(self, text: str, expected_s: float | None) -> None:
+        assert slurm.seconds(text) == expected_s
+
+    @pytest.mark.parametrize(
+        ("type_", "there"),
+        [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
+    )
+    def test_accounting(self, type_: str, there: bool) -> None:
+        assert slurm.accounting(slurm.configuration(f"AccountingStorageType = {type_}\n")) is there
+
+
+class TestStatusOfJobs:
+    ACCOUNTING = "accounting_storage/slurmdbd"
+
+    @pytest.mark.parametrize(
+        ("written", "accounting", "age", "sacct", "verdict", "code", "advice"),
+        [
+            ("squeue", False, "300 sec", True, "ok", "ok", None),
+            ("squeue", False, "60 sec", True, "ok", "ok", None),
+            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", True, "2 sec", True, "FAIL", "forgets-jobs", "sacct"),
+            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "make submit"),
+            ("sacct", False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
+            ("sacct", True, "2 sec", True, "ok", "ok", None),
+            ("sacct", True, "2 sec", False, "FAIL", "not-installed", "squeue"),
+            (None, False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
+            (None, False, "300 sec", False, "ok", "ok", None),
+            (None, True, "300 sec", True, "ok", "ok", None),
+        ],
+    )
+    def test_verdict(
+        self, written: str | None, accounting: bool, age: str, sacct: bool, verdict: str, code: str, advice: str | None
+    ) -> None:
+        config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
+        found = verdicts.job_status(config, written, PROFILE, sacct)
+        assert (found.verdict, found.code, found.facts.get("advice")) == (verdict, code, advice)
+        assert found.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
+
+    @pytest.mark.parametrize(
+        ("written", "sacct", "end"),
+        [
+            ("sacct", True, "Snakemake would wait for ever; set slurm-status-command: squeue"),
+            ("squeue", True, "use make submit, or ask the administrators for MinJobAge=60 or more"),
+        ],
+    )
+    def test_wording(self, written: str, sacct: bool, end: str) -> None:
+        assert verdicts.job_status({"MinJobAge": "2 sec"}, written, PROFILE, sacct).text.endswith(end)
+
+
+class TestPartition:
+    PARTITIONS = slurm.partitions(PARTITIONS)
+
+    def test_the_default(self, site: Site) -> None:
+        found, name = verdicts.partition(self.PARTITIONS, site)
+        assert (found.verdict, name) == ("ok", "cpu")
+
+    def test_unknown(self, site: Site) -> None:
+        found, name = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
+        assert (found.verdict, found.code, name) == ("FAIL", "unknown-name", None)
+        assert found.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
+        assert str(found) == (
+            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected one of cpu, gpu"
+        )
+
+    def test_without_a_default(self, site: Site) -> None:
+        found, _ = verdicts.partition({"gpu": self.PARTITIONS["gpu"]}, site)
+        assert (found.verdict, found.code, found.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
+
+    def test_down(self, site: Site) -> None:
+        found, _ = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
+        assert (found.verdict, found.code) == ("FAIL", "partition-down")
+        assert found.facts == {"partition": "gpu", "state": "DOWN"}
+
+    def test_closed_to_the_account(self, site: Site) -> None:
+        open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
+        found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="c"))
+        assert (found.verdict, found.code) == ("FAIL", "account-not-allowed")
+        assert found.facts == {"account": "c", "allowed": "a,b"}
+        found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="b"))
+        assert found.verdict == "ok"
+
+
+class TestNodes:
+    KNOWN = ("node1", "node2", "node3", "node4", "node5")
+
+    def test_enough_although_one_is_lost(self, site: Site) -> None:
+        found = verdicts.nodes(slurm.nodes(NODES)[:4], self.KNOWN, site)
+        assert (found.verdict, found.code) == ("warn", "nodes-lost")
+        assert found.facts == {"usable": 3, "idle": 1, "wanted": 3, "lost": ["node3"]}
+        assert found.text == "3 can be had, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
+
+    def test_too_few(self, site: Site) -> None:
+        found = verdicts.nodes(slurm.nodes(NODES)[:3], self.KNOWN, site)
+        assert (found.verdict, found.code) == ("FAIL", "too-few-nodes")
+        assert found.facts == {"usable": 2, "wanted": 3, "lost": ["node3"]}
+
+    def test_the_site_leaves_too_few(self, site: Site) -> None:
+        there = [node("node1"), node("node2"), node("node3")]
+        assert verdicts.nodes(there, self.KNOWN, site).verdict == "ok"
+        assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, exclude="node2")).verdict == "FAIL"
+        assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, nodelist="node[1-2]")).verdict == "FAIL"
+
+    @pytest.mark.parametrize(
+        ("constraint", "left"), [("a100", 2), ("a100&ib", 1), ("h100", 0), ("a100|h100", 3), ("[a100|h100]", 3)]
+    )
+    def test_features(self, site: Site, constraint: str, left: int) -> None:
+        features: list[tuple[str, ...]] = [("a100", "ib"), ("a100",), ()]
+        there = [replace(node(f"node{i}"), features=has) for i, has in enumerate(features, start=1)]
+        assert len(verdicts.eligible(there, with_scheduler(site, constraint=constraint))) == left
+
+    @pytest.mark.parametrize("key", ["nodelist", "exclude"])
+    def test_unknown_names(self, site: Site, key: str) -> None:
+        found = verdicts.nodes([], self.KNOWN, with_scheduler(site, **{key: "node[4-6]"}))
+        assert found.code == "unknown-name" and found.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
+        assert found.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
+
+    def test_processors(self, site: Site) -> None:
+        there = [node("node1"), node("node2", processors=8)]
+        assert verdicts.processors(there, replace(site, cores=8)).verdict == "ok"
+        found = verdicts.processors(there, replace(site, cores=9))
+        assert (found.verdict, found.code) == ("FAIL", "too-few-processors")
+        assert found.facts == {"node": "node2", "processors": 8}
+
+
+class TestTimes:
+    def row(self, most: str) -> dict[str, str]:
+        return {"PartitionName": "cpu", "MaxTime": most}
+
+    def test_within(self, site: Site) -> None:
+        for most in ("UNLIMITED", "08:00:00"):  # a block asks for 8 hours
+            assert [found.verdict for found in verdicts.time_limits(self.row(most), site)] == ["ok"]
+
+    def test_over(self, site: Site) -> None:
+        block, *rest = verdicts.time_limits(self.row("07:59:00"), site)
+        assert (block.verdict, block.subject, rest) == ("FAIL", "time of a block", [])
+        assert (block.code, block.facts["expected_s"]) == ("time-limit", 28740)
+        run, _ = verdicts.time_limits(self.row("04:00"), site)  # a run asks for 100 + 180 s, in whole minutes
+        assert (run.verdict, run.code) == ("FAIL", "time-limit")
+        assert run.facts == {"key": "time_limit_s", "asked_s": 300, "most_s": 240, "expected_s": 60}
+
+    def test_a_wait_for_a_quiet_machine_is_the_jobs(self, site: Site) -> None:
+        run, _ = verdicts.time_limits(self.row("05:00"), replace(site, wait_for_quiet=100))
+        assert run.subject == "time of a run" and "100 + 100 + 180 s" in run.text
+        assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
+
+    def test_builds_in_jobs(self, site: Site) -> None:
+        found = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))
+        assert [(one.verdict, one.subject) for one in found] == [("FAIL", "time of a build")]
+
+    @pytest.mark.parametrize(("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")])
+    def test_lost_node(self, site: Site, timeout: str, verdict: str) -> None:
+        assert verdicts.lost_node({"SlurmdTimeout": timeout}, site).verdict == verdict
+
+
+class TestMemory:
+    THERE = (node("node1", memory_mb=64000),)
+
+    @pytest.mark.parametrize(
+        ("select", "default", "asked", "verdict"),
+        [
+            ("CR_CORE", {"DefMemPerCPU": "10"}, None, "ok"),
+            ("CR_CORE_MEMORY", {"DefMemPerNode": "UNLIMITED"}, None, "ok"),
+            ("CR_CORE_MEMORY", {"DefMemPerNode": "4096"}, None, "ok"),
+            ("CR_CORE_MEMORY", {"DefMemPerNode": "4095"}, None, "warn"),
+            ("CR_CPU_MEMORY", {"DefMemPerCPU": "1000"}, None, "warn"),
+            ("CR_CPU_MEMORY", {"DefMemPerCPU": "1000"}, 64000, "ok"),
+            ("CR_CPU_MEMORY", {}, 64001, "FAIL"),
+            ("CR_CPU_MEMORY", {"MaxMemPerNode": "1000"}, 2000, "FAIL"),
+        ],
+    )
+    def test_verdict(self, site: Site, select: str, default: dict[str, str], asked: int | None, verdict: str) -> None:
+        for where in ("configuration", "partition"):
+            config = {"SelectTypeParameters": select, **(default if where == "configuration" else {})}
+            row = default if where == "partition" else {}
+            assert verdicts.memory(config, row, self.THERE, with_scheduler(site, memory_mb=asked)).verdict == verdict
+
+
+class TestAccount:
+    ENFORCED = {"AccountingStorageEnforce": "associations,limits"}  # noqa: RUF012
+
+    @pytest.mark.parametrize(
+        ("mine", "wanted", "enforced", "verdict"),
+        [
+            (None, None, True, "ok"),
+            (None, "a", True, "ok"),
+            (["a", "b"], "a", True, "ok"),
+            (["a", "b"], None, True, "ok"),
+            (["a", "b"], "c", True, "FAIL"),
+            (["a", "b"], "c", False, "warn"),
+            ([], None, True, "FAIL"),
+        ],
+    )
+    def test_verdict(
+        self, site: Site, mine: list[str] | None, wanted: str | None, enforced: bool, verdict: str
+    ) -> None:
+        found = verdicts.account(self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=wanted))
+        assert found.verdict == verdict
+
+
+class TestWhatNodesSay:
+    def test_healthy(self, site: Site) -> None:
+        found = judged([report("node1"), report("node2")], site)
+        assert {finding.verdict for finding in found.values()} == {"ok"}
+
+    @pytest.mark.parametrize(
+        ("subject", "differs", "code", "facts", "said"),
+        [
+            ("checkout", {"checkout": False}, "not-seen", {}, "does not see it"),
+            ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}, "cannot run it"),
+            (
+                "controller's python",
+                {"version": "3.9"},
+                "other-python",
+                {"there": "3.9", "here": "3.11"},
+                "it is Python 3.9 there, 3.11 here",
+            ),
+            (
+                "results",
+                {"results": "Read-only file system"},
+                "not-writable",
+                {"error": "Read-only file system"},
+                "cannot write there: Read-only file system",
+            ),
+            ("cache", {"cache_seen": False}, "not-seen", {}, "does not see it"),
+            (
+                "interface",
+                {"interfaces": {"lo": "127.0.0.1"}},
+                "no-interface",
+                {"interfaces": {"lo": "127.0.0.1"}},
+                "eth0 is not there; there are lo",
+            ),
+            (
+                "interface",
+                {"interfaces": {"eth0": None}},
+                "no-address",
+                {"interfaces": {"eth0": None}},
+                "eth0 has no IPv4 address; there are eth0 (no IPv4)",
+            ),
+            (
+                "setup",
+                {"setup": ["module load x", "not found"]},
+                "setup-fails",
+                {"line": "module load x", "error": "not found"},
+                "'module load x' fails: not found",
+            ),
+            ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}, "has 1"),
+            ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}, "has 1"),
+            (
+                "devices",
+                {"devices": [0, "no driver"]},
+                "too-few-devices",
+                {"count": 0, "error": "no driver"},
+                "has 0 (no driver)",
+            ),
+            ("fabric", {"infiniband": []}, "no-infiniband", {}, "has no InfiniBand device (/sys/class/infiniband)"),
+            (
+                "scratch",
+                {"scratch": "No such file or directory"},
+                "not-writable",
+                {"error": "No such file or directory"},
+                "cannot write to /scratch: No such file or directory",
+            ),
+        ],
+    )
+    def test_what_one_node_lacks(
+        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any], said: str
+    ) -> None:
+        wanted = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
+        site = replace(site, **wanted, setup=("module load x",), scratch=Path("/scratch"))
+        able = {"devices": [2, None], "infiniband": ["mlx5_0"]}
+        found = judged([report("node1", **able), report("node2", **{**able, **differs})], site)
+        assert [name for name, finding in found.items() if finding.verdict == "FAIL"] == [subject]
+        complaints = found[subject].facts["complaints"]
+        assert list(complaints) == ["node2"] and found[subject].code == complaints["node2"].code == code
+        assert complaints["node2"].facts == facts
+        assert complaints["node2"] == said and found[subject].text.startswith(f"node2: {said}; ")
+
+    def test_a_cache_that_nodes_only_read(self, site: Site) -> None:
+        reports = [report(cache="Permission denied")]
+        assert judged(reports, site)["cache"].verdict == "ok"
+        assert judged(reports, with_scheduler(site, build_on="job"))["cache"].verdict == "FAIL"
+
+    def test_apptainer_counts_only_where_it_is_used(self, site: Site) -> None:
+        assert "apptainer" not in judged([report()], site)
+        site = replace(site, deployment="apptainer")
+        assert judged([report()], site)["apptainer"].verdict == "FAIL"
+        there = report(apptainer="apptainer version 1.4.5")
+        assert judged([there], site)["apptainer"].verdict == "ok"
+        assert judged([{**there, "fuse": False}], site)["fuse"].verdict == "warn"
+        binds = judged([{**there, "binds": ["/data"]}], site)["binds"]
+        assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
+        assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
+        assert binds.text == f"node1: has no /data; {shown(site.file)}: binds: name what every node has"
+
+    @pytest.mark.parametrize(
+        ("lock", "verdict"), [("held", "ok"), ("free", "warn"), ("Function not implemented", "warn")]
+    )
+    def test_locks(self, lock: str, verdict: str) -> None:
+        assert file_locks([report(), report("node2", lock=lock)]).verdict == verdict
+
+    @pytest.mark.parametrize(
+        ("apart_s", "verdict"), [(0.4, "ok"), (-0.4, "ok"), (0.6, "warn"), (-4.9, "warn"), (5.1, "FAIL"), (-60, "FAIL")]
+    )
+    def test_clocks(self, apart_s: float, verdict: str) -> None:
+        found = clocks([report(), report("node2", clock_apart_s=apart_s)])
+        assert found.verdict == verdict
+        assert ("node2" in found.facts.get("apart_s", {})) == (verdict != "ok")
+
+    def test_lines_of_srun(self) -> None:
+        first, second = (MARK + json.dumps({"host": host, "clock": 100.0}) for host in ("node1", "node2"))
+        lines = [
+            (98.0, "1: Loading cuda/12\n"),
+            (99.0, f"1: {second[:20]}\n"),  # srun breaks long lines, and repeats the label
+            (99.5, f"0: {first}\n"),
+            (99.75, f"1: {second[20:]}\n"),
+            (100.0, "0: logout\n"),
+        ]
+        found = reports(lines)
+        assert [one["host"] for one in found] == ["node1", "node2"]
+        assert found[1]["clock_apart_s"] == pytest.approx(0.25)
+
+    def test_half_a_report_is_none(self) -> None:
+        assert reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
+
+
+class TestTheReport:
+    def test_setup_lines(self) -> None:
+        assert failing_line([]) is None
+        assert failing_line(["export A=1", 'test "$A" = 1']) is None
+        assert failing_line(["true", "exit 3", "true"]) == ["exit 3", "status 3"]
+        line, said = failing_line(["true", "no-such-program"]) or ["", ""]
+        assert (line, "not found" in said) == ("no-such-program", True)
+
+    def test_folders(self, tmp_path: Path) -> None:
+        assert not_writable(str(tmp_path)) is None
+        assert not_writable(str(tmp_path / "absent")) == "No such file or directory"
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_lock_that_nobody_holds(self, tmp_path: Path) -> None:
+        (tmp_path / "lock").touch()
+        assert lock_state(str(tmp_path / "lock")) == "free"
+        assert lock_state(str(tmp_path / "absent")) == "No such file or directory"
+
+    def test_interfaces(self) -> None:
+        assert interfaces()["lo"] == "127.0.0.1"

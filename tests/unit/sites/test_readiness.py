@@ -1,0 +1,193 @@
+"""What is said before anything starts: whether runs can be started, and environments built, the way that was asked for."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import InputError
+from common.files import digest_file, shown
+from common.python import python_abi
+from declared.environments import read
+from declared.site import Archives, Site, load_site
+from declared.virtual import Settings
+from environments.identity import digest
+from plan.campaign import Campaign, load_campaign
+from sites import readiness, virtual
+from sites.readiness import check_builds, check_bundle, check_launch, check_virtual
+
+CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])
+def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "CHECKOUT", Path(folder))
+    with pytest.raises(InputError) as refused:
+        check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "slurm")
+    assert (refused.value.code, refused.value.file) == ("bad-pattern", folder)
+
+
+@pytest.mark.parametrize(
+    ("runs", "way"),
+    [
+        (True, "use snakemake --profile slurm, or make submit; for figures of what is there add --config records=available"),
+        (False, 'use snakemake --profile slurm, or make with ARGS="--profile slurm"'),
+    ],
+)  # fmt: skip
+def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
+    runs: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(InputError) as refused:
+        check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "local", runs)
+    error = refused.value
+    assert (error.code, error.file, error.key) == ("outside-of-job", "config/sites/slurm-example.yaml", "launcher")
+    assert error.hint == way
+
+
+@pytest.mark.parametrize(
+    ("there", "code", "key", "got"),
+    [
+        (None, "not-running", "placement", None),
+        (Settings(3, 125e6, 0.6, None), "other-cluster", "launcher", "oar"),
+        (Settings(2, 125e6, 0.6, None, scheduler="oar"), "other-cluster", "nodes", 3),
+        (Settings(4, 125e6, 0.6, None, scheduler="oar"), None, "", None),
+    ],
+)
+def test_virtual_cluster_must_be_the_one_of_the_site(
+    there: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual, "running", lambda: there)
+    if code is None:
+        check_virtual(load_site("virtual-oar"))
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(load_site("virtual-oar"))
+    error = refused.value
+    assert (error.code, error.file, error.key, error.got) == (code, "config/sites/virtual-oar.yaml", key, got)
+    assert error.hint.endswith("make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar")
+
+
+@pytest.mark.parametrize(
+    ("there", "up"),
+    [
+        (Settings(3, 125e6, 0.6, None), 0.6),
+        (Settings(3, 125e6, None, None, cpu_shares=(0.3, 0.6, 0.9)), [0.3, 0.6, 0.9]),
+        (Settings(4, 125e6, None, None, cpu_shares=(0.9, 0.6, 0.3, 0.3)), None),
+    ],
+)
+def test_unlike_nodes_have_to_be_those_of_the_site(
+    there: Settings, up: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual, "running", lambda: there)
+    if up is None:
+        check_virtual(load_site("virtual-unlike"))
+        return
+    with pytest.raises(InputError) as refused:
+        check_virtual(load_site("virtual-unlike"))
+    assert (refused.value.code, refused.value.key, refused.value.got) == ("other-cluster", "cpu_share", [0.9, 0.6, 0.3])
+    assert str(refused.value) == (
+        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up {up}; "
+        "make cluster-down, then make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.9,0.6,0.3"
+    )
+
+
+class TestImages:
+    @pytest.fixture
+    def imaged(self, monkeypatch: pytest.MonkeyPatch) -> Campaign:
+        """The campaign at a site with images, on a machine without Apptainer."""
+        monkeypatch.setenv("PATH", "/nowhere")
+        here = load_campaign(CONFIG)
+        return replace(here, site=replace(here.site, deployment="apptainer"))
+
+    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(self, imaged: Campaign) -> None:
+        here = load_campaign(CONFIG)
+        assert here.images == [] and imaged.images == list(imaged.environments) == list(here.environments)
+        assert set(here.records.values()).isdisjoint(imaged.records.values())
+
+    def test_without_apptainer_it_says_so_before_anything_starts(self, imaged: Campaign) -> None:
+        for start in (lambda: check_launch(imaged, "local"), lambda: check_builds(imaged.site, ["pytorch"])):
+            with pytest.raises(InputError) as refused:
+                start()
+            assert "apptainer" in str(refused.value) and "\n" not in str(refused.value)
+
+    def test_what_setup_lines_and_other_nodes_have_is_not_judged_here(self, imaged: Campaign) -> None:
+        module = replace(imaged, site=replace(imaged.site, setup=("module load apptainer",)))
+        check_launch(module, "local")
+        check_builds(module.site, ["pytorch"])
+        in_job = replace(imaged.site, scheduler=replace(imaged.site.scheduler, build_on="job"))
+        check_builds(in_job, ["pytorch"])
+
+
+class TestABundle:
+    """Where a bundle was unpacked, what it lacks is said before pip or a download looks for it in vain."""
+
+    @pytest.fixture
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+        """A site whose bundle has all that Horovod for PyTorch needs, and the archive of CIFAR-10."""
+        monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
+        for name in ("bundle/wheels/a.whl", "downloads/cifar-10/cifar-10-binary.tar.gz"):
+            (tmp_path / name).parent.mkdir(parents=True)
+            (tmp_path / name).touch()
+        described = [read(name) for name in ("pytorch", "horovod-pytorch")]
+        locks = [*(each.lock for each in described), described[1].build_lock]
+        sums = [described[0].wheels[0].sha256[python_abi()], described[1].sources[0].sha256]
+        told = {"study": "small", "site": "local", "python_abi": python_abi()}
+        told["locks"] = {shown(lock): digest_file(lock) for lock in locks}
+        told["files"] = {str(number): {"sha256": sha256} for number, sha256 in enumerate(sums)}
+        (tmp_path / "bundle" / "small-local.json").write_text(json.dumps(told))
+        return load_site("local")
+
+    def edit(self, site: Site, **keys: object) -> None:
+        file = site.cache / "bundle" / "small-local.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+    def refusal(self, site: Site, environments: list[str], datasets: list[str] = []) -> str:  # noqa: B006
+        with pytest.raises(InputError) as refused:
+            check_bundle(site, environments, datasets)
+        return str(refused.value)
+
+    def test_what_it_has_is_accepted(self, site: Site) -> None:
+        check_bundle(site, ["pytorch", "horovod-pytorch"], ["cifar-10", "digits", "synthetic-8x8x1-10"])
+
+    def test_another_study_variant_python_or_lock(self, site: Site) -> None:
+        said = self.refusal(site, ["pytorch", "tensorflow"])
+        assert "containers/tensorflow/requirements.cpu.txt" in said and "small at local" in said
+        assert "requirements.cuda.txt" in self.refusal(replace(site, device="cuda"), ["pytorch"])
+        assert "requirements.cpu.txt" in self.refusal(site, ["extrap"])
+        self.edit(site, files={})
+        assert " torch 2" in self.refusal(site, ["pytorch"])
+        assert " horovod 0" in self.refusal(site, ["horovod-pytorch"])
+        self.edit(site, python_abi="cp399-linux_x86_64")
+        assert "small at local for cp399-linux_x86_64" in self.refusal(site, ["pytorch"])
+
+    def test_another_data_set(self, site: Site) -> None:
+        said = self.refusal(site, [], ["cifar-10", "fashion-mnist"])
+        assert "train-images-idx3-ubyte.gz" in said and "fashion-mnist" in said
+        own = replace(site, datasets=Archives(Path("/data"), None))
+        check_bundle(own, [], ["fashion-mnist"])
+
+    def test_an_image(self, site: Site, tmp_path: Path) -> None:
+        imaged = replace(site, deployment="apptainer")
+        assert {"image", "pytorch"} <= set(self.refusal(imaged, ["pytorch"]).split())
+        (tmp_path / "bundle" / "images").mkdir()
+        wanted = digest(read("pytorch"), imaged.realization)
+        (tmp_path / "bundle" / "images" / f"pytorch-{wanted[:12]}.sif").touch()
+        check_bundle(imaged, ["pytorch"], [])
+        self.refusal(imaged, ["horovod-pytorch"])
+        brought = replace(imaged, images=replace(imaged.images, brought=(("horovod-pytorch", "/own.sif"),)))
+        check_bundle(brought, ["pytorch", "horovod-pytorch"], [])
+
+    def test_a_manifest_that_cannot_be_read(self, site: Site) -> None:
+        (site.cache / "bundle" / "small-local.json").write_text("{")
+        assert "make unbundle" in self.refusal(site, ["pytorch"])
+
+    def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")
+        check_bundle(site, ["tensorflow"], ["fashion-mnist"])

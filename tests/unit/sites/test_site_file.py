@@ -1,0 +1,433 @@
+"""What `make site` makes of what Slurm and a node say: given these texts, the site file says that."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import InputError
+from common.files import dump_line
+from declared.site import Site
+from declared.virtual import parse
+from sites import site_file, slurm
+from sites.node_report import _MODULES
+from sites.site_values import Asked, Looked, account, folded, interface, kinds, of_cluster, of_machine, partition
+
+# As Slurm 22.05.8 prints them; the cluster has processors, and three kinds of nodes in the partition gpu.
+CONFIG = """\
+AccountingStorageType   = accounting_storage/slurmdbd
+ClusterName             = borealis
+MaxMemPerNode           = UNLIMITED
+SelectTypeParameters    = CR_CORE_MEMORY
+SlurmdTimeout           = 300 sec
+SLURM_VERSION           = 22.05.8
+"""
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=c[01-20] State=UP DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED
+PartitionName=gpu AllowGroups=ALL AllowAccounts=vision,climate Default=NO MaxNodes=16 MaxTime=2-00:00:00 Nodes=g[01-07] State=UP DefMemPerNode=UNLIMITED MaxMemPerNode=400000
+PartitionName=debug AllowGroups=ALL AllowAccounts=ALL Default=NO MaxNodes=1 MaxTime=00:03:00 Nodes=c01 State=UP
+PartitionName=old AllowGroups=ALL AllowAccounts=ALL Default=NO MaxTime=UNLIMITED Nodes=o1 State=DRAIN
+"""
+GPU_NODES = """\
+g01|mixed|128|515000|2|gpu:a100:4(S:0-1)|a100,ib,rome|none
+g02|idle|128|515000|2|gpu:a100:4(S:0,1)|rome,a100,ib|none
+g03|idle|128|515000|2|gpu:a100:4(S:0-1)|a100,ib,rome|none
+g04|down*|128|515000|2|gpu:a100:4(S:0-1)|a100,ib,rome|Not responding
+g05|idle|64|257000|2|gpu:v100:2(S:0),nvme:1|v100,ib|none
+g06|idle|64|257000|2|gpu:v100:2(S:0),nvme:1|v100,ib|none
+g07|idle|96|257000|2|(null)|ib|none
+"""
+NODE = (
+    "NodeName=g01 Arch=x86_64 CPUEfctv=126 CPUTot=128 Gres=gpu:a100:4(S:0-1) NodeAddr=g01 OS=Linux 5.14.0 #1 SMP "
+    "RealMemory=515000 MemSpecLimit=3000 State=MIXED ThreadsPerCore=2 Partitions=gpu"
+)
+# As such a node would say it.
+REPORT: dict[str, Any] = {
+    "host": "g02",
+    "processors": 128,
+    "memory_mb": 515000,
+    "checkout": True,
+    "cache_seen": True,
+    "interfaces": {"lo": "127.0.0.1", "eno1": "10.1.0.2", "ib0": "10.2.0.2", "docker0": "172.17.0.1", "ib1": None},
+    "own_address": "10.1.0.2",
+    "links": {
+        "lo": {"mbit_s": None, "up": True, "device": False},
+        "eno1": {"mbit_s": 1000, "up": True, "device": True},
+        "ib0": {"mbit_s": 100000, "up": True, "device": True},
+        "docker0": {"mbit_s": 400000, "up": True, "device": False},
+        "ib1": {"mbit_s": 200000, "up": True, "device": True},
+    },
+    "ports": [
+        {"device": "mlx5_0", "layer": "InfiniBand", "state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)"},
+        {"device": "mlx5_1", "layer": "InfiniBand", "state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"},
+    ],
+    "accelerators": ["NVIDIA A100-SXM4-40GB, 550.54.15"] * 4,
+    "amd": 0,
+    "apptainer": "apptainer version 1.3.0",
+    "fuse": True,
+    "user_namespaces": True,
+    "modules": ["pytorch/2.3", "tensorflow/2.16"],
+    "scratch_there": {"/scratch": 2**40, "$TMPDIR=/local/17": 2**39},
+}
+FOLDER = Path("/shared/me")
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """What the cluster says, of its partition gpu."""
+    return Asked(
+        config=slurm.configuration(CONFIG),
+        partition=partition(slurm.partitions(PARTITIONS), "gpu"),
+        kinds=kinds(slurm.nodes(GPU_NODES)),
+        others="g[05-07]",
+        node=slurm.node_fields(NODE),
+        mine=["chemistry", "climate", "vision"],
+        default_account="chemistry",
+        mpi=["none", "pmi2", "pmix"],
+        virtual=None,
+    )
+
+
+def written(asked: Asked, looked: Looked) -> str:
+    return site_file.text("# head", of_cluster(asked, looked, FOLDER))
+
+
+def site(asked: Asked, **differs: Any) -> Site:
+    """The site that is written for what a node said, as the workflow reads it."""
+    return site_file.loaded("borealis", written(asked, Looked({**REPORT, **differs})))
+
+
+class TestWhatSlurmPrints:
+    def test_nodes(self) -> None:
+        node = slurm.nodes(GPU_NODES)[4]
+        assert (node.gres, node.features, node.threads_per_core) == ("gpu:v100:2,nvme:1", ("ib", "v100"), 2)
+        assert slurm.nodes(GPU_NODES)[6].gres == ""
+
+    @pytest.mark.parametrize(
+        ("gres", "expected"),
+        [
+            ("", (0, ())),
+            ("gpu:4", (4, ())),
+            ("gpu:a100:4,nvme:1", (4, ("a100",))),
+            ("gpu:a100:2,gpu:v100:2", (4, ("a100", "v100"))),
+            ("gpu:a100_3g.20gb:2", (2, ("a100_3g.20gb",))),
+            ("gpu", (1, ())),
+            ("gpu:tesla", (1, ("tesla",))),
+            ("craynetwork:4,mps:100", (0, ())),
+        ],
+    )
+    def test_gpus(self, gres: str, expected: tuple[int, tuple[str, ...]]) -> None:
+        assert slurm.gpus(gres) == expected
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n",
+            "srun: MPI types are...\nsrun: pmix\nsrun: none\nsrun: pmi2\n",
+        ],
+    )
+    def test_types_of_mpi(self, text: str) -> None:
+        assert slurm.mpi_types(text) == ["pmix", "none", "pmi2"]
+
+    def test_modules_of_frameworks(self) -> None:
+        text = "/opt/modules/all:\ncuda/12.4\nPyTorch/2.3-foss(default)\npytorch-lightning/2.1\nlbann/0.104\nzlib/1.3\n"
+        assert _MODULES.findall(text) == ["PyTorch/2.3-foss(default)", "pytorch-lightning/2.1", "lbann/0.104"]
+
+
+class TestPartition:
+    FOUND = slurm.partitions(PARTITIONS)
+
+    def test_the_default(self) -> None:
+        assert partition(self.FOUND, "")["PartitionName"] == "cpu"
+
+    @pytest.mark.parametrize(
+        ("wanted", "code", "got", "line"),
+        [
+            ("gpus", "unknown-name", "gpus", "is unknown to Slurm; expected one of cpu, gpu, debug, old"),
+            ("old", "partition-down", "DRAIN", "is DRAIN; wait, or name another (cpu, gpu, debug, old)"),
+            (
+                "debug",
+                "time-limit",
+                180,
+                "gives a job 180 s (MaxTime); expected 240 s or more; name another (cpu, gpu, debug, old)",
+            ),
+        ],
+    )
+    def test_refused(self, wanted: str, code: str, got: object, line: str) -> None:
+        with pytest.raises(InputError) as refused:
+            partition(self.FOUND, wanted)
+        error = refused.value
+        assert (error.code, error.file, error.got) == (code, f"PARTITION={wanted}", got)
+        assert str(error) == f"PARTITION={wanted}: {line}"
+
+    def test_without_a_default(self) -> None:
+        with pytest.raises(InputError) as refused:
+            partition({"gpu": self.FOUND["gpu"]}, "")
+        assert (refused.value.code, refused.value.file) == ("missing-key", "PARTITION")
+        assert refused.value.hint.endswith("gpu")
+
+
+class TestCluster:
+    def test_nodes_with_gpus(self, asked: Asked) -> None:
+        found = site(asked)
+        assert (found.launcher, found.placement, found.deployment) == ("slurm", "distinct-nodes", "venv")
+        assert (found.device, found.devices_per_node, found.ranks_per_node) == ("cuda", 4, 4)
+        assert (found.nodes, found.cores) == (3, 126), "the usable nodes of the kind; less the cores that Slurm keeps"
+        assert (found.interface, found.fabric, found.bandwidth_bytes_s) == ("ib0", "infiniband", 12.5e9)
+        assert found.torch_index is None
+        jobs = found.scheduler
+        assert (jobs.partition, jobs.constraint, jobs.exclude) == ("gpu", "a100", None)
+        assert jobs.memory_mb == 400000, "MaxMemPerNode of the partition"
+        assert (found.time_limit_s, jobs.block_limit_s) == (900, 28800)
+
+    def test_every_line_says_where_it_is_from(self, asked: Asked) -> None:
+        text = written(asked, Looked(REPORT))
+        words = " ".join(text.replace("# ", "").split())  # comments go on below
+        for part in (
+            "left out: 2 x 64 CPUs, 257000 MB, gres gpu:v100:2,nvme:1, features ib,v100 (g05, g06); 1 x 96 CPUs",
+            "4 x NVIDIA A100-SXM4-40GB, driver 550.54.15",
+            "of which jobs get 126 (scontrol show node g01: CPUEfctv)",
+            "less MemSpecLimit 3000",
+            "3 of 4 nodes of this kind are up",
+            "there are also eno1 (1000 Mbit/s); ASSUMED",
+            "mlx5_0 100 Gb/sec (4X EDR) (InfiniBand)",
+            "pytorch/2.3, tensorflow/2.16",
+            "user namespaces are there",
+            "/scratch (1024 GiB free), $TMPDIR=/local/17 (512 GiB free)",
+            "srun --mpi=list: none, pmi2, pmix",
+        ):
+            assert part in words
+        lines = [line for line in text.splitlines() if line and not line.startswith("#") and line != "scheduler:"]
+        before = dict(zip(text.splitlines()[1:], text.splitlines(), strict=False))
+        assert all("  # " in line or before[line].lstrip().startswith("#") for line in lines)
+        assert max(map(len, text.splitlines())) <= site_file.WIDTH
+
+    def test_without_a_feature_of_its_own_the_others_are_excluded(self, asked: Asked) -> None:
+        same = [
+            replace(kind, nodes=tuple(replace(node, features=("ib",)) for node in kind.nodes)) for kind in asked.kinds
+        ]
+        jobs = site(replace(asked, kinds=same)).scheduler
+        assert (jobs.constraint, jobs.exclude) == (None, "g[05-07]")
+
+    def test_one_kind_needs_neither(self, asked: Asked) -> None:
+        jobs = site(replace(asked, kinds=asked.kinds[:1], others="")).scheduler
+        assert (jobs.constraint, jobs.exclude) == (None, None)
+
+    def test_many_nodes_are_bounded(self, asked: Asked) -> None:
+        kind = asked.kinds[0]
+        many = replace(kind, nodes=tuple(replace(kind.nodes[0], name=f"g{i}") for i in range(124)))
+        assert site(replace(asked, kinds=[many])).nodes == 8
+        assert " 16 (MaxNodes)" in written(replace(asked, kinds=[many]), Looked(REPORT))
+        few = replace(asked, kinds=[many], partition={**asked.partition, "MaxNodes": "2"})
+        assert site(few).nodes == 2
+
+    @pytest.mark.parametrize(
+        ("most", "expected"), [("UNLIMITED", (900, 28800)), ("00:10:00", (420, 600)), ("04:00", (60, 240))]
+    )
+    def test_times(self, asked: Asked, most: str, expected: tuple[int, int]) -> None:
+        found = site(replace(asked, partition={**asked.partition, "MaxTime": most}))
+        assert (found.time_limit_s, found.scheduler.block_limit_s) == expected
+
+    def test_memory_that_is_not_rationed_is_not_asked_for(self, asked: Asked) -> None:
+        config = {**asked.config, "SelectTypeParameters": "CR_CORE"}
+        assert site(replace(asked, config=config)).scheduler.memory_mb is None
+
+    def test_processors_alone(self, asked: Asked) -> None:
+        """InfiniBand is not used: Gloo knows sockets only."""
+        there = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        found = site(replace(asked, kinds=there, node={}), accelerators=[])
+        assert (found.device, found.devices_per_node, found.ranks_per_node, found.cores) == ("cpu", 0, 1, 96)
+        assert (found.interface, found.fabric, found.bandwidth_bytes_s) == ("ib0", "ethernet", 12.5e9)
+        assert found.torch_index is not None
+
+    def test_devices_of_another_make_do_not_train(self, asked: Asked) -> None:
+        found = site(asked, accelerators=[], amd=4)
+        assert (found.device, found.devices_per_node, found.ranks_per_node) == ("cpu", 0, 1)
+
+    def test_devices_that_slurm_does_not_hand_out(self, asked: Asked) -> None:
+        there = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        assert site(replace(asked, kinds=there, node={})).device == "cpu"
+        assert "Slurm hands out none" in written(replace(asked, kinds=there, node={}), Looked(REPORT))
+
+    def test_a_home_that_nodes_do_not_see(self, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RINGSIDE_CACHE", raising=False)
+        assert site(asked).cache == Path("~/.cache/ringside").expanduser()
+        assert site(asked, cache_seen=False).cache == FOLDER / "ringside-cache"
+
+    def test_no_node_was_seen(self, asked: Asked) -> None:
+        text = written(asked, Looked(None, "none was free within 45 s"))
+        found = site_file.loaded("borealis", text)
+        assert (found.device, found.devices_per_node, found.fabric, found.interface) == ("cuda", 4, "ethernet", "eth0")
+        (line,) = [line for line in text.splitlines() if line.startswith("interface")]
+        assert "ASSUMED: no node was seen" in line and "none was free" not in line, "it is said once, in the head"
+
+    def test_several_ports_have_the_rate_of_one(self, asked: Asked) -> None:
+        ports = [{**REPORT["ports"][0], "device": f"mlx5_{i}"} for i in range(4)]
+        assert site(asked, ports=ports).bandwidth_bytes_s == 12.5e9
+        text = written(asked, Looked({**REPORT, "ports": ports}))
+        assert "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text and "of one of 4 ports" in text
+
+    def test_roce_is_ethernet(self, asked: Asked) -> None:
+        found = site(asked, ports=[{**REPORT["ports"][0], "layer": "Ethernet"}])
+        assert (found.device, found.fabric) == ("cuda", "ethernet"), "NCCL may use it, or sockets"
+
+    def test_the_virtual_cluster(self, asked: Asked) -> None:
+        settings = parse(nodes="3", bandwidth="123.4567mbit", cpu="0.6", memory="6G", accounting=False)
+        there = kinds(slurm.nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
+        config = {**asked.config, "SlurmdTimeout": "120 sec"}
+        virtual = replace(asked, virtual=settings, kinds=there, node={}, config=config)
+        found = site(virtual)
+        assert (found.placement, found.nodes, found.cores, found.cpu_share) == ("virtual", 3, 1, 0.6)
+        assert found.bandwidth_bytes_s == settings.bandwidth_bytes_s, "to the last digit: the doctor compares them"
+        assert found.time_limit_s == 100, "below SlurmdTimeout"
+        unshaped = replace(virtual, virtual=replace(settings, bandwidth_bytes_s=None, cpu_share=None))
+        assert (site(unshaped).bandwidth_bytes_s, site(unshaped).cpu_share) == (None, None)
+
+    def test_what_nodes_say_stays_in_its_comment(self, asked: Asked) -> None:
+        found = site(asked, modules=["pytorch\ndevice: cpu", "x\x1b[2J\rpytorch"], apptainer="1.3\n\nfabric: ethernet")
+        assert (found.device, found.fabric) == ("cuda", "infiniband")
+
+
+class TestAccount:
+    @pytest.mark.parametrize(
+        ("mine", "default", "allowed", "expected"),
+        [
+            (["a", "b"], "a", "ALL", "a"),
+            (["a", "b"], "a", "b,c", "b"),
+            (["a"], "a", "b,c", None),
+            (["a"], None, "ALL", "a"),
+            ([], None, "ALL", None),
+        ],
+    )
+    def test_account(
+        self, asked: Asked, mine: list[str], default: str | None, allowed: str, expected: str | None
+    ) -> None:
+        row = {**asked.partition, "AllowAccounts": allowed}
+        found = account(replace(asked, mine=mine, default_account=default, partition=row))
+        assert (found[0] if found else None) == expected
+
+    def test_it_stands_in_the_file(self, asked: Asked) -> None:
+        assert site(asked).scheduler.account == "climate", "the first of those that the partition allows"
+
+
+class TestInterface:
+    def chosen(self, **differs: Any) -> str | None:
+        found = interface({**REPORT, **differs})
+        return found[0] if found else None
+
+    def test_the_fastest_with_an_address(self) -> None:
+        assert self.chosen() == "ib0"
+
+    def test_of_two_the_one_with_the_address_of_the_node(self) -> None:
+        links = {name: {"mbit_s": None, "up": True, "device": True} for name in REPORT["links"]}
+        assert self.chosen(links=links) == "eno1"
+
+    def test_not_one_that_is_down(self) -> None:
+        links = {**REPORT["links"], "ib0": {"mbit_s": 100000, "up": False, "device": True}}
+        assert self.chosen(links=links) == "eno1"
+
+    def test_a_bond_with_the_address_of_the_node(self) -> None:
+        links = {"bond0": {"mbit_s": 20000, "up": True, "device": False}}
+        assert self.chosen(interfaces={"bond0": "10.1.0.2"}, links=links) == "bond0"
+
+    def test_none(self) -> None:
+        assert self.chosen(interfaces={"lo": "127.0.0.1", "eno1": None}) is None
+
+
+class TestMachine:
+    def test_processors(self) -> None:
+        text = site_file.text("# head", of_machine({**REPORT, "accelerators": []}))
+        found = site_file.loaded("mine", text)
+        assert (found.launcher, found.placement, found.interface) == ("local", "emulated", "lo")
+        assert (found.device, found.nodes, found.ranks_per_node) == ("cpu", 2, 1)
+        assert "cores: auto" in text and found.torch_index is not None
+
+    def test_accelerators(self) -> None:
+        found = site_file.loaded("mine", site_file.text("# head", of_machine(REPORT)))
+        assert (found.device, found.devices_per_node) == ("cuda", 4)
+        assert (found.nodes, found.ranks_per_node) == (1, 4), "a device for each rank"
+        assert found.torch_index is None
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "expected"),
+    [
+        ("g05,g06,g07", "g[05-07]", "g[05-07]"),
+        ("r1n1,r2n1", "r[1-2]n[1]", "r1n1,r2n1"),  # which this workflow does not read
+        ("a,b", "", "a,b"),
+    ],
+)
+def test_names_are_folded_as_far_as_they_can_be_read(names: str, listed: str, expected: str) -> None:
+    assert folded(names, listed) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (125e6, "key: 125e+6"),
+        (15432087.5, "key: 15.4320875e+6"),
+        (0.6, "key: 0.6"),
+        ("a: b # c", "key: 'a: b # c'"),
+        ("010", "key: '010'"),
+        (["module load x"], "key: [module load x]"),
+        ("word " * 40, f"key: '{'word ' * 40}'"),
+        ("two\nlines", '"key": "two\\nlines"'),
+    ],
+)
+def test_a_key_is_one_line(value: Any, line: str) -> None:
+    assert dump_line("key", value) == line
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "code", "file"),
+        [
+            ("", "missing-key", "NAME"),
+            ("My_Cluster", "bad-pattern", "NAME=My_Cluster"),
+            ("../x", "bad-pattern", "NAME=../x"),
+            ("local", "already-there", "config/sites/local.yaml"),
+        ],
+    )
+    def test_names(self, name: str, code: str, file: str) -> None:
+        with pytest.raises(InputError) as refused:
+            site_file.main([f"--name={name}"])
+        assert (refused.value.code, refused.value.file) == (code, file)
+
+    @pytest.mark.parametrize(
+        ("there", "arguments", "code", "line"),
+        [
+            ([], ["--partition=gpu"], "not-installed", "PARTITION=gpu: Slurm is not on this machine (sinfo)"),
+            (["sinfo"], ["--partition=gpu", "--local=yes"], "conflicting-keys", "PARTITION=gpu: is not for LOCAL=yes"),
+            (["sinfo"], ["--local=maybe"], "unknown-name", "LOCAL=maybe: is neither yes nor no; expected yes or no"),
+            (
+                ["oarnodes"],
+                [],
+                "not-possible-here",
+                "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; "
+                "for this machine alone: make site NAME=nowhere LOCAL=yes",
+            ),
+            (
+                ["sinfo"],
+                [],
+                "scheduler-silent",
+                "Slurm is here, but does not answer (scontrol: is not on this machine); call make site on a login node, "
+                "or for this machine alone: make site NAME=nowhere LOCAL=yes",
+            ),
+        ],
+    )
+    def test_machines(
+        self,
+        there: list[str],
+        arguments: list[str],
+        code: str,
+        line: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for program in there:
+            (tmp_path / program).touch(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(InputError) as refused:
+            site_file.main(["--name=nowhere", *arguments])
+        assert refused.value.code == code and str(refused.value) == line

@@ -1,0 +1,210 @@
+"""Ranks as tasks of one srun, inside a Slurm job: no ssh; what is a program of MPI meets by Slurm's PMIx."""
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.files import utc
+from common.notes import Note
+from common.shell import shell_command
+from declared.site import Site
+from launchers.launch import (
+    GRACE_S,
+    Lost,
+    cores_per_task,
+    job_ended,
+    kept_variables,
+    kill,
+    outside_of_job,
+    spawn,
+    starter_failure,
+    too_few_nodes,
+)
+from ranks.worker import energy
+from sites import slurm, virtual
+
+PATIENCE_S = 10.0  # for Slurm to end a step
+_TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
+_STATE = re.compile(r"\bJobState=(\w+)")
+RUNNING = "RUNNING"
+ENERGY = energy.Kind(
+    "slurm", "node", "counter", 30.0, None, None
+)  # JobAcctGatherFrequency's energy, unless the cluster says otherwise
+NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for what it does not know
+_LOST = (
+    "Node failure",
+    "Unable to confirm allocation",
+    "Unable to create step",
+    "already completing",
+    "Communication connection failure",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The Slurm job that this process runs in. Times in seconds since the epoch."""
+
+    number: str
+    hosts: list[str]
+    submitted_at: float
+    started_at: float
+
+
+def current_job() -> Job | None:
+    """The job that this process belongs to; None outside of one. Lost when Slurm does not answer."""
+    number = os.environ.get("SLURM_JOB_ID")
+    if not number:
+        return None
+    found = dict(
+        word.split("=", 1) for word in ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
+    )
+    hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
+    return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+
+
+def job_state(number: str) -> str:
+    """What Slurm says of a job, such as RUNNING or CANCELLED. Lost when Slurm does not answer, or knows no such job."""
+    found = _STATE.search(ask("scontrol", "show", "job", number, "--oneliner"))
+    return found[1] if found else "unknown"
+
+
+class Slurm:
+    """See launchers.launch.Launcher. The first nodes of the job take the run."""
+
+    def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
+        job = current_job()
+        if job is None:
+            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or make submit")
+        if len(job.hosts) < spec["nodes"]:
+            raise too_few_nodes(f"Slurm job {job.number}", len(job.hosts), spec["nodes"])
+        self._site, self._spec, self._mpi = site, spec, mpi
+        self.name = f"ringside-{spec['run_id']}"[:200]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
+        self.hosts = job.hosts[: spec["nodes"]]
+        if site.placement == "virtual":
+            virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
+
+    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+        """See Launcher."""
+        spec = self._spec
+        srun = [
+            "srun",
+            f"--job-name={self.name}",
+            f"--nodes={spec['nodes']}",
+            f"--nodelist={','.join(self.hosts)}",
+            f"--ntasks={spec['ranks']}",
+            f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
+            f"--cpus-per-task={cores_per_task(spec)}",
+            "--distribution=block",
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # unlike ranks take their own
+            "--mem=0",
+            f"--mpi={'pmix' if self._mpi else 'none'}",
+            "--input=none",
+            f"--immediate={PATIENCE_S:.0f}",  # what the step has to wait for is not the run's time
+            "--kill-on-bad-exit=0",
+            f"--wait={GRACE_S:.0f}",
+        ]
+        identity = 'RINGSIDE_RANK="$SLURM_PROCID" RINGSIDE_LOCAL_RANK="$SLURM_LOCALID"'
+        # Of Slurm's own variables only the job: the others are the job's geometry and would become the step's defaults.
+        job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
+        with open(log, "ab") as out:
+            step = [*srun, *shell_command(self._site.setup, identity, variables, command)]
+            self._process = spawn(step, {**kept_variables(), **job}, out)
+        return [self._process]
+
+    def explain(self, codes: Sequence[int | None], log: Path) -> Note:
+        """See Launcher. What srun says of its first failing task, or that a node or the job itself is gone."""
+        if (state := job_state(self.job["number"])) != RUNNING:
+            raise job_ended(str(self.job["number"]), state)
+        said = log.read_text(errors="replace").splitlines()
+        lines = [line for line in said if line.startswith("srun: ")]
+        for line in lines:
+            if any(sign in line for sign in _LOST):
+                raise Lost(Note("node-or-job-gone", line))
+        for line in lines:
+            if found := _TASK.fullmatch(line):
+                host, rank, what = found.groups()
+                text = f"rank {rank} on {host}: {what.lower()}"
+                return Note("rank-failed", text, rank=rank, host=host, status=what.lower())
+        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in said if line.strip()):
+            raise Lost(Note("not-started", lines[-1]))  # no rank ever said a word: srun itself failed
+        return starter_failure("srun", codes[0] or 0)
+
+    def end(self) -> None:
+        """End the step through Slurm, then srun itself."""
+        process = self._process
+        if process is None:
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while steps := self._steps():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+            if time.monotonic() > deadline:
+                break
+        kill([process])
+
+    def _steps(self) -> list[str]:
+        """The run's steps that Slurm still knows."""
+        try:
+            said = ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
+        except Lost:
+            return []
+        rows = (line.split("|", 1) for line in said.splitlines() if "|" in line)
+        return [number for number, name in rows if name == self.name]
+
+
+def meters(ranks: Slurm) -> list[dict[str, Any]]:
+    """What Slurm's accounting says of the energy of the run's step (acct_gather_energy), from its start to its end, on all its nodes."""
+    joules, reason = consumed(ranks.job["number"], ranks.name)
+    return [energy.entry(ENERGY, reason, window="run", joules=joules)]
+
+
+def consumed(job: str, name: str) -> tuple[float | None, Note | None]:
+    """Joules of the last step of this name in a job, or why nobody tells. Both may come to the accounting after its end."""
+    reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
+    for pause_s in (1, 2, 0):
+        try:
+            said = slurm.ask(
+                "sacct", f"--jobs={job}", "--format=JobIDRaw,JobName,ConsumedEnergyRaw", "--parsable2", "--noheader"
+            )
+        except slurm.Unanswered as unanswered:
+            return None, Note("scheduler-silent", str(unanswered), program="sacct")
+        rows = [line.split("|") for line in said.splitlines()]
+        if found := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
+            joules = float(found[-1]) if found[-1].isdecimal() else 0.0
+            if 0 < joules < NO_VALUE:
+                return joules, None
+            text = f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
+            reason = Note("no-meter", text, answer=found[-1])
+        time.sleep(pause_s)
+    return None, reason
+
+
+def ask(*command: str) -> str:
+    """What a client of Slurm answers. Lost when it does not, three times within some seconds."""
+    for pause_s in (2, 2, 0):
+        try:
+            return slurm.ask(*command)
+        except slurm.Unanswered as unanswered:
+            said = str(unanswered)
+        time.sleep(pause_s)
+    text = f"{command[0]}: {said.removeprefix(f'{command[0]}: ')}"
+    raise Lost(Note("scheduler-silent", text, program=command[0], answer=said))
+
+
+def _seconds(text: str) -> float:
+    """Slurm's local time as seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+launcher = Slurm

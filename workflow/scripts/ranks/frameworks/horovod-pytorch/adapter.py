@@ -1,0 +1,109 @@
+"""Horovod with PyTorch (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
+
+import time
+from typing import Any
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.phases import End, Untraced
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """This rank's place, for hvd.init()."""
+    from ranks.libraries.horovod import placed
+
+    return placed(context)
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose optimizer is Horovod's: it adds up `backward_passes_per_step` batches, then averages over ranks."""
+    import horovod.torch as hvd
+
+    from ranks.libraries.horovod import Timeline, transport
+    from ranks.libraries.pytorch import PyTorchTrainer
+
+    class HorovodTrainer(PyTorchTrainer):
+        def distribute(self) -> None:
+            hvd.init()
+            self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
+            # Horovod adds up the passes of a group; the loop has divided each by their number already.
+            # A shorter last group is flushed by step() itself, which reduces what has come so far.
+            self.optimizer = hvd.DistributedOptimizer(
+                self.optimizer,
+                named_parameters=self.module.named_parameters(),
+                backward_passes_per_step=context.levels["sync_every"],
+            )
+            if context.phases.on:
+                mark_exchange(context.phases, self.optimizer)
+
+    return HorovodTrainer(context)
+
+
+def mark_exchange(phases: Untraced, optimizer: Any) -> None:
+    """Mark what Horovod's optimizer hands over to the background thread, and where the rank waits for it.
+
+    Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time that the next one
+    is handed over, and, once all are, by waiting for one after the other.
+    """
+    from horovod.torch import optimizer as module
+    from horovod.torch import poll
+
+    hand_over, wait_for, synchronize = module.allreduce_async_, module.synchronize, optimizer.synchronize
+    under_way: dict[Any, End] = {}
+
+    def handed_over(*args: Any, **named: Any) -> Any:
+        for handle in list(under_way):  # the oldest first, which is done first
+            if not poll(handle):
+                break
+            done(handle)
+        end = phases.begin()
+        handle = hand_over(*args, **named)
+        under_way[handle] = end
+        return handle
+
+    def waited_for(handle: Any) -> Any:
+        output = wait_for(handle)
+        done(handle)
+        return output
+
+    def done(handle: Any) -> None:
+        if end := under_way.pop(handle, None):
+            end(time.monotonic())  # seen by the processor, wherever gradients are
+
+    def synchronized() -> None:
+        go_on = phases.waits()
+        synchronize()
+        go_on()
+
+    module.allreduce_async_, module.synchronize, optimizer.synchronize = handed_over, waited_for, synchronized
+
+
+def collectives(context: Context) -> Collectives:
+    """By Horovod's background thread."""
+    import horovod.torch as hvd
+    import torch
+
+    from ranks.libraries.horovod import transport
+    from ranks.libraries.pytorch import PyTorchCollectives
+
+    class HorovodCollectives(PyTorchCollectives):
+        def __init__(self) -> None:
+            super().__init__(context)
+            hvd.init()
+            self.transport = transport(context, hvd)
+
+        def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
+            return hvd.allreduce_(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+
+        def all_gather(self, share: torch.Tensor) -> torch.Tensor:
+            return hvd.allgather(share, name=f"sweep.{len(share)}")
+
+        def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{len(summand)}")
+
+        def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
+            return hvd.alltoall(shares, name=f"sweep.{len(shares)}")
+
+    return HorovodCollectives()

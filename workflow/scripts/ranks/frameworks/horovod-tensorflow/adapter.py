@@ -1,0 +1,107 @@
+"""Horovod with TensorFlow (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
+
+from typing import Any
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """This rank's place, for hvd.init()."""
+    from ranks.libraries.horovod import placed
+
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", **placed(context)}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose optimizer is Horovod's: it averages over `backward_passes_per_step` batches and over ranks."""
+    import horovod.tensorflow.keras as hvd
+    import tensorflow as tf
+
+    from ranks.libraries.horovod import Timeline, transport
+    from ranks.libraries.tensorflow import TensorFlowTrainer
+
+    sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] == "adam"
+
+    class HorovodTrainer(TensorFlowTrainer):
+        def make_strategy(self) -> Any:
+            hvd.init()
+            self.transport = transport(context, hvd)
+            context.phases.profile_by(Timeline(hvd))
+            return super().make_strategy()
+
+        def make_optimizer(self, optimizer: Any) -> Any:
+            return hvd.DistributedOptimizer(
+                optimizer, backward_passes_per_step=sync_every, average_aggregated_gradients=True
+            )
+
+        def make_accumulators(self) -> list[Any]:
+            return []
+
+        def set_learning_rate(self) -> None:
+            super().set_learning_rate()
+            if adam and sync_every > 1:  # it goes by the number of updates; Horovod counts every pass
+                self.optimizer.iterations.assign(self.updates - sync_every)
+
+        def mark_exchange(self) -> None:
+            pass  # what the optimizer adds up is reduced already
+
+        def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
+            # Horovod divides by sync_every whatever the group's length is, and counts batches by itself.
+            with tape:
+                scaled = loss * (sync_every / length)
+            missing = sync_every - length if last else 0
+            self._pass(tape, scaled, exchanges=last and not missing)
+            self._flush(missing)
+
+        def _flush(self, passes: int) -> None:
+            """Complete a shorter last group with passes that add nothing."""
+            for left in reversed(range(passes)):
+                with tf.GradientTape() as tape:
+                    nothing = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
+                self._pass(tape, nothing, exchanges=left == 0)
+
+        def _pass(self, tape: Any, loss: Any, exchanges: bool) -> None:
+            compute = tape.gradient
+
+            def marked(*args: Any, **named: Any) -> Any:
+                return self.computed(compute(*args, **named))
+
+            if exchanges:
+                tape.gradient = marked  # what Horovod calls before it reduces
+            reduced = self.optimizer.compute_gradients(loss, self.model.trainable_variables, tape=tape)
+            gradients, learned = zip(*reduced, strict=True)
+            if exchanges:
+                self.reduced(gradients)
+            self.updated(self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True))))
+
+    return HorovodTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By Horovod's background thread."""
+    import horovod.tensorflow as hvd
+
+    from ranks.libraries.horovod import transport
+    from ranks.libraries.tensorflow import TensorFlowCollectives
+
+    class HorovodCollectives(TensorFlowCollectives):
+        def __init__(self) -> None:
+            super().__init__(context)
+            hvd.init()
+            self.transport = transport(context, hvd)
+
+        def all_reduce(self, summand: Any) -> Any:
+            return hvd.allreduce(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+
+        def all_gather(self, share: Any) -> Any:
+            return hvd.allgather(share, name=f"sweep.{share.shape[0]}")
+
+        def reduce_scatter(self, summand: Any) -> Any:
+            return hvd.reducescatter(summand, op=hvd.Sum, name=f"sweep.{summand.shape[0]}")
+
+        def all_to_all(self, shares: Any) -> Any:
+            return hvd.alltoall(shares, name=f"sweep.{shares.shape[0]}")
+
+    return HorovodCollectives()

@@ -1,0 +1,34 @@
+"""JAX on several processes: one program for all ranks, which XLA compiles with what they exchange."""
+
+from ranks.libraries.xla import variables
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """XLA's own variables."""
+    return variables(context)
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's trainer, of ranks that are joined."""
+    from ranks.libraries.divided_weights import divided
+    from ranks.libraries.jax_training import JaxTrainer, join
+
+    class JoinedTrainer(JaxTrainer):
+        def join(self) -> str:
+            return join(context)
+
+        def divided(self) -> dict[str, int]:
+            return divided(context.graph, context.mesh.tensor)
+
+    return JoinedTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """Those of XLA."""
+    from ranks.libraries.jax_training import JaxCollectives, configured, join
+
+    configured(context)
+    return JaxCollectives(context, join(context))

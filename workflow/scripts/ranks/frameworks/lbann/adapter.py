@@ -1,0 +1,131 @@
+"""LBANN (Van Essen et al. 2015): a program of its own, that reads an experiment's file and prints what it measures.
+
+Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the nodes use.
+"""
+
+import itertools
+import resource
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ranks.frameworks.lbann import experiment, program, timeline
+from ranks.frameworks.lbann.output import PARTS, Output, UnreadableError, finite, row
+from ranks.worker.context import Context
+from ranks.worker.meter import Meter
+from ranks.worker.node import accelerator
+from ranks.worker.phases import UNTRACED, WINDOW_STEPS
+from ranks.worker.trainer import Training
+
+READY = "Callbacks:"  # begins the last thing that LBANN prints of a model before it trains
+
+
+def environment(context: Context) -> dict[str, str]:
+    """For MPI, which LBANN starts."""
+    return program.variables(context)
+
+
+class LbannTraining(Training):
+    """LBANN as one rank sees it: rank 0 reads what it prints, the others hear of it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.transport = "mpi" if context.ranks > 1 else "none"
+        if context.spec["device"] == "cuda":
+            self.device = accelerator(context.local_rank)
+        self._output = Output()
+        self._program: program.Program | None = None
+        self._trained_at: list[float] = []  # when it had said of each epoch how it was trained
+        folder = Path(tempfile.mkdtemp(prefix="lbann-"))
+        if context.rank == 0 or program.starts_itself(context):
+            file = experiment.write(context, folder)
+            if context.rank == 0:
+                shutil.copyfile(file, context.folder / file.name)
+        if command := program.command(context):
+            self._program = program.Program(command, folder)
+        if context.rank == 0:
+            while READY not in self._line():
+                pass
+
+    def train(self, meter: Meter) -> None:
+        """See Training."""
+        self.context.phases.enter(UNTRACED)  # by this program's own clock
+        for number in range(self.context.levels["epochs"]):
+            meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
+        while self._program and (line := self._program.line()) is not None:
+            self._output.take(line)
+        if len(self._output.epochs) > self.context.levels["epochs"]:
+            raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
+        if self.context.phases.on:
+            self._trace()
+
+    def _trace(self) -> None:
+        """Tell what LBANN's timeline says of this rank. All ranks began to train at once, rank 0's by what it printed: an epoch's
+        metrics come as its last step is done, never sooner.
+        """
+        context, group, phases = self.context, self.context.group, self.context.phases
+        steps = group.broadcast([epoch.steps for epoch in self._output.epochs])
+        file = context.folder / timeline.FILE.format(context.rank)
+        times = timeline.read(file)
+        first = dict(enumerate(itertools.accumulate([0, *steps[:-1]]), start=1))
+        told = list(timeline.phases(times, first))
+        began = 0.0
+        if context.rank == 0:
+            ended = {epoch: step[-1][-1] for epoch, _, step in told}
+            began = min(at - ended[epoch] for epoch, at in enumerate(self._trained_at, start=1))
+        offsets = group.broadcast(group.clock_offsets())
+        zero = group.broadcast(began) + offsets[context.rank][0]
+        last = first[len(steps)]
+        phases.profile_by(timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero))
+        for epoch, step, parts in told:
+            if step == 1:
+                phases.open_epoch(epoch)
+            phases.step()
+            for phase, start, end in parts:
+                phases.put(phase, zero + start, zero + end)
+        phases.close_epoch()
+        file.unlink()
+
+    def _epoch(self, number: int) -> dict[str, Any]:
+        """Epoch `number`, from 0, once it is complete."""
+        while not self._output.has(number):
+            self._line()
+        return row(self._output.epochs[number], self.context.spec["samples_per_epoch"])
+
+    def _line(self) -> str:
+        """The next line that LBANN prints, taken in. RuntimeError where it has ended, since more is waited for."""
+        line = self._program.line() if self._program else None
+        if line is None:
+            done = sum(epoch.complete for epoch in self._output.epochs)
+            raise RuntimeError(
+                f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: {self._program and self._program.last_words}"
+            )
+        self._output.take(line)
+        epochs = self._output.epochs
+        if len(epochs) > len(self._trained_at) and set(epochs[-1].train) == PARTS:
+            self._trained_at.append(time.monotonic())
+        return line
+
+    def library_version(self) -> str:
+        """See Training. As LBANN prints it; known to rank 0."""
+        return ", ".join(f"{name} {version}" for name, version in self._output.versions.items())
+
+    def memory_peak_bytes(self) -> int:
+        """See Training. Of the programs that this rank started; this one only wrote their data."""
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+    def told(self) -> dict[str, Any]:
+        """See Training."""
+        return {
+            "objective": [finite(epoch.train["objective function"]) for epoch in self._output.epochs],
+            "steps_s": [epoch.steps_s for epoch in self._output.epochs],
+            "forward_share": self._output.share("forward prop*"),
+            "backward_share": self._output.share("back prop*"),
+        }
+
+
+def trainer(context: Context) -> Training:
+    """LBANN, started, with its model built."""
+    return LbannTraining(context)

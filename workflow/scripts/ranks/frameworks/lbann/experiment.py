@@ -1,0 +1,89 @@
+"""LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
+
+LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels come as they
+are prepared and are normalized in the model, as in the other frameworks. Tokens that are drawn are those of the first epoch in
+every one. Fields: LBANN's src/proto/*.proto.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ranks.frameworks.lbann.layers import model, save, save_normalization
+from ranks.frameworks.lbann.prototext import Message, text
+from ranks.worker.batches import Batch, Noise, Prepared, split_of
+from ranks.worker.context import Context
+
+FILE = "experiment.prototext"
+SEED_RANGE = 2**31 - 1  # of LBANN's random_seed
+ROLES = {"train": "train", "validation": "validate"}  # our splits -> LBANN's readers
+
+
+def write(context: Context, folder: Path) -> Path:
+    """Write all that LBANN reads to the empty `folder`, and return the experiment's file."""
+    graph, levels, weights = context.graph, context.levels, folder / "weights"
+    weights.mkdir()
+    save(context.initial_weights(), graph, weights)
+    if graph.vocabulary is None:
+        save_normalization(context.manifest["mean"], context.manifest["std"], weights)
+    message = {
+        "data_reader": {"reader": [_reader(context, split, folder) for split in ROLES]},
+        "model": {
+            **model(
+                graph,
+                weights,
+                device=context.spec["device"],
+                weight_decay=levels["weight_decay"],
+                normalized=graph.vocabulary is not None or bool(context.manifest.get("fresh")),
+                parallelism=levels["parallelism"],
+            ),
+            "num_epochs": levels["epochs"],
+            "callback": [{"print_model_description": {}}, {"print": {}}, {"timer": {}}, *_timeline(context)],
+        },
+        "optimizer": optimizer(levels, context.learning_rate(0)),
+        "trainer": {
+            "mini_batch_size": context.spec["local_batch"] * context.spec["replicas"],
+            "random_seed": 1 + context.spec["seed"] % SEED_RANGE,
+        },
+    }
+    file = folder / FILE
+    file.write_text(text(message))
+    return file
+
+
+def _timeline(context: Context) -> list[Message]:
+    """In a traced run, the callback that tells when layers computed; in the attempt's folder, which all ranks see."""
+    return [{"timeline": {"directory": str(context.folder)}}] if context.levels["trace"] != "none" else []
+
+
+def optimizer(levels: dict[str, Any], rate: float) -> Message:
+    """The experiment's optimizer. proto3 has no defaults: what is left out is 0."""
+    if levels["optimizer"] == "adam":
+        return {"adam": {"learn_rate": rate, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}}
+    return {"sgd": {"learn_rate": rate, "momentum": levels["momentum"]}}
+
+
+def _reader(context: Context, split: str, folder: Path) -> Message:
+    """The reader of a split, whose data are written to `folder`: noise is LBANN's own."""
+    role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
+    found = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
+    if isinstance(found, Noise):
+        height, width, channels = context.graph.shape
+        noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
+        return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
+    drawn = int(split == "train"), slice(0, len(found)), np.arange(len(found))
+    inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.take(*drawn)
+    inputs, labels = _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
+    file = folder / f"{split}.npz"
+    held = np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32  # of what LBANN reads, the smallest
+    np.savez(file, data=np.ascontiguousarray(inputs, held), labels=labels.astype(np.int32))
+    values = {"scaling_factor_int16": 1.0, "disable_responses": True}
+    return {"name": "numpy_npz", **role, "data_filename": str(file), **values}
+
+
+def _tokens(tokens: np.ndarray, labels: np.ndarray, context: Context) -> Batch:
+    """Samples of tokens as LBANN reads them: labels of positions stand behind the tokens, since its own labels are one a sample."""
+    if labels.ndim == 1:
+        return tokens, labels
+    return np.concatenate([tokens, labels[:, -context.positions :]], axis=1), np.zeros(len(tokens), np.int64)

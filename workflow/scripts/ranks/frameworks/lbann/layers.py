@@ -1,0 +1,253 @@
+"""A model as LBANN's layers and weights, from the same graph of operators as in every other library.
+
+Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width) of a
+sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels, where each position
+has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for names, src/layers and src/weights
+for what they do.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.graph import Graph, Operator, is_decayed, is_trained
+from ranks.frameworks.lbann import sequences
+from ranks.frameworks.lbann.layer import Layer, activation, layer
+from ranks.frameworks.lbann.output import LOSS, UNIT
+from ranks.frameworks.lbann.prototext import Message, Word
+from ranks.libraries.channels_first import channels_first
+
+IN_PLACE = ("relu", "dropout")  # layers that may write their output over their input
+COPIED = ("slice", "concatenation")  # layers that need their output no more, which a reshape may show
+NORMALIZATION = "normalization"  # the weights of the layer that normalizes pixels
+
+
+def model(
+    graph: Graph,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    weight_decay: float = 0.0,
+    normalized: bool = True,
+    parallelism: str = "data",
+) -> Message:
+    """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
+
+    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device` is cpu or cuda;
+    `normalized` says whether samples come as the model wants them, or as pixels whose mean and deviation `save_normalization`
+    has written; `parallelism` is a level of the factor. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
+    libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too; the loss alone is a metric.
+
+    ValueError, in one line, for what LBANN cannot do as the graph says.
+    """
+    decayed = [name for name in graph.weights() if is_decayed(name)]
+    regularization = [{"scale_factor": weight_decay, "weights": decayed}] if weight_decay else []
+    constant = [*sequences.constants(graph), *([] if normalized else [NORMALIZATION])]
+    return {
+        "disable_cuda": device == "cpu",
+        "objective_function": {
+            "layer_term": {"scale_factor": 1.0, "layer": "loss"},
+            "l2_weight_regularization": regularization,
+        },
+        "metric": [
+            {"layer_metric": {"layer": "loss", "name": LOSS, "unit": UNIT}},
+            {"layer_metric": {"layer": "accuracy", "name": "accuracy", "unit": "%"}},
+        ],
+        "layer": layers(graph, device, normalized, parallelism),
+        "weights": [
+            {
+                "name": name,
+                "optimizer": [{"no_optimizer": {}}]
+                if name in constant or not is_trained(name)
+                else [],  # the experiment's own
+                "initializer": {"numpy_initializer": {"file": str(file_of(name, folder))}},
+            }
+            for name in (*graph.weights(), *constant)
+        ],
+    }
+
+
+def file_of(weight: str, folder: Path) -> Path:
+    """Where `save` writes a weight."""
+    return folder / f"{weight}.npy"
+
+
+def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
+    """Write canonical weights to `folder`, a file for each, in LBANN's layout: ranks.libraries.channels_first.channels_first.
+
+    LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
+    operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings are [units, vocabulary].
+    What layers take beside the graph's weights is written, too (sequences.constants).
+    """
+    for name, weight in weights.items():
+        operator = graph.by_name[name.rpartition(".")[0]]
+        made = channels_first(weight, operator, graph)
+        np.save(file_of(name, folder), np.ascontiguousarray(made.T) if operator.kind == "embedding" else made)
+    for name, constant in sequences.constants(graph).items():
+        np.save(file_of(name, folder), constant)
+
+
+def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path) -> None:
+    """Write what makes pixels what the model wants, x / std - mean / std: float32 [channels, 2], from each channel's mean and deviation."""
+    scale = 1 / np.asarray(std, np.float64)
+    np.save(file_of(NORMALIZATION, folder), np.stack([scale, -np.asarray(mean) * scale], axis=1).astype(np.float32))
+
+
+def layers(graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data") -> list[Layer]:
+    """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy. ValueError as in `model`."""
+    made: list[Layer] = []
+    outputs: dict[str, str] = {}  # the layer that gives an operator's output
+    for operator in graph.operators:
+        inputs = [outputs[name] for name in operator.inputs]
+        if operator.kind == "flatten":  # a dense layer flattens by itself, channels first
+            outputs[operator.name] = inputs[0]
+            continue
+        try:
+            made += _layers(operator, inputs, graph, device, normalized)
+        except ValueError as error:
+            raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
+        outputs[operator.name] = operator.name
+    logits = outputs[graph.operators[-1].name]
+    made += sequences.objective(logits, graph) if sequences.labelled(graph) else _objective(logits)
+    if parallelism == "dense":
+        _divide(made, graph)
+    _check_names(made, graph)
+    _check_in_place(made, graph)
+    return [{**one, "children": [other["name"] for other in made if one["name"] in other["parents"]]} for one in made]
+
+
+def _objective(logits: str) -> list[Layer]:
+    """The loss and the accuracy of a model of classes."""
+    return [
+        layer("log_probabilities", [logits], "log_softmax"),
+        layer("labels", [], "input", data_field="labels"),
+        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses are not.
+        layer("labelled", ["log_probabilities", "labels"], "hadamard"),
+        layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
+        layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
+        layer("accuracy", ["log_probabilities", "labels"], "categorical_accuracy"),
+    ]
+
+
+def _divide(made: list[Layer], graph: Graph) -> None:
+    """Divide the weights of dense layers among ranks. ValueError where one is of a sequence."""
+    dense = [operator.name for operator in graph.operators if operator.kind == "dense"]
+    for one in made:
+        if one["name"] in dense:
+            if "fully_connected" not in one:
+                raise ValueError(
+                    f"LBANN cannot divide {one['name']} of {graph.model}, which is of a sequence, among ranks"
+                )
+            one["data_layout"] = "model_parallel"
+
+
+def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool) -> list[Layer]:
+    """The layers of one operator; the last one, which has its name, gives its output."""
+    name, channels = operator.name, operator.shape[-1]
+    weights = [f"{name}.{weight}" for weight in operator.weights]
+    match operator.kind:
+        case "input":
+            return _input(name, normalized) if graph.vocabulary is None else sequences.tokens(name, graph)
+        case "conv" | "depthwise_conv":
+            groups = channels if operator.kind == "depthwise_conv" else 1
+            if groups > 1 and device == "cpu":
+                raise ValueError(f"on processors its convolutions have one group, not {groups}")
+            return [
+                layer(
+                    name,
+                    inputs,
+                    "convolution",
+                    weights,
+                    num_dims=2,
+                    out_channels=channels,
+                    kernel_size=operator["kernel"],
+                    stride=operator["stride"],
+                    padding=operator["padding"],
+                    groups={"value": groups},
+                    has_bias={"value": operator["bias"]},
+                    conv_tensor_op_mode=Word("NO_TENSOR_OPS"),  # which would round to half precision
+                )
+            ]
+        case "batch_norm":
+            decay, epsilon = operator["momentum"], operator["epsilon"]
+            if not (decay and epsilon):
+                raise ValueError("a momentum or epsilon of 0 means its own default there")
+            # Statistics are each rank's own; Bessel's correction would be in what normalizes, too.
+            settings = {"statistics_group_size": 1, "no_bessel_correction": True}
+            return [layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)]
+        case "activation":
+            return activation(name, inputs, operator["function"], device)
+        case "max_pool" | "average_pool":
+            return [
+                layer(
+                    name,
+                    inputs,
+                    "pooling",
+                    pool_mode=operator.kind.removesuffix("_pool"),
+                    num_dims=2,
+                    pool_dims_i=operator["kernel"],
+                    pool_strides_i=operator["stride"],
+                    pool_pads_i=operator["padding"],
+                )
+            ]
+        case "global_average_pool" | "add":
+            return [layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
+        case "concatenate":
+            return [
+                layer(name, inputs, "concatenation", axis=0 if len(operator.shape) == 3 else len(operator.shape) - 1)
+            ]
+        case "multiply_channels":
+            height, width, _ = operator.shape
+            column, tiled = f"{name}.column", f"{name}.tiled"
+            return [
+                layer(column, inputs[1:], "reshape", dims=[channels, 1, 1]),
+                layer(tiled, [column], "tessellate", dims=[channels, height, width]),
+                layer(name, [inputs[0], tiled], "hadamard"),
+            ]
+        case "dense" if len(operator.shape) == 1:
+            return [layer(name, inputs, "fully_connected", weights, num_neurons=channels, has_bias=True)]
+        case "dropout":
+            return [layer(name, inputs, "dropout", keep_prob=1.0 - operator["rate"])]
+    return sequences.layers(operator, inputs, graph, device)
+
+
+def _input(name: str, normalized: bool) -> list[Layer]:
+    if normalized:
+        return [layer(name, [], "input", data_field="samples")]
+    pixels = f"{name}.pixels"
+    normalize = layer(name, [pixels], "channelwise_scale_bias", [NORMALIZATION])
+    return [layer(pixels, [], "input", data_field="samples"), normalize]
+
+
+def _check_names(made: list[Layer], graph: Graph) -> None:
+    """ValueError where two layers have one name, by which others would mean either: an operator's may be one that is given here."""
+    (name, count), *_ = Counter(one["name"] for one in made).most_common(1)
+    if count > 1:
+        raise ValueError(
+            f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; name the operator otherwise"
+        )
+
+
+def _check_in_place(made: list[Layer], graph: Graph) -> None:
+    """ValueError where a layer that works in place would break what is around it. LBANN sees only whether its parent needs its output, not
+    who else takes it, nor what a reshape shows; and it dies where a sum alone takes the output, which hands back no gradient of its own.
+    """
+    by_name = {one["name"]: one for one in made}
+    users = Counter(parent for one in made for parent in one["parents"])
+    summed = {parent for one in made if "sum" in one for parent in one["parents"] if users[parent] == 1}
+    for one in made:
+        if not any(kind in one for kind in IN_PLACE):
+            continue
+        (below,) = one["parents"]
+        shown = by_name[below]["parents"][0] if "reshape" in by_name[below] else None
+        if shown and not any(kind in by_name[shown] for kind in COPIED):
+            why = f"it would overwrite the output of {shown}, which may need it"
+        elif users[below] > 1:
+            why = f"it would overwrite the output of {below}, which others take, too"
+        elif one["name"] in summed:
+            why = "its gradient is lost where only a sum takes its output"
+        else:
+            continue
+        raise ValueError(f"LBANN cannot compute {one['name']} of {graph.model}: {why}")

@@ -1,0 +1,240 @@
+"""Operators of sequences as LBANN's layers. A sequence has the dimensions (length, units), of which LBANN takes the first for channels.
+
+An LSTM is unrolled: a few layers for each position, as LBANN's own module LSTMCell has them. Heads of an attention are layers of their own.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from models.graph import Graph, Operator
+from ranks.frameworks.lbann.layer import Layer, activation, layer
+
+MASKED = -1e9  # added to the score of a position that must not be asked
+MASK = "causal_mask.{}"  # weights that are not trained, by the length of the sequence
+
+
+def constants(graph: Graph) -> dict[str, np.ndarray]:
+    """What the layers of a graph take from weights that are not the model's: causal masks, float32 [length, length]."""
+    lengths = {operator.shape[0] for operator in graph.operators if operator.kind == "attention" and operator["causal"]}
+    return {MASK.format(n): np.triu(np.full((n, n), MASKED, np.float32), 1) for n in sorted(lengths)}
+
+
+def tokens(name: str, graph: Graph) -> list[Layer]:
+    """The input of a graph that takes tokens: samples have them, and after them the labels of positions, where there are any."""
+    (length,) = graph.shape
+    positions = labelled(graph)
+    if not positions:
+        return [layer(name, [], "input", data_field="samples")]
+    told, parts = f"{name}.samples", f"{name}.parts"
+    return [
+        layer(told, [], "input", data_field="samples"),
+        layer(parts, [told], "slice", axis=0, slice_points=[0, length, length + positions]),
+        layer(name, [parts], "reshape", dims=[length]),
+        layer("labels", [parts], "reshape", dims=[positions]),
+    ]
+
+
+def labelled(graph: Graph) -> int:
+    """How many positions have a label each; 0 where a sample has one."""
+    return graph.operators[-1].shape[0] if len(graph.operators[-1].shape) == 2 else 0
+
+
+def objective(logits: str, graph: Graph) -> list[Layer]:
+    """The loss and the accuracy of a model that has logits at each position: means over the positions."""
+    length, vocabulary = graph.operators[-1].shape
+    numbers = range(length)
+    log, hot, right = ([f"{what}.{i}" for i in numbers] for what in ("log_probabilities", "one_hot", "accuracy"))
+    made = [
+        layer("logits", [logits], "reshape", dims=[length * vocabulary]),
+        layer("logits.parts", ["logits"], "slice", axis=0, slice_points=[vocabulary * i for i in range(length + 1)]),
+        layer("labels.parts", ["labels"], "slice", axis=0, slice_points=list(range(length + 1))),
+    ]
+    for i in numbers:
+        made += [
+            layer(log[i], ["logits.parts"], "log_softmax"),
+            layer(hot[i], ["labels.parts"], "one_hot", size=vocabulary),
+            layer(right[i], [log[i], hot[i]], "categorical_accuracy"),
+        ]
+    return [
+        *made,
+        layer("log_probabilities", log, "concatenation", axis=0),
+        layer("one_hot", hot, "concatenation", axis=0),
+        layer("labelled", ["log_probabilities", "one_hot"], "hadamard"),
+        layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
+        layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1 / length]),
+        layer("accuracy", right, "weighted_sum", scaling_factors=[1 / length] * length),
+    ]
+
+
+def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
+    """The layers of an operator of sequences; the last one, which has its name, gives its output. ValueError where LBANN has none."""
+    name, shape = operator.name, operator.shape
+    weights = [f"{name}.{weight}" for weight in operator.weights]
+    below = graph.by_name[operator.inputs[0]].shape
+    match operator.kind:
+        case "embedding":
+            vocabulary, units = operator.weights["table"]
+            return [layer(name, inputs, "embedding", weights, num_embeddings=vocabulary, embedding_dim=units)]
+        case "positions":
+            table = f"{name}.learned"
+            return [_weights(table, weights[0], shape), layer(name, [*inputs, table], "sum")]
+        case "class_token":
+            token = f"{name}.learned"
+            return [_weights(token, weights[0], (1, shape[1])), layer(name, [token, *inputs], "concatenation", axis=0)]
+        case "dense":
+            return [_dense(name, inputs, weights, shape[-1])]
+        case "tied_dense" if len(shape) == 2:
+            tables = [f"{operator['of']}.table"]
+            settings = {"bias": {"value": False}, "transpose": {"value": True}}
+            return [
+                layer(name, inputs, "channelwise_fully_connected", tables, output_channel_dims=shape[-1:], **settings)
+            ]
+        case "layer_norm":
+            return _layer_norm(operator, inputs, weights)
+        case "attention":
+            return _attention(operator, inputs)
+        case "lstm":
+            return _lstm(operator, inputs, below[0], device)
+        case "final_state":
+            (lstm,) = inputs
+            last, units = below[0] - 1, shape[1]
+            joined = f"{name}.joined"
+            return [
+                layer(joined, [f"{lstm}.output{last}", f"{lstm}.cell{last}"], "concatenation", axis=0),
+                layer(name, [joined], "reshape", dims=[2, units]),
+            ]
+        case "step" | "steps":
+            start = operator["index"] % below[0] if operator.kind == "step" else operator["start"]
+            stop = start + 1 if operator.kind == "step" else operator["stop"]
+            part = f"{name}.part"  # whose only output has one child, however many take it
+            return [
+                layer(part, inputs, "slice", axis=0, slice_points=[start, stop]),
+                layer(name, [part], "reshape", dims=list(shape)),
+            ]
+    raise ValueError(f"no layer of LBANN is known for {operator.kind}")
+
+
+def _dense(name: str, inputs: list[str], weights: list[str], units: int) -> Layer:
+    """A dense operator at each position."""
+    settings = {"bias": {"value": True}, "transpose": {"value": False}}
+    return layer(name, inputs, "channelwise_fully_connected", weights, output_channel_dims=[units], **settings)
+
+
+def _weights(name: str, weights: str, dims: tuple[int, ...]) -> Layer:
+    """Weights as the same output for every sample."""
+    return layer(name, [], "weights_layer", [weights], dims=list(dims))
+
+
+def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> list[Layer]:
+    """LBANN's own normalizes a sample as a whole, so of a sequence each position is a channel of its own."""
+    name, epsilon, dims = operator.name, {"value": operator["epsilon"]}, list(operator.shape)
+    if len(dims) == 1:
+        return [layer(name, inputs, "layer_norm", weights, epsilon=epsilon, scale=True, bias=True)]
+    made = [layer(f"{name}.plain", inputs, "instance_norm", epsilon=epsilon)]
+    for weight in weights:
+        made.append(_weights(weight, weight, (1, dims[1])))
+        made.append(layer(f"{weight}.tiled", [weight], "tessellate", dims=dims))
+    scale, offset = (f"{weight}.tiled" for weight in weights)
+    return [
+        *made,
+        layer(f"{name}.scaled", [f"{name}.plain", scale], "hadamard"),
+        layer(name, [f"{name}.scaled", offset], "sum"),
+    ]
+
+
+def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
+    """Heads one after the other: their scores [length, length of what is asked], and what they give [length, units of a head]."""
+    name, heads, (length, units) = operator.name, operator["heads"], operator.shape
+    size = units // heads
+    made = [
+        _dense(f"{name}.{part}", [asked], [f"{name}.{part}_kernel", f"{name}.{part}_bias"], units)
+        for part, asked in (("query", inputs[0]), ("key", inputs[-1]), ("value", inputs[-1]))
+    ]
+    made.append(layer(f"{name}.scaled", [f"{name}.query"], "weighted_sum", scaling_factors=[1 / math.sqrt(size)]))
+    query, key, value = (f"{name}.{part}" for part in ("scaled", "key", "value"))
+    if operator["causal"]:
+        made.append(_weights(f"{name}.mask", MASK.format(length), (length, length)))
+    if heads > 1:
+        points = list(range(0, units + 1, size))
+        made += [layer(f"{part}.heads", [part], "slice", axis=1, slice_points=points) for part in (query, key, value)]
+        query, key, value = (f"{part}.heads" for part in (query, key, value))
+    for head in range(1, heads + 1):
+        own = f"{name}.head{head}"
+        scores = f"{own}.scores"
+        made.append(layer(scores, [query, key], "matmul", transpose_a=False, transpose_b=True))
+        if operator["causal"]:
+            scores = f"{own}.masked"
+            made.append(layer(scores, [f"{own}.scores", f"{name}.mask"], "sum"))
+        made += [
+            layer(f"{own}.shares", [scores], "channelwise_softmax"),
+            layer(own, [f"{own}.shares", value], "matmul", transpose_a=False, transpose_b=False),
+        ]
+    given = [f"{name}.head{head}" for head in range(1, heads + 1)]
+    if heads > 1:
+        made.append(layer(f"{name}.heads", given, "concatenation", axis=1))
+        given = [f"{name}.heads"]
+    return [*made, _dense(name, given, [f"{name}.output_kernel", f"{name}.output_bias"], units)]
+
+
+def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> list[Layer]:
+    """What inputs give to the gates is computed for all positions at once; then each position is a few layers of vectors."""
+    name, units = operator.name, operator["units"]
+    kernel, recurrent, bias = (f"{name}.{weight}" for weight in ("kernel", "recurrent_kernel", "bias"))
+    of_inputs, parts = f"{name}.inputs", f"{name}.parts"
+    made = [
+        _dense(of_inputs, inputs[:1], [kernel, bias], 4 * units),
+        layer(f"{of_inputs}.flat", [of_inputs], "reshape", dims=[length * 4 * units]),
+        layer(parts, [f"{of_inputs}.flat"], "slice", axis=0, slice_points=[4 * units * i for i in range(length + 1)]),
+        *_begin(name, inputs[1:], units),
+    ]
+    output, cell = f"{name}.output", f"{name}.cell"
+    for i in range(length):
+        now, before = f"{name}.step{i}", "" if i == 0 else i - 1
+        made += [
+            layer(
+                f"{now}.recurrent",
+                [f"{output}{before}"],
+                "fully_connected",
+                [recurrent],
+                num_neurons=4 * units,
+                has_bias=False,
+            ),
+            layer(f"{now}.sum", [parts, f"{now}.recurrent"], "sum"),
+            layer(f"{now}.gates", [f"{now}.sum"], "slice", axis=0, slice_points=[units * gate for gate in range(5)]),
+            *itertools.chain.from_iterable(
+                activation(f"{now}.{gate}", [f"{now}.gates"], function, device)
+                for gate, function in (
+                    ("in", "sigmoid"),
+                    ("forget", "sigmoid"),
+                    ("candidate", "tanh"),
+                    ("out", "sigmoid"),
+                )
+            ),
+            layer(f"{now}.kept", [f"{now}.forget", f"{cell}{before}"], "hadamard"),
+            layer(f"{now}.added", [f"{now}.in", f"{now}.candidate"], "hadamard"),
+            layer(f"{cell}{i}", [f"{now}.kept", f"{now}.added"], "sum"),
+            *activation(f"{now}.bounded", [f"{cell}{i}"], "tanh", device),
+            layer(f"{output}{i}", [f"{now}.out", f"{now}.bounded"], "hadamard"),
+        ]
+    joined = f"{name}.joined"
+    return [
+        *made,
+        layer(joined, [f"{output}{i}" for i in range(length)], "concatenation", axis=0),
+        layer(name, [joined], "reshape", dims=[length, units]),
+    ]
+
+
+def _begin(name: str, states: list[str], units: int) -> list[Layer]:
+    """The output and the cell before the first position: zeros, or those of a state."""
+    output, cell = f"{name}.output", f"{name}.cell"
+    if not states:
+        return [layer(begin, [], "constant", value=0.0, num_neurons=[units]) for begin in (output, cell)]
+    flat, parts = f"{name}.state", f"{name}.state.parts"
+    return [
+        layer(flat, states, "reshape", dims=[2 * units]),
+        layer(parts, [flat], "slice", axis=0, slice_points=[0, units, 2 * units]),
+        layer(output, [parts], "reshape", dims=[units]),
+        layer(cell, [parts], "reshape", dims=[units]),
+    ]

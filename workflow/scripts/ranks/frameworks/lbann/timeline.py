@@ -1,0 +1,80 @@
+"""What LBANN's callback `timeline` writes of a rank as it ends: when each layer computed, and each weight was updated, in every step.
+
+A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks, with six digits; those
+of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation is not in it, nor is what
+carries gradients: `bp` and `opt` wait for them.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ranks.frameworks.lbann.output import UnreadableError
+from ranks.worker.operators import Event
+
+FILE = "timeline.m0.{}.txt"  # of a rank of the one trainer
+PARTS = {"fp": "forward", "bp": "backward", "opt": "optimizer"}
+_LINE = re.compile(r"(?P<part>fp|bp|opt)-(?P<name>.+):(?P<begin>[0-9.e+-]+):(?P<end>[0-9.e+-]+)\n")
+
+Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name, step by step
+
+
+def read(file: Path) -> Times:
+    """What a file says. UnreadableError where that is not so many steps for every layer and all weights that have any."""
+    times: Times = defaultdict(list)
+    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+        found = _LINE.fullmatch(line)
+        if not found:
+            raise UnreadableError(f"LBANN's timeline has a line that is none: {line[:100]!r}")
+        times[PARTS[found["part"]], found["name"]].append((float(found["begin"]), float(found["end"])))
+    if {part for part, _ in times} != set(PARTS.values()) or len({len(each) for each in times.values()}) != 1:
+        raise UnreadableError("LBANN's timeline has not as many steps of every layer and all weights")
+    return times
+
+
+def phases(times: Times, first: Mapping[int, int]) -> Iterator[tuple[int, int, list[tuple[str, float, float]]]]:
+    """The phases of every step, by epoch and step; `first` is by its epoch, from 1, the number from 0 of each epoch's first step.
+
+    A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's first step, which
+    validation comes before; what comes between layers and weights is `metrics`.
+    """
+    ends = 0.0
+    epochs = {number: epoch for epoch, number in first.items()}
+    epoch = 0
+    for number in range(len(next(iter(times.values())))):
+        epoch = epochs.get(number, epoch)
+        spans = {}
+        for part in PARTS.values():
+            each = [steps[number] for (kind, _), steps in times.items() if kind == part]
+            spans[part] = min(begin for begin, _ in each), max(end for _, end in each)
+        forward, (backward, computed), (update, done) = spans["forward"][0], spans["backward"], spans["optimizer"]
+        step = [("data", ends, forward)] if number not in epochs else []
+        step += [("forward", forward, backward), ("backward", backward, computed)]
+        step += [("metrics", computed, update), ("optimizer", update, done)]
+        yield epoch, number - first[epoch] + 1, step
+        ends = done
+
+
+class Layers:
+    """The timeline of a few steps as events (ranks/worker/operators.py): each part a thread, in it its layers. `zero`: in s, when
+    training began."""
+
+    def __init__(self, times: Times, steps: range, zero: float) -> None:
+        self._times, self._steps, self._zero = times, steps, zero
+
+    def start(self) -> None:
+        """See Profiler. LBANN has watched all steps."""
+
+    def stop(self) -> None:
+        """See Profiler."""
+
+    def events(self) -> Iterator[Event]:
+        """See Profiler."""
+        for thread, part in enumerate(PARTS.values()):
+            place = {"pid": "LBANN", "tid": thread}
+            yield {"ph": "M", "name": "thread_name", **place, "args": {"name": part}}
+            for (kind, name), steps in self._times.items():
+                for begin, end in (steps[number] for number in self._steps if kind == part):
+                    began_us = 1e6 * (self._zero + begin)
+                    yield {"ph": "X", "name": name, **place, "ts": began_us, "dur": 1e6 * (end - begin)}

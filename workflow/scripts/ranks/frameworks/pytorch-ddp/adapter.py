@@ -1,0 +1,24 @@
+"""PyTorch DistributedDataParallel (Li et al., VLDB 2020): gradients are all-reduced in buckets during backward."""
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's trainer as it stands."""
+    from ranks.libraries.pytorch_ddp import DDPTrainer
+
+    return DDPTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By the process group that carries DDP's buckets."""
+    from ranks.libraries.pytorch import TorchDistributed
+
+    return TorchDistributed(context)

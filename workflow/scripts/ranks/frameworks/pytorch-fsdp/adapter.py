@@ -1,0 +1,38 @@
+"""PyTorch FSDP2 (Zhao et al., VLDB 2023): every rank keeps a share of parameters, gradients and optimizer state (ZeRO, stage 3).
+
+Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares (reduce-scatter).
+"""
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose model is sharded, layer after layer in units of 25 MiB; what is left at the end is the last unit."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from ranks.libraries.pytorch import join
+    from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
+
+    class FSDPTrainer(ShardedTrainer):
+        def distribute(self) -> None:
+            self.transport = join(context)
+            self.shard(init_device_mesh(self.torch_device.type, (context.ranks,)))
+            self.optimize_own()
+            if context.phases.on:
+                mark_calls(context, self.torch_device.type == "cuda")
+
+    return FSDPTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By the process group that carries FSDP's shares."""
+    from ranks.libraries.pytorch import TorchDistributed
+
+    return TorchDistributed(context)

@@ -1,0 +1,24 @@
+"""PyTorch on a mesh of devices: layers divided by DTensor's styles, pipelines of stages, samples and parameters by FSDP2."""
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's trainer as it stands."""
+    from ranks.libraries.pytorch_mesh import MeshTrainer
+
+    return MeshTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By the process group of all ranks."""
+    from ranks.libraries.pytorch import TorchDistributed
+
+    return TorchDistributed(context)

@@ -1,0 +1,24 @@
+"""PyTorch by a strategy that divides each layer by itself: parts on their ranks, regions sent between them."""
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Gloo on the site's interface."""
+    return {"GLOO_SOCKET_IFNAME": context.spec["interface"]}
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's trainer as it stands."""
+    from ranks.libraries.pytorch_strategy import StrategyTrainer
+
+    return StrategyTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By the process groups of its trainings."""
+    from ranks.libraries.pytorch_strategy import StrategyCollectives
+
+    return StrategyCollectives(context)

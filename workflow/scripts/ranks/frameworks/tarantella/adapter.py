@@ -1,0 +1,109 @@
+"""Tarantella (Fraunhofer ITWM): an optimizer that averages gradients over ranks by one-sided messages of GASPI (GPI-2).
+
+It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed (12121, 12377, 19000,
+each plus the rank on its machine), so of two jobs on one machine the second waits for the first.
+"""
+
+import re
+import socket
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+HOSTS = "gaspi-hosts"
+PORTS = "\0ringside-gaspi"  # a socket's name without a file (unix(7)): of the same network namespace as the ports
+PAUSE_S = 0.2
+
+
+def alone_with_the_ports(name: str = PORTS) -> socket.socket:
+    """Wait until no other job on this machine has GPI-2's ports; they are this job's as long as the process lives."""
+    held = socket.socket(socket.AF_UNIX)
+    waited = False
+    while True:
+        try:
+            held.bind(name)
+        except OSError:
+            if not waited:
+                print("waiting for another job on this machine that uses GPI-2, whose ports are fixed", flush=True)
+            waited = True
+            time.sleep(PAUSE_S)
+        else:
+            return held
+
+
+_held: list[socket.socket] = []
+
+
+def environment(context: Context) -> dict[str, str]:
+    """This rank's place, for GASPI, which `import tarantella` starts."""
+    addresses = context.group.all_gather(context.group.address)  # GPI-2 has no other way to choose an interface
+    place = addresses[: context.rank].count(context.group.address)  # by which a machine's ports differ
+    if place == 0:
+        _held.append(alone_with_the_ports())
+    context.group.barrier()
+    file = context.folder / HOSTS
+    if context.rank == 0:  # which alone reads it
+        file.write_text("".join(f"{address}\n" for address in addresses))
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "TF_USE_LEGACY_KERAS": "1",
+        "GASPI_RANK": str(context.rank),
+        "GASPI_NRANKS": str(context.ranks),
+        "GASPI_SOCKET": str(place),
+        "GASPI_MFILE": str(file),
+        "TNT_GPUS_PER_NODE": "0" if context.spec["device"] == "cpu" else str(context.spec["ranks_per_node"]),
+    }
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose optimizer is Tarantella's, in our loop and in Keras' own."""
+    import tarantella as tnt
+
+    from ranks.libraries.tensorflow import TensorFlowTrainer
+
+    class TarantellaTrainer(TensorFlowTrainer):
+        transport = "gaspi" if context.ranks > 1 else "none"
+
+        def library_version(self) -> str:
+            return super().library_version().replace("tarantella", f"tarantella {_version(Path(tnt.__file__))}".strip())
+
+        def make_optimizer(self, optimizer: Any) -> Any:
+            return tnt.optimizers.Optimizer(optimizer, group=tnt.Group())
+
+    return TarantellaTrainer(context)
+
+
+def _version(package: Path) -> str:
+    """As the file says that its installation leaves beside the package; empty where there is none."""
+    file = package.parents[1] / "version.py"
+    said = re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE) if file.is_file() else None
+    return said[1] if said else ""
+
+
+def collectives(context: Context) -> Collectives:
+    """By what Tarantella's optimizer averages gradients with."""
+    import tarantella as tnt
+
+    from ranks.libraries.tensorflow import TensorFlowCollectives
+
+    class TarantellaCollectives(TensorFlowCollectives):
+        transport = "gaspi"
+
+        def __init__(self) -> None:
+            super().__init__(context)
+            self._communicators: list[Any] = []  # one for each size, alive as long as its graph
+
+        def all_reduce(self, summand: Any) -> Any:
+            communicator = tnt.SynchCommunicator(tnt.Group())
+            weighted = context.ranks * summand, SimpleNamespace(name=f"sweep.{summand.shape[0]}", shape=summand.shape)
+            communicator.setup_infrastructure([weighted])
+            self._communicators.append(communicator)
+            ((average, _),) = communicator.reduce_gradients([weighted])
+            return average
+
+    return TarantellaCollectives()

@@ -1,0 +1,30 @@
+"""TensorFlow MirroredStrategy: one process, a replica on each of its node's devices, gradients all-reduced between them."""
+
+from typing import Any
+
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """Less talk."""
+    return {"TF_CPP_MIN_LOG_LEVEL": "1"}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose model lives under the strategy."""
+    import tensorflow as tf
+
+    from ranks.libraries.tensorflow import TensorFlowTrainer
+
+    class MirroredTrainer(TensorFlowTrainer):
+        def make_strategy(self) -> Any:
+            on_gpu = context.spec["device"] == "cuda"
+            self.transport = "nccl" if on_gpu else "memory"
+            kind, exchange = (
+                ("GPU", tf.distribute.NcclAllReduce()) if on_gpu else ("CPU", tf.distribute.ReductionToOneDevice())
+            )
+            devices = [f"{kind}:{i}" for i in range(context.spec["replicas_per_rank"])]
+            return tf.distribute.MirroredStrategy(devices, cross_device_ops=exchange)
+
+    return MirroredTrainer(context)

@@ -1,0 +1,69 @@
+"""TensorFlow MultiWorkerMirroredStrategy: one worker a rank, gradients all-reduced by collective operations (ring or NCCL)."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.group import free_port
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """TF_CONFIG with all workers' addresses; TensorFlow reads it when it is imported."""
+    workers = context.group.all_gather(f"{context.group.address}:{free_port(context.group.address)}")
+    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": context.rank}}
+    return {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_CONFIG": json.dumps(cluster)}
+
+
+def trainer(context: Context) -> Trainer:
+    """A trainer whose model lives under the strategy."""
+    from ranks.libraries.tensorflow import TensorFlowTrainer
+
+    class MultiWorkerTrainer(TensorFlowTrainer):
+        one_message = True
+
+        def make_strategy(self) -> Any:
+            self.transport, strategy = join(context)
+            return strategy
+
+    return MultiWorkerTrainer(context)
+
+
+def collectives(context: Context) -> Collectives:
+    """By the strategy's collective operations."""
+    import tensorflow as tf
+
+    from ranks.libraries.tensorflow import TensorFlowCollectives
+
+    class MultiWorkerCollectives(TensorFlowCollectives):
+        def __init__(self) -> None:
+            super().__init__(context)
+            self.transport, self.strategy = join(context)
+
+        def all_reduce(self, summand: Any) -> Any:
+            return self._on_replica(lambda replica, mine: replica.all_reduce(tf.distribute.ReduceOp.SUM, mine), summand)
+
+        def all_gather(self, share: Any) -> Any:
+            return self._on_replica(lambda replica, mine: replica.all_gather(mine, axis=0), share)
+
+        def _on_replica(self, collective: Callable[[Any, Any], Any], loaded: Any) -> Any:
+            def run(mine: Any) -> Any:
+                placed = tf.identity(mine)  # on the replica's device, where the strategy looks for it
+                return collective(tf.distribute.get_replica_context(), placed)
+
+            return self.strategy.run(run, args=(loaded,))
+
+    return MultiWorkerCollectives()
+
+
+def join(context: Context) -> tuple[str, Any]:
+    """What carries the gradients, and the strategy; made before anything else touches TensorFlow's devices."""
+    import tensorflow as tf
+
+    on_gpu = context.spec["device"] == "cuda"
+    kind = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(implementation=kind.NCCL if on_gpu else kind.RING)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return "nccl" if on_gpu else "ring over grpc", strategy

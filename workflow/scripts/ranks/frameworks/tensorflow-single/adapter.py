@@ -1,0 +1,16 @@
+"""TensorFlow on one rank: the undistributed base."""
+
+from ranks.worker.context import Context
+from ranks.worker.trainer import Trainer
+
+
+def environment(context: Context) -> dict[str, str]:
+    """No log lines below warnings."""
+    return {"TF_CPP_MIN_LOG_LEVEL": "1"}
+
+
+def trainer(context: Context) -> Trainer:
+    """The library's own trainer as it stands."""
+    from ranks.libraries.tensorflow import TensorFlowTrainer
+
+    return TensorFlowTrainer(context)

@@ -1,0 +1,138 @@
+"""Batches on their way to a device that computes by itself: read, copied and trained on at the same time, in memory of fixed size.
+
+A thread reads batches into buffers from which the device copies by itself, and asks for the copies, which go by a stream of
+their own. Who trains lets the device wait for a copy, not the processor. A library brings what is its own (Lane).
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ranks.worker.batches import Batch
+
+SLOTS = 3  # one is filled, one copied, one used
+
+Ready = TypeVar("Ready")
+
+
+class Event(Protocol):
+    """A point in a stream. One that was never recorded holds up nobody."""
+
+    def synchronize(self) -> None:
+        """Let this thread wait until the stream has passed it."""
+        ...
+
+
+class Lane(Protocol):
+    """Memory of the host and of the device, and what travels between them."""
+
+    def begin(self) -> None:
+        """What a new thread has to do before it works with the device."""
+        ...
+
+    def event(self) -> Event:
+        """An event that is not recorded yet."""
+        ...
+
+    def on_host(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Memory from which copies are made while the processor goes on."""
+        ...
+
+    def on_device(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """Memory of the device, for `copy` to write to."""
+        ...
+
+    def fill(self, host: Any, array: np.ndarray) -> None:
+        """Write an array into memory of the host; returns when it is there."""
+        ...
+
+    def copy(self, pairs: list[tuple[Any, Any]], after: Event, done: Event) -> None:
+        """Copy memory of the host to memory of the device: begins after one event, records the other, does not wait."""
+        ...
+
+    def wait(self, event: Event) -> None:
+        """Let what the device is asked for next, by who trains, wait for the event."""
+        ...
+
+    def record(self, event: Event) -> None:
+        """Record the event behind what the device was asked for so far, by who trains."""
+        ...
+
+
+class Slot:
+    """Place for one batch on either side. `copied`: the host's side may be written again; `used`: the device's side may."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane, self.copied, self.used = lane, lane.event(), lane.event()
+        self.host: list[Any] = [(), ()]
+        self.device: list[Any] = [(), ()]
+        self.length = 0
+
+    def send(self, batch: Batch) -> None:
+        """Write a batch into the host's side, and ask for its copy. Sides grow with the largest batch."""
+        self.copied.synchronize()
+        self.length = len(batch[0])
+        for i, array in enumerate(batch):
+            if len(self.host[i]) < self.length:
+                self.host[i] = self.lane.on_host(array.shape, array.dtype)
+                self.device[i] = self.lane.on_device(array.shape, array.dtype)
+            self.lane.fill(self.host[i][: self.length], array)
+        sides = zip(self.host, self.device, strict=True)
+        self.lane.copy([(host[: self.length], device[: self.length]) for host, device in sides], self.used, self.copied)
+
+    def arrived(self) -> tuple[Any, Any]:
+        """The images and labels of the device's side."""
+        images, labels = (device[: self.length] for device in self.device)
+        return images, labels
+
+
+class Ahead:
+    """Sends batches ahead. Its slots are made once, for all epochs."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self._idle: list[Slot] = []
+
+    def batches(self, read: Iterable[Batch], use: Callable[[Any, Any], Ready]) -> Iterator[Ready]:
+        """What `use` makes on the device of each batch, in order: of images and labels, which are overwritten later, so it
+        returns memory of its own. `read` is used up by a thread, whose exceptions are raised here."""
+        slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(SLOTS)]
+        free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
+        sent: queue.SimpleQueue[Slot | BaseException | None] = queue.SimpleQueue()
+        for slot in slots:
+            free.put(slot)
+        reader = threading.Thread(target=self._read, args=(read, free, sent), daemon=True)
+        reader.start()
+        try:
+            while isinstance(arrived := sent.get(), Slot):
+                self.lane.wait(arrived.copied)
+                ready = use(*arrived.arrived())
+                self.lane.record(arrived.used)
+                free.put(arrived)
+                yield ready
+            if arrived is not None:
+                raise arrived
+        finally:
+            free.put(None)
+            reader.join()
+            self._idle += slots
+
+    def _read(
+        self,
+        read: Iterable[Batch],
+        free: "queue.SimpleQueue[Slot | None]",
+        sent: "queue.SimpleQueue[Slot | BaseException | None]",
+    ) -> None:
+        try:
+            self.lane.begin()
+            for batch in read:
+                if (slot := free.get()) is None:  # nobody wants more
+                    return
+                slot.send(batch)
+                sent.put(slot)
+            sent.put(None)
+        except BaseException as error:
+            sent.put(error)

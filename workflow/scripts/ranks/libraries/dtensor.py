@@ -1,0 +1,273 @@
+"""Training with TensorFlow's DTensor: one program for all ranks, weights and samples laid out over a mesh of them.
+
+Along `data` samples are laid out, along `tensor` weights; from that DTensor derives what each rank computes and what is exchanged. A
+gradient is laid out as its weight before anything is made of it: else steps are wrong, without an error (docs/decisions.md).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from models.graph import Graph, is_decayed, is_trained
+from models.mesh import Mesh
+from ranks.libraries.divided_weights import divided
+from ranks.libraries.dtensor_model import Tensors, forward
+from ranks.libraries.together import validation
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.meter import Meter, Seen
+from ranks.worker.process import at_end
+from ranks.worker.trainer import Trainer
+
+TRANSPORT = "ring over grpc"
+ADAM = {"mean": 0.9, "square": 0.999, "epsilon": 1e-8}
+KEPT = {"sgd": ("velocity",), "adam": ("mean", "square")}  # of every weight, by the optimizer
+
+
+def join(context: Context) -> None:
+    """Join all ranks to one program, each with the threads that it has cores for."""
+    tf.config.threading.set_intra_op_parallelism_threads(context.cores)
+    tf.config.threading.set_inter_op_parallelism_threads(context.cores)
+    tf.config.set_visible_devices([], "GPU")
+    dtensor.initialize_accelerator_system("CPU", num_logical_cpu_devices=1)
+    at_end.append(context.group.barrier)  # or the others take a rank's end for a failure
+
+
+def rule(update: int, rate: float) -> np.ndarray:
+    """What changes in an optimizer's rule from step to step (0 is the first): the rate, and by what Adam divides its moments, float32 [3]."""
+    return np.array(
+        [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in KEPT["adam"])], np.float32
+    )
+
+
+def learned(
+    levels: Mapping[str, Any], name: str, weight: Any, kept: Mapping[str, Any], gradient: Any, rule: Any
+) -> tuple[Any, Tensors]:
+    """A weight and what is kept for it, after an optimizer step: SGD with momentum, or Adam (Kingma & Ba 2015)."""
+    if levels["weight_decay"] and is_decayed(name):
+        gradient = gradient + levels["weight_decay"] * weight
+    if levels["optimizer"] == "sgd":
+        velocity = levels["momentum"] * kept["velocity"] + gradient
+        return weight - rule[0] * velocity, {"velocity": velocity}
+    mean = ADAM["mean"] * kept["mean"] + (1 - ADAM["mean"]) * gradient
+    square = ADAM["square"] * kept["square"] + (1 - ADAM["square"]) * tf.square(gradient)
+    change = mean / rule[1] / (tf.sqrt(square / rule[2]) + ADAM["epsilon"])
+    return weight - rule[0] * change, {"mean": mean, "square": square}
+
+
+class Layout:
+    """Where on a mesh of ranks arrays lie."""
+
+    def __init__(self, mesh: Mesh, graph: Graph) -> None:
+        sizes = {"data": mesh.data, "tensor": mesh.tensor}
+        self.mesh = dtensor.create_distributed_mesh(list(sizes.items()), device_type="CPU")
+        self.replicas = mesh.data
+        self._divided = divided(graph, mesh.tensor)
+
+    def everywhere(self, dimensions: int) -> Any:
+        """That of an array that all ranks have."""
+        return dtensor.Layout.replicated(self.mesh, dimensions)
+
+    def samples(self, dimensions: int) -> Any:
+        """That of an array with an entry, or several, for each replica."""
+        return dtensor.Layout(["data", *[dtensor.UNSHARDED] * (dimensions - 1)], self.mesh)
+
+    def weight(self, name: str, dimensions: int) -> Any:
+        """That of a weight, and of what is kept for it; of a running statistic that of [replicas, C]."""
+        if not is_trained(name):
+            return self.samples(dimensions)
+        axis = self._divided.get(name)
+        return dtensor.Layout(["tensor" if i == axis else dtensor.UNSHARDED for i in range(dimensions)], self.mesh)
+
+    def placed(self, value: np.ndarray, layout: Any) -> Any:
+        """An array, which all ranks have, laid out."""
+        (here,) = self.mesh.local_device_locations()
+        for axis, along in enumerate(layout.sharding_specs):
+            if along != dtensor.UNSHARDED:
+                value = np.split(value, self.mesh.dim_size(along), axis)[here[along]]
+        return dtensor.pack([tf.constant(value)], layout)
+
+    def joined(self, mine: np.ndarray) -> Any:
+        """The array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
+        return dtensor.pack([tf.constant(mine)], self.samples(mine.ndim))
+
+    def own(self, value: Any) -> np.ndarray:
+        """What this rank has of an array."""
+        (part,) = dtensor.unpack(value)
+        return part.numpy()
+
+    def whole(self, value: Any) -> np.ndarray:
+        """All of an array; called by all ranks."""
+        return self.own(dtensor.relayout(value, self.everywhere(len(value.shape))))
+
+
+class DTensorTrainer(Trainer):
+    """The training loop. Every value of a step is computed from what variables had before it, and only then are they assigned."""
+
+    transport = TRANSPORT
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        context.phases.enter("join")
+        join(context)
+        context.phases.enter("build")
+        graph = context.graph
+        self.layout = layout = Layout(context.mesh, graph)
+        if graph.vocabulary is None:
+            self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
+        initial = context.initial_weights()
+        for name in graph.statistics:
+            initial[name] = np.repeat(initial[name][None], layout.replicas, axis=0)
+        self.variables = {name: self._variable(name, value) for name, value in initial.items()}
+        self._kept = KEPT[context.levels["optimizer"]]
+        self.moments = {
+            (name, what): self._variable(name, np.zeros_like(value))
+            for name, value in initial.items()
+            if is_trained(name)
+            for what in self._kept
+        }
+        self._updates = 0
+        self._step = tf.function(self._training_step, autograph=False)
+        self._evaluate = tf.function(self._evaluation_step, autograph=False)
+
+    def _variable(self, name: str, value: np.ndarray) -> Any:
+        return dtensor.DVariable(self.layout.placed(value, self.layout.weight(name, value.ndim)))
+
+    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+        """See Trainer."""
+        seen, phases, batch = [], self.context.phases, self.context.spec["local_batch"]
+        for samples, labels in self.context.epoch(epoch):
+            phases.step()
+            phases.enter("data")
+            given = self.layout.joined(samples), self.layout.joined(labels)
+            phases.enter("forward")
+            told = self._step(*given, self.seed_of(self._updates), self._rule())
+            self._updates += 1
+            seen.append(told)
+            if meter.wants_steps:
+                self.layout.own(told)
+                meter.step()
+        loss, correct = np.array([self.layout.own(told)[0] for told in seen], np.float64).sum(axis=0)
+        return Seen(float(loss), int(correct), len(seen) * batch)
+
+    def seed_of(self, number: int) -> Any:
+        """What dropout of batch `number` is drawn from, for all replicas together."""
+        seed = np.array([self.context.spec["seed"] % 2**31, number], np.int32)
+        return self.layout.placed(seed, self.layout.everywhere(1))
+
+    def _rule(self) -> Any:
+        told = rule(self._updates, self.context.learning_rate(self._updates))
+        return self.layout.placed(told, self.layout.everywhere(1))
+
+    def _training_step(self, samples: Any, labels: Any, seed: Any, rule: Any) -> Any:
+        """The sum of each replica's losses, and how many it has right, float32 [replicas, 2]."""
+        weights = {name: variable.read_value() for name, variable in self.variables.items()}
+        ours = {name: weight for name, weight in weights.items() if is_trained(name)}
+        with tf.GradientTape() as tape:
+            tape.watch(list(ours.values()))
+            logits, statistics = self._forward(weights, samples, seed)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))  # of the losses of all replicas
+        gradients = tape.gradient(losses, ours, output_gradients=mean)
+        told = self._told(losses, logits, labels)
+        now = [(self.variables[name], value) for name, value in statistics.items()]
+        for name, gradient in gradients.items():
+            layout = self.layout.weight(name, len(gradient.shape))
+            gradient = dtensor.relayout(tf.convert_to_tensor(gradient), layout)
+            kept = {what: self.moments[name, what].read_value() for what in self._kept}
+            weight, kept = learned(self.context.levels, name, weights[name], kept, gradient, rule)
+            now += [(self.variables[name], weight), *((self.moments[name, what], kept[what]) for what in kept)]
+        for variable, value in now:
+            variable.assign(dtensor.relayout(value, variable.layout))
+        return told
+
+    def _forward(self, weights: Mapping[str, Any], samples: Any, seed: Any = None) -> tuple[Any, Tensors]:
+        return forward(self.context.graph, weights, self._normalized(samples), self.layout.replicas, seed)
+
+    def _told(self, losses: Any, logits: Any, labels: Any, counts: Any = None) -> Any:
+        """Of samples with 1.0 in `counts` [N], of all without it: see _training_step."""
+        right = tf.cast(tf.argmax(logits, -1) == labels, tf.float32)
+        each = []
+        for value in (losses / self.context.positions, right):
+            of_samples = tf.reduce_sum(value, -1) if len(value.shape) > 1 else value
+            if counts is not None:
+                of_samples = of_samples * counts
+            each.append(tf.reduce_sum(tf.reshape(of_samples, (self.layout.replicas, -1)), 1))
+        return dtensor.relayout(tf.stack(each, 1), self.layout.samples(2))
+
+    def validate(self) -> Seen:
+        """See Trainer."""
+        layout, told = self.layout, np.zeros(3)
+        for samples, labels, count in validation(self.context):
+            counts = (np.arange(len(labels)) < count).astype(np.float32)
+            found = self._evaluate(*(layout.joined(each) for each in (samples, labels, counts)))
+            told += [*layout.own(found)[0], count]
+        return Seen(float(told[0]), int(told[1]), int(told[2]))
+
+    def _evaluation_step(self, samples: Any, labels: Any, counts: Any) -> Any:
+        weights = {name: variable.read_value() for name, variable in self.variables.items()}
+        logits, _ = self._forward(weights, samples)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return self._told(losses, logits, labels, counts)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        statistics = self.statistics()
+        return {
+            name: statistics[name] if name in statistics else self.layout.whole(variable.read_value())
+            for name, variable in self.variables.items()
+        }
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        return {name: self.layout.own(self.variables[name].read_value())[0] for name in self.context.graph.statistics}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        for name, value in statistics.items():
+            self.variables[name].assign(self.layout.joined(np.asarray(value, np.float32)[None]))
+
+    def _normalized(self, samples: Any) -> Any:
+        """uint8 images as float32 with zero mean and unit variance; tokens as they are."""
+        if self.context.graph.vocabulary is not None:
+            return samples
+        return (tf.cast(samples, tf.float32) - self._mean) / self._std
+
+
+class DTensorCollectives(Collectives):
+    """What DTensor sends to lay an array out anew, between all ranks."""
+
+    transport = TRANSPORT
+
+    def __init__(self, context: Context) -> None:
+        join(context)
+        self._mesh = dtensor.create_distributed_mesh([("ranks", context.ranks)], device_type="CPU")
+        self._made = {
+            name: tf.function(getattr(self, f"_{name}"), autograph=False) for name in ("all_reduce", "all_gather")
+        }
+        self._loaded: Any = None
+        self._done: Any = None
+
+    def _all_reduce(self, summands: Any) -> Any:
+        return dtensor.relayout(tf.reduce_sum(summands, 0), dtensor.Layout.replicated(self._mesh, 1))
+
+    def _all_gather(self, shares: Any) -> Any:
+        return dtensor.relayout(shares, dtensor.Layout.replicated(self._mesh, 2))
+
+    def load(self, values: np.ndarray) -> None:
+        """See Collectives."""
+        layout = dtensor.Layout(["ranks", dtensor.UNSHARDED], self._mesh)
+        self._loaded = dtensor.pack([tf.constant(values[None])], layout)
+
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        (self._done,) = dtensor.unpack(self._made[collective](self._loaded))
+        tf.reshape(self._done, [-1])[:1].numpy()  # which waits for it
+
+    def result(self) -> np.ndarray:
+        """See Collectives."""
+        return self._done.numpy().reshape(-1)

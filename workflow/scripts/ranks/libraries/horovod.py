@@ -1,0 +1,93 @@
+"""Horovod without horovodrun, ssh or MPI: rank 0 serves Horovod's own rendezvous, every rank is told its place."""
+
+import json
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from ranks.worker.context import Context
+from ranks.worker.operators import Event, unix_ahead
+
+PROCESS = "Horovod"  # whose its events are
+
+_servers: list[Any] = []
+
+
+def placed(context: Context) -> dict[str, str]:
+    """Environment variables that `hvd.init()` reads with the Gloo controller; collective over the run's ranks."""
+    port = context.group.broadcast(_serve(context) if context.rank == 0 else None)
+    spec = context.spec
+    full = spec.get("levels", {}).get("trace") == "full"
+    return {
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if full else {}),  # written while someone asks for it (Timeline)
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": context.group.broadcast(context.group.address),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": spec["interface"],
+        "HOROVOD_HOSTNAME": context.hosts[context.rank // spec["ranks_per_node"]],
+        "HOROVOD_RANK": str(context.rank),
+        "HOROVOD_SIZE": str(context.ranks),
+        "HOROVOD_LOCAL_RANK": str(context.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(spec["ranks_per_node"]),
+        "HOROVOD_CROSS_RANK": str(context.rank // spec["ranks_per_node"]),
+        "HOROVOD_CROSS_SIZE": str(spec["nodes"]),
+    }
+
+
+class Timeline:
+    """Horovod's own timeline as ranks/worker/operators.py wants it: what became of each tensor. Only rank 0 writes one."""
+
+    def __init__(self, hvd: Any) -> None:
+        self._hvd = hvd
+        self._file = Path(tempfile.mkdtemp()) / "timeline.json"
+
+    def start(self) -> None:
+        """See Profiler."""
+        self._hvd.start_timeline(str(self._file))
+
+    def stop(self) -> None:
+        """See Profiler."""
+        self._hvd.stop_timeline()
+
+    def events(self) -> list[Event]:
+        """See Profiler. Every tensor is a thread; what begins and ends apart in the file becomes one event."""
+        text = self._file.read_text() if self._file.exists() else ""
+        if not text:  # of another rank, or nothing was reduced
+            return []
+        first, *told = json.loads(text)
+        began_us = first["args"]["start_time_since_epoch_in_micros"] - 1e6 * unix_ahead()
+        found: list[Event] = []
+        under_way: dict[int, list[Event]] = defaultdict(list)
+        for event in told:
+            place = {"pid": PROCESS, "tid": event["pid"]}
+            match event["ph"]:
+                case "M" if event["name"] == "process_name":
+                    found.append({"ph": "M", "name": "thread_name", **place, "args": event["args"]})
+                case "X":
+                    found.append({**event, **place, "ts": began_us + event["ts"]})
+                case "B":
+                    under_way[event["pid"]].append({**event, **place, "ph": "X", "ts": began_us + event["ts"]})
+                case "E" if open_ := under_way[event["pid"]]:
+                    begun = open_.pop()
+                    found.append({**begun, "dur": began_us + event["ts"] - begun["ts"]})
+        return found
+
+
+def transport(context: Context, hvd: Any) -> str:
+    """What carries the gradients: NCCL those of accelerators, where this Horovod was built with it."""
+    return "nccl" if context.spec["device"] == "cuda" and hvd.nccl_built() else "gloo"
+
+
+def _serve(context: Context) -> int:
+    """Start the rendezvous server in this process, which keeps it alive, and return its port."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    hosts = ",".join(f"{host}:{context.spec['ranks_per_node']}" for host in context.hosts)
+    server = RendezvousServer(0)
+    _servers.append(server)
+    port = server.start()
+    server.init(get_host_assignments(parse_hosts(hosts), context.ranks))
+    return port

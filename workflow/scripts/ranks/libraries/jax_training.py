@@ -1,0 +1,518 @@
+"""Training with JAX: one program for all ranks, a step that XLA compiles, weights laid out over a mesh of devices.
+
+Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own batch statistics; what
+replicas exchange is said by name. Along `tensor` only the layout of weights is said, and XLA derives what is exchanged.
+"""
+
+import functools
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, lax
+from jax._src import distributed, xla_bridge
+from jax._src.lib import _jax
+from jax.experimental import io_callback
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from models.graph import Graph, is_decayed, is_trained
+from ranks.libraries.jax_model import Arrays, forward
+from ranks.libraries.together import validation
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.group import free_port
+from ranks.worker.meter import Meter, Seen
+from ranks.worker.operators import Event, moved, show_clock
+from ranks.worker.phases import EXCHANGE
+from ranks.worker.process import at_end
+from ranks.worker.trainer import Trainer
+
+REPLICAS = ("data", "sharded")  # the axes along which samples are divided
+STEP_PHASES = ("backward", "wait", "optimizer", "metrics")  # that a traced step marks, in this order
+PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "amp": "tensorfloat32"}  # of products of float32
+ADAM = {"b1": 0.9, "b2": 0.999, "eps": 1e-8}
+
+State = dict[str, Any]
+
+
+def configured(context: Context) -> None:
+    """Give JAX the rank's device and precision, before it has met any device."""
+    on_gpu = context.spec["device"] == "cuda"
+    jax.config.update("jax_platforms", "cuda,cpu" if on_gpu else "cpu")
+    jax.config.update("jax_cuda_visible_devices", str(context.local_rank))
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[context.levels.get("precision", "fp32")])
+
+
+def join(context: Context) -> str:
+    """Join all ranks to one program; returns what carries what they exchange.
+
+    On processors that is Gloo, which would listen where the host's name leads: no option of JAX names an interface, so the
+    client is made here as `xla_bridge.make_cpu_client` would make it, on the site's.
+    """
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
+    place = f"{address}:{port}"
+    jax.distributed.initialize(place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place)
+    at_end.append(jax.distributed.shutdown)  # or the others take rank 0's end for a failure
+
+    def client() -> Any:
+        gloo = _jax.make_gloo_tcp_collectives(distributed.global_state.client, interface=context.spec["interface"])
+        return xla_bridge.make_cpu_client(gloo)
+
+    if context.spec["device"] == "cuda":
+        return "nccl"
+    xla_bridge.register_backend_factory("cpu", client, fail_quietly=False)
+    return "gloo"
+
+
+def device_name() -> str:
+    """The device as it goes into a record."""
+    (device,) = jax.local_devices()
+    return "cpu" if device.platform == "cpu" else device.device_kind
+
+
+def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
+    """SGD with momentum or Adam (Kingma & Ba 2015), but for the rate; weight decay is added to the gradients of kernels."""
+    rule = adam(**ADAM) if levels["optimizer"] == "adam" else optax.trace(levels["momentum"])
+
+    def decayed(weights: Mapping[str, Any]) -> dict[str, bool]:
+        return {name: is_decayed(name) for name in weights}
+
+    decay = [optax.add_decayed_weights(levels["weight_decay"], decayed)] if levels["weight_decay"] else []
+    return optax.chain(*decay, rule)
+
+
+def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """optax.scale_by_adam, but for 1 - b^t: optax loses 4 of its 7 digits in the first steps, and weights would not be PyTorch's."""
+
+    def update(
+        gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
+    ) -> tuple[Any, optax.ScaleByAdamState]:
+        count = state.count + 1
+        mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
+        square = optax.tree.update_moment_per_elem_norm(gradients, state.nu, b2, 2)
+        of_mean, of_square = (-jnp.expm1(count * math.log(b)) for b in (b1, b2))
+        root = jnp.sqrt(of_square)
+        changes = jax.tree.map(lambda m, s: m / of_mean / (jnp.sqrt(s) / root + eps), mean, square)
+        return changes, optax.ScaleByAdamState(count, mean, square)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
+
+
+class Layout:
+    """Where on a mesh the weights lie: the strategy, as data. Along `tensor` each weight that is named there is divided along that
+    axis of its own, along `sharded` each along its first axis that is left and that the ranks divide; one without is on all of them.
+    """
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], sharding: str, tensor: Mapping[str, int]) -> None:
+        self.axes = (*REPLICAS, *(axis for axis in ("tensor",) if sizes[axis] > 1))
+        self.mesh = Mesh(np.array(jax.devices()).reshape([sizes[axis] for axis in self.axes]), self.axes)
+        self.replicas = sizes["data"] * sizes["sharded"]
+        self.sharding, self._shards = sharding, sizes["sharded"]
+        self._tensor = tensor
+        self.share = {name: self._shared(name, shape) for name, shape in graph.weights().items() if is_trained(name)}
+
+    def _shared(self, name: str, shape: Sequence[int]) -> int | None:
+        """The axis along which `sharded` divides a weight."""
+        if self._shards == 1:
+            return None
+        return next((i for i, n in enumerate(shape) if n % self._shards == 0 and i != self._tensor.get(name)), None)
+
+    def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
+        """The axes of the mesh along each axis of a weight, or of what is kept for it; of those that one replica's step names,
+        unless `everywhere`."""
+        axes: dict[int, str] = {}
+        if shared and (share := self.share[name]) is not None:
+            axes[share] = "sharded"
+        if everywhere and name in self._tensor:
+            axes[self._tensor[name]] = "tensor"
+        return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
+
+    def placed(self, value: np.ndarray, spec: P) -> Array:
+        """An array, which all ranks have, laid out."""
+        sharding = NamedSharding(self.mesh, spec)
+        return jax.make_array_from_callback(value.shape, sharding, lambda part: np.ascontiguousarray(value[part]))
+
+    def joined(self, mine: np.ndarray) -> Array:
+        """The array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
+        shape, (device,) = (self.replicas * len(mine), *mine.shape[1:]), jax.local_devices()
+        sharding = NamedSharding(self.mesh, P(REPLICAS))
+        return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
+
+    def on_replicas(self, step: Callable[..., Any], takes: Any, gives: Any, donate: Sequence[int] = ()) -> Any:
+        """`step`, written for one replica, compiled for all. `takes` and `gives` are trees of specs."""
+        mapped = jax.shard_map(
+            step, mesh=self.mesh, in_specs=takes, out_specs=gives, axis_names=set(REPLICAS), check_vma=False
+        )
+        return jax.jit(mapped, donate_argnums=tuple(donate))
+
+    def gathered(self, weights: Arrays) -> Arrays:
+        """On a replica: whole weights, of shares."""
+        return {name: self._whole(name, weight) for name, weight in weights.items()}
+
+    def _whole(self, name: str, weight: Array) -> Array:
+        axis = self.share[name]
+        return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
+
+    def own(self, weights: Arrays) -> Arrays:
+        """On a replica: its shares of whole weights."""
+        return {name: self._part(name, weight) for name, weight in weights.items()}
+
+    def _part(self, name: str, weight: Array) -> Array:
+        if (axis := self.share[name]) is None:
+            return weight
+        length = weight.shape[axis] // self._shards
+        return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
+
+    def averaged(self, gradients: Arrays) -> Arrays:
+        """On a replica: the means over all replicas, of what is shared its share (all-reduce, or reduce-scatter)."""
+        scattered = {}
+        for name, gradient in gradients.items():
+            axis = self.share[name]
+            if axis is not None and self.sharding != "optimizer":
+                part = lax.psum_scatter(gradient, "sharded", scatter_dimension=axis, tiled=True)
+                scattered[name] = lax.pmean(part, "data") / self._shards
+        reduced = lax.pmean({name: gradients[name] for name in gradients if name not in scattered}, REPLICAS)
+        return {name: scattered[name] if name in scattered else self._part(name, reduced[name]) for name in gradients}
+
+
+class Marks:
+    """Marks in a traced step, where it is compiled: when arrays were there, in s of this process's clock.
+
+    A mark is a call of Python with an element of each array. What must not go on before takes its 1.0 as a factor.
+    """
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+        self.made: dict[str, float] = {}
+
+    def __call__(self, phase: str, arrays: Any) -> Array:
+        """A phase begins when these are there; 1.0 then."""
+        if not self.on:
+            return jnp.float32(1)
+        firsts = jnp.stack([array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(arrays)])
+
+        def stamp(_: Any) -> np.float32:
+            self.made[phase] = time.monotonic()
+            return np.float32(1)
+
+        return io_callback(stamp, jax.ShapeDtypeStruct((), jnp.float32), firsts)
+
+    def held(self, phase: str, arrays: Any) -> Any:
+        """These arrays, once the mark is made."""
+        if not self.on:
+            return arrays
+        one = self(phase, arrays)
+        return jax.tree.map(lambda array: array * one.astype(array.dtype), arrays)
+
+    def turn(self, phase: str, loss: Array) -> Array:
+        """The loss: a phase begins when it is there, and its gradient waits for the mark."""
+        if not self.on:
+            return loss
+        turned = jax.custom_vjp(lambda value: value)
+        turned.defvjp(lambda value: (value, self(phase, value)), lambda one, gradient: (gradient * one,))
+        return turned(loss)
+
+
+class JaxProfiler:
+    """JAX's profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp()
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(self._folder, profiler_options=options)
+        self._shown = show_clock(jax.profiler.TraceAnnotation)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        jax.profiler.stop_trace()
+
+    def events(self) -> list[Event]:
+        """See Profiler."""
+        (file,) = Path(self._folder).rglob("*.xplane.pb")
+        return moved(list(_events(jax.profiler.ProfileData.from_file(str(file)))), self._shown)
+
+
+def _events(profile: Any) -> Iterator[Event]:
+    """The events of a profile, in microseconds of its own clock."""
+    lines = ((plane, line) for plane in profile.planes for line in plane.lines)
+    for thread, (plane, line) in enumerate(lines):
+        yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": f"{plane.name} {line.name}"}}
+        for event in line.events:
+            spent = {"ts": event.start_ns / 1e3, "dur": event.duration_ns / 1e3}
+            yield {"ph": "X", "name": event.name, "tid": thread, **spent}
+
+
+class JaxTrainer(Trainer):
+    """The training loop of every JAX framework. Alone as it stands; the adapter of several ranks joins them first."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        configured(context)
+        context.phases.profile_by(JaxProfiler())
+        context.phases.enter("join")
+        self.transport = self.join()
+        context.phases.enter("build")
+        self.device = device_name()
+        levels, graph = context.levels, context.graph
+        self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.divided())
+        self._dtype = jnp.bfloat16 if levels["precision"] == "amp" else jnp.float32
+        if graph.vocabulary is None:
+            self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
+        self._optimizer = optimizer(levels)
+        self._whole = context.mesh.sharded > 1 and levels["sharding"] != "parameters"  # weights, of which shares learn
+        self._batches = 0
+        self.marks = Marks(context.phases.on)
+        self.state, self._specs = self._begun(context.initial_weights())
+        self._steps = functools.cache(self._compiled)
+        self._evaluate = self.layout.on_replicas(
+            self._evaluation_step,
+            (self._specs["weights"], P(REPLICAS), P(REPLICAS), P(REPLICAS), P(REPLICAS)),
+            P(REPLICAS),
+        )
+
+    def join(self) -> str:
+        """Hook: join the ranks, and say what carries what they exchange."""
+        return "none"
+
+    def divided(self) -> dict[str, int]:
+        """Hook: the weights that a tensor axis divides, each with the axis of its own along which it does."""
+        return {}
+
+    def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
+        """What training changes, laid out, and for every array of it the spec that one replica's step sees."""
+        layout, ours = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
+        kept = {name: initial[name] for name in self.context.graph.statistics}
+        weights = {name: layout.placed(value, layout.spec(name, not self._whole)) for name, value in ours.items()}
+        specs = {name: layout.spec(name, not self._whole, everywhere=False) for name in ours}
+        shares = {name: layout.placed(value, layout.spec(name, True)) for name, value in ours.items()}
+        moments = jax.jit(self._optimizer.init)(shares)
+        state = {
+            "weights": weights,
+            "statistics": {name: layout.joined(value[None]) for name, value in kept.items()},
+            "optimizer": self._moments(moments, lambda name, value: jax.device_put(value, self._sharding(name))),
+            "sums": {},
+        }
+        if self.context.levels["sync_every"] > 1:
+            state["sums"] = {name: layout.joined(np.zeros_like(value[None])) for name, value in ours.items()}
+        return state, {
+            "weights": specs,
+            "statistics": P(REPLICAS),
+            "optimizer": self._moments(
+                moments, lambda name, _: P() if name is None else layout.spec(name, True, everywhere=False)
+            ),
+            "sums": P(REPLICAS),
+        }
+
+    def _sharding(self, name: str | None) -> NamedSharding:
+        return NamedSharding(self.layout.mesh, P() if name is None else self.layout.spec(name, True))
+
+    def _moments(self, moments: Any, use: Callable[[str | None, Any], Any]) -> Any:
+        """The optimizer's state with each array replaced by what `use` makes of it and of the name of its weight, if it has one."""
+
+        def of(path: Any, value: Any) -> Any:
+            names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+            return use(names[-1] if names else None, value)
+
+        return jax.tree_util.tree_map_with_path(of, moments)
+
+    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+        """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
+        seen, phases, spec = [], self.context.phases, self.context.spec
+        batches = self.context.epoch(epoch)
+        for update, length in enumerate(
+            self.context.accumulation_groups, (epoch - 1) * len(self.context.accumulation_groups)
+        ):
+            rate = np.float32(self.context.learning_rate(update))
+            for i in range(length):
+                phases.step()
+                phases.enter("data")
+                samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
+                phases.enter("forward")
+                step = self._steps(i == length - 1, phases.on)
+                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length))
+                self._batches += 1
+                seen.append(told)
+                if phases.on:
+                    self._follow(told)
+                if meter.wants_steps:
+                    jax.block_until_ready(told)
+                    meter.step()
+        jax.block_until_ready(self.state)
+        loss, correct = np.sum([self._own(told) for told in seen], axis=0)
+        return Seen(float(loss) * spec["local_batch"], int(correct), len(seen) * spec["local_batch"])
+
+    def _follow(self, told: Array) -> None:
+        """Enter the phases that a traced step has marked."""
+        jax.block_until_ready((self.state, told))
+        phases, made = self.context.phases, self.marks.made
+        for phase in STEP_PHASES:
+            if phase in made:
+                phases.enter(phase, made[phase])
+        if "wait" in made:
+            phases.put(EXCHANGE, made["wait"], made["optimizer"])
+        made.clear()
+
+    def _compiled(self, last: bool, traced: bool) -> Any:
+        """The step of a batch, of the last one of a group or of another."""
+        step = functools.partial(self._training_step, last=last, mark=self.marks if traced else Marks(on=False))
+        takes = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
+        return self.layout.on_replicas(step, takes, (self._specs, P(REPLICAS)), donate=[0])
+
+    def _training_step(
+        self,
+        state: State,
+        samples: Array,
+        labels: Array,
+        rate: Array,
+        number: Array,
+        length: Array,
+        last: bool,
+        mark: Marks,
+    ) -> tuple[State, Array]:
+        """On a replica: the state after batch `number`, one of a group of `length`; its loss and how many it has right, [1, 2]."""
+        layout, graph = self.layout, self.context.graph
+        weights = state["weights"] if self._whole else layout.gathered(state["weights"])
+        statistics = {name: value[0] for name, value in state["statistics"].items()}
+        key = self.key_of(lax.axis_index(REPLICAS), number)
+
+        def loss_of(weights: Arrays) -> tuple[Array, Any]:
+            logits, kept = forward(graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype)
+            loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+            return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
+
+        gradients, (told, kept) = jax.grad(loss_of, has_aux=True)(weights)
+        if state["sums"]:
+            gradients = {name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()}
+        state = {**state, "statistics": {name: value[None] for name, value in kept.items()}}
+        if not last:
+            mark("metrics", gradients)
+            return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, told[None]
+        if layout.replicas > 1:
+            gradients = layout.averaged(mark.held("wait", gradients))
+        shares = layout.own(weights) if self._whole else state["weights"]
+        changes, moments = self._optimizer.update(mark.held("optimizer", gradients), state["optimizer"], shares)
+        shares = {name: weight - rate * changes[name] for name, weight in shares.items()}
+        state |= {
+            "weights": layout.gathered(shares) if self._whole else shares,
+            "optimizer": moments,
+            "sums": {name: jnp.zeros_like(value) for name, value in state["sums"].items()},
+        }
+        mark("metrics", state["weights"])
+        return state, told[None]
+
+    def key_of(self, replica: Array, number: Array) -> Array:
+        """What a replica draws its dropout of batch `number` from."""
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number)
+
+    def validate(self) -> Seen:
+        """See Trainer."""
+        layout, told = self.layout, np.zeros(3)
+        for samples, labels, count in validation(self.context):
+            given = [layout.joined(each) for each in (_small(samples), _small(labels), np.array([count], np.int32))]
+            found = self._evaluate(self.state["weights"], self.state["statistics"], *given)
+            told += [*self._own(found), count]
+        return Seen(float(told[0]), int(told[1]), int(told[2]))
+
+    def _evaluation_step(
+        self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
+    ) -> Array:
+        """On a replica: the sum of the losses of its first `count` samples, and how many it has right, [1, 2]."""
+        whole = weights if self._whole else self.layout.gathered(weights)
+        kept = {name: value[0] for name, value in statistics.items()}
+        logits, _ = forward(self.context.graph, {**whole, **kept}, self._normalized(samples), dtype=self._dtype)
+        counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
+        return jnp.stack([loss_sum, _correct(logits, labels, counts)])[None]
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        ours = self.state["weights"]
+        if not all(weight.is_fully_replicated for weight in ours.values()):
+            ours = jax.jit(lambda weights: weights, out_shardings=NamedSharding(self.layout.mesh, P()))(ours)
+        found = {name: np.asarray(weight.addressable_data(0)) for name, weight in ours.items()} | self.statistics()
+        return {name: found[name] for name in self.context.graph.weights()}
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        return {name: self._own(value) for name, value in self.state["statistics"].items()}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        self.state["statistics"] |= {
+            name: self.layout.joined(np.asarray(value, np.float32)[None]) for name, value in statistics.items()
+        }
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """See Trainer."""
+        told = jax.local_devices()[0].memory_stats()
+        return told["peak_bytes_in_use"] if told else None
+
+    def _own(self, value: Array) -> np.ndarray:
+        """What this rank's replica has of an array [replicas, ...]."""
+        return np.asarray(value.addressable_data(0))[0]
+
+    def _normalized(self, samples: Array) -> Array:
+        """uint8 images as float32 with zero mean and unit variance; tokens as they are."""
+        if self.context.graph.vocabulary is not None:
+            return samples
+        return (samples.astype(jnp.float32) - self._mean) / self._std
+
+
+class JaxCollectives(Collectives):
+    """XLA's collectives between all ranks, each compiled once for each number of elements. Adapters join the ranks."""
+
+    def __init__(self, context: Context, transport: str) -> None:
+        self.transport, self.device, self._ranks = transport, device_name(), context.ranks
+        self._mesh = jax.make_mesh((context.ranks,), ("ranks",))
+        after = [(rank, (rank + 1) % context.ranks) for rank in range(context.ranks)]
+        made: dict[str, tuple[Callable[[Array], Array], P]] = {
+            "all_reduce": (lambda mine: lax.psum(mine, "ranks"), P()),
+            "all_gather": (lambda mine: lax.all_gather(mine, "ranks", tiled=True), P()),
+            "reduce_scatter": (lambda mine: lax.psum_scatter(mine, "ranks", tiled=True), P("ranks")),
+            "all_to_all": (lambda mine: lax.all_to_all(mine, "ranks", 0, 0, tiled=True), P("ranks")),
+            "point_to_point": (lambda mine: lax.ppermute(mine, "ranks", after), P("ranks")),
+        }
+        self._made = {
+            name: jax.jit(jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False))
+            for name, (does, out) in made.items()
+        }
+        self._loaded = self._done = jnp.zeros(0)
+
+    def load(self, values: np.ndarray) -> None:
+        """See Collectives."""
+        (device,), sharding = jax.local_devices(), NamedSharding(self._mesh, P("ranks"))
+        shape = (self._ranks * len(values),)
+        self._loaded = jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(values, device)])
+
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        self._done = jax.block_until_ready(self._made[collective](self._loaded))
+
+    def result(self) -> np.ndarray:
+        """See Collectives."""
+        return np.asarray(self._done.addressable_data(0))
+
+
+def _correct(logits: Array, labels: Array, counts: Any = True) -> Array:
+    """How many of the samples that count are classified right, as float32: exact up to 2^24 samples."""
+    return jnp.sum((logits.argmax(-1) == labels) & counts, dtype=jnp.float32)
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """Tokens and labels in 32 bits, as JAX has integers; images as they are."""
+    return values if values.dtype == np.uint8 else values.astype(np.int32)

@@ -1,0 +1,524 @@
+"""Training with PyTorch: the model, the data, the step. Adapters add how gradients travel."""
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter, getitem
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+
+from models.graph import SHARED, Graph, Operator, is_decayed
+from ranks.libraries.ahead import Ahead
+from ranks.libraries.channels_first import canonical, channels_first
+from ranks.libraries.pytorch_layers import LSTM, Attention, ClassToken, Positions
+from ranks.libraries.pytorch_streams import Streams
+from ranks.worker.batches import Batch
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.group import free_port
+from ranks.worker.meter import Meter, Seen
+from ranks.worker.operators import Event, moved, show_clock
+from ranks.worker.phases import Untraced
+from ranks.worker.trainer import Trainer
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, "tanh"),
+    "softmax": partial(nn.Softmax, -1),
+}
+OVERWRITTEN = ("conv", "depthwise_conv", "dense", "batch_norm", "add")  # by a relu: nothing else wants their outputs
+WEIGHTS = {  # of a module, by their names in a graph
+    "kernel": "weight",
+    "bias": "bias",
+    "scale": "weight",
+    "offset": "bias",
+    "mean": "running_mean",
+    "variance": "running_var",
+    "table": "weight",
+    "token": "weight",
+    **{
+        f"{part}_{weight}": f"{part}.{name}"
+        for part in ("query", "key", "value", "output")
+        for weight, name in (("kernel", "weight"), ("bias", "bias"))
+    },
+}
+LSTM_WEIGHTS = {"kernel": "weight_ih_l0", "recurrent_kernel": "weight_hh_l0", "bias": "bias_ih_l0"}
+ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
+
+
+def build(graph: Graph) -> fx.GraphModule:
+    """The model as a module that maps images [N, C, H, W], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary].
+
+    Its forward method is generated: the same straight line of calls that a person would write.
+    """
+    root, calls = nn.Module(), fx.Graph()
+    made = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
+    for operator in graph.operators[1:]:
+        if operator.kind == SHARED:  # a stage of a pipeline has the table that another one has
+            root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
+            continue
+        made[operator.name] = _called(operator, tuple(made[name] for name in operator.inputs), graph, root, calls)
+    calls.output(made[graph.operators[-1].name])
+    return fx.GraphModule(root, calls, graph.model)
+
+
+def _called(operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph) -> fx.Node:
+    """The call that gives an operator's output; its module, where it needs one, becomes one of `root`."""
+    match operator.kind:
+        case "add":
+            return calls.call_function(torch.add, inputs)
+        case "multiply_channels":
+            gate = calls.call_method("view", (inputs[1], -1, operator.shape[-1], 1, 1))
+            return calls.call_function(torch.mul, (inputs[0], gate))
+        case "concatenate":
+            return calls.call_function(torch.cat, (inputs, 1 if len(operator.shape) == 3 else -1))
+        case "step":
+            return calls.call_method("select", (*inputs, 1, operator["index"]))
+        case "steps":
+            return calls.call_method("narrow", (*inputs, 1, operator["start"], operator["stop"] - operator["start"]))
+        case "sequence":
+            return calls.call_method("transpose", (calls.call_method("flatten", (*inputs, 2)), 1, 2))
+        case "tied_dense":
+            return calls.call_function(nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight")))
+        case "final_state":
+            (outputs,) = inputs
+            return calls.call_function(getitem, (outputs.args[0], 1))
+        case "lstm":
+            root.add_module(operator.name, _module(operator, graph))
+            return calls.call_function(getitem, (calls.call_module(operator.name, inputs), 0))
+    root.add_module(operator.name, _module(operator, graph))
+    return calls.call_module(operator.name, inputs)
+
+
+def _module(operator: Operator, graph: Graph) -> nn.Module:
+    below = graph.by_name[operator.inputs[0]]
+    channels = below.shape[-1]
+    match operator.kind:
+        case "conv" | "depthwise_conv":
+            return nn.Conv2d(
+                channels,
+                operator.shape[-1],
+                operator["kernel"],
+                operator["stride"],
+                operator["padding"],
+                groups=channels if operator.kind == "depthwise_conv" else 1,
+                bias=operator["bias"],
+            )
+        case "batch_norm":
+            return nn.BatchNorm2d(channels, operator["epsilon"], 1 - operator["momentum"])
+        case "activation" if operator["function"] == "relu":
+            return nn.ReLU(inplace=len(graph.users(below.name)) == 1 and below.kind in OVERWRITTEN)
+        case "activation":
+            return ACTIVATIONS[operator["function"]]()
+        case "max_pool":
+            return nn.MaxPool2d(operator["kernel"], operator["stride"], operator["padding"])
+        case "average_pool":
+            return nn.AvgPool2d(operator["kernel"], operator["stride"], operator["padding"])
+        case "global_average_pool":
+            return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        case "flatten":
+            return nn.Flatten()
+        case "dense":
+            return nn.Linear(channels, operator["units"])
+        case "dropout":
+            return nn.Dropout(operator["rate"])
+    return _module_of_sequences(operator, channels, graph)
+
+
+def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Module:
+    """The module of an operator whose input has so many units."""
+    match operator.kind:
+        case "layer_norm":
+            return nn.LayerNorm(units, operator["epsilon"])
+        case "embedding":
+            return nn.Embedding(*operator.weights["table"])
+        case "positions":
+            return Positions(*operator.shape)
+        case "class_token":
+            return ClassToken(units)
+        case "attention":
+            others = graph.by_name[operator.inputs[-1]].shape[-1]
+            return Attention(units, others, operator["heads"], operator["causal"])
+        case "lstm":
+            return LSTM(units, operator["units"])
+    raise ValueError(f"PyTorch has no operator {operator.kind}")
+
+
+def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
+    """The parameters and buffers that are a graph's weights, by their names in it."""
+    found = {}
+    for name in graph.weights():
+        operator, _, weight = name.rpartition(".")
+        names = LSTM_WEIGHTS if graph.by_name[operator].kind == "lstm" else WEIGHTS
+        found[name] = attrgetter(names[weight])(module.get_submodule(operator))
+    return found
+
+
+@torch.no_grad()
+def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> None:
+    """Give a module that was built from `graph` these canonical weights, all or some."""
+    own = tensors(module, graph)
+    for name, weight in weights.items():
+        own[name].copy_(torch.from_numpy(channels_first(weight, graph.by_name[name.rpartition(".")[0]], graph)))
+
+
+def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
+    """The canonical weights of a module that was built from `graph`; the inverse of `load`."""
+    return {
+        name: canonical(tensor.detach().cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
+        for name, tensor in tensors(module, graph).items()
+    }
+
+
+def make_optimizer(
+    module: nn.Module,
+    graph: Graph,
+    levels: dict[str, Any],
+    rate: float,
+    part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
+) -> torch.optim.Optimizer:
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `part`: what of a parameter it
+    changes."""
+    decay = levels["weight_decay"]
+    own = tensors(module, graph)
+    trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
+    groups: list[dict[str, Any]] = [
+        {"params": [tensor for name, tensor in trained.items() if is_decayed(name)], "weight_decay": decay},
+        {"params": [tensor for name, tensor in trained.items() if not is_decayed(name)]},
+    ]
+    if not decay:
+        groups = [{"params": list(trained.values())}]
+    if levels["optimizer"] == "adam":
+        return torch.optim.Adam(groups, rate, **ADAM)
+    return torch.optim.SGD(groups, rate, momentum=levels["momentum"])
+
+
+def configured(context: Context) -> torch.device:
+    """The rank's device, after PyTorch has been given the rank's threads."""
+    torch.set_num_threads(context.cores)
+    torch.set_num_interop_threads(1)
+    if context.local_rank not in context.accelerators:
+        return torch.device("cpu")
+    torch.cuda.set_device(context.local_rank)  # for what asks for none, such as meshes of devices
+    return torch.device("cuda", context.local_rank)
+
+
+def join(context: Context) -> str:
+    """Make PyTorch's group of all ranks; returns its backend."""
+    backend = "nccl" if context.spec["device"] == "cuda" else "gloo"
+    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
+    store = dist.TCPStore(address, port, context.ranks, context.rank == 0, wait_for_workers=False)
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.ranks)
+    return backend
+
+
+def read_device_clock(phases: Untraced, device: torch.device) -> None:
+    """Take a traced run's stamps where the work is done: as events on the device's stream, where the device computes by itself.
+
+    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a microsecond in epochs
+    of up to 16 s, to 60 in one of ten minutes.
+    """
+    if device.type != "cuda" or not phases.on:
+        return
+
+    def origin() -> tuple[torch.cuda.Event, float]:
+        event = stamp()
+        torch.cuda.synchronize(device)
+        return event, time.monotonic()
+
+    def stamp() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    def seconds(stamps: Sequence[Any]) -> list[float]:
+        first, zero = origins.pop()
+        last, now = origin()
+        origins.append((last, now))
+        rate = (now - zero) / first.elapsed_time(last)  # s of this rank's clock in a ms of the device's
+        return [s if isinstance(s, float) else zero + rate * first.elapsed_time(s) for s in stamps]
+
+    origins = [origin()]
+    phases.read_by(stamp, seconds)
+
+
+class TorchProfiler:
+    """torch.profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator."""
+
+    def __init__(self, device: torch.device) -> None:
+        kinds = torch.profiler.ProfilerActivity
+        on_gpu = device.type == "cuda"
+        self._profile = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if on_gpu else [kinds.CPU])
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        self._profile.start()
+        self._shown = show_clock(torch.profiler.record_function)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        self._profile.stop()
+
+    def events(self) -> list[Event]:
+        """See Profiler. Without the spans by which it describes itself."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "profile.json"
+            self._profile.export_chrome_trace(str(file))
+            told = json.loads(file.read_text())["traceEvents"]
+        return moved([event for event in told if event["ph"] in "XMstf" and event.get("cat") != "Trace"], self._shown)
+
+
+def device_name(device: torch.device) -> str:
+    """The device as it goes into a record."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """The loss of logits [N, classes] and labels [N], or of each position of sequences: [N, length, vocabulary] and [N, length]."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
+
+
+class PyTorchTrainer(Trainer):
+    """The training loop of every PyTorch framework. Undistributed as it stands; adapters override hooks."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        levels, graph = context.levels, self.part(context)
+        self.graph = graph
+        self.torch_device = configured(context)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
+        torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
+        self.device = device_name(self.torch_device)
+        channels_last = levels["memory_format"] == "channels-last"
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self.module = build(graph)
+        initial = context.initial_weights()
+        load(self.module, graph, {name: initial[name] for name in graph.weights()})
+        self.module.to(self.torch_device, memory_format=self._format)
+        self.optimizer = make_optimizer(self.module, graph, levels, context.learning_rate(0))
+        self.loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
+        if context.graph.vocabulary is None:
+            self._mean = torch.tensor(context.manifest["mean"], device=self.torch_device).view(1, -1, 1, 1)
+            self._std = torch.tensor(context.manifest["std"], device=self.torch_device).view(1, -1, 1, 1)
+        self._ahead = Ahead(Streams(self.torch_device)) if self.torch_device.type == "cuda" else None
+        self._updates = 0
+        self.model: nn.Module = self.module
+        read_device_clock(context.phases, self.torch_device)
+        context.phases.profile_by(TorchProfiler(self.torch_device))
+        context.phases.enter("join")
+        self.distribute()
+        context.phases.enter("build")
+        if levels["compiler"] == "torch-compile":
+            self.model = torch.compile(self.model)
+
+    def part(self, context: Context) -> Graph:
+        """Hook: the part of the model that this rank has: all of it."""
+        return context.graph
+
+    def distribute(self) -> None:
+        """Hook: wrap `model` and `optimizer` so that an optimizer step uses the gradients of all ranks, averaged."""
+
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Hook: around forward and backward of one batch; before the `last` one of a group no gradients are exchanged."""
+        return contextlib.nullcontext()
+
+    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+        """See Trainer. `sync_every` batches add up their gradients, each divided by their number, before one step."""
+        loss_sum = torch.zeros((), device=self.torch_device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
+        batches, phases = self._batches(epoch), self.context.phases
+        self.model.train()
+        for length in self.context.accumulation_groups:
+            for i in range(length):
+                phases.step()
+                phases.enter("data")
+                images, labels = next(batches)
+                with self.accumulating(last=i == length - 1):
+                    loss, logits = self.propagate(images, labels, length)
+                phases.enter("metrics")
+                if logits is not None:
+                    loss_sum += loss * len(labels)
+                    correct += (logits.argmax(-1) == labels).sum()
+                if i == length - 1:
+                    phases.enter("optimizer")
+                    self._step()
+                if meter.wants_steps:
+                    synchronize(self.torch_device)
+                    meter.step()
+        synchronize(self.torch_device)
+        return Seen(loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"])
+
+    def propagate(
+        self, images: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hook: forward and backward of one of `length` batches before a step: its loss, and the logits; None where another rank has
+        them."""
+        phases = self.context.phases
+        phases.enter("forward")
+        with self._precision():
+            logits = self.model(images)
+            loss = self.loss(logits, labels)
+        phases.enter("backward")
+        self.backward(loss / length if length > 1 else loss)
+        return loss.detach(), logits
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Hook: add the gradients of a batch's loss to those that are there."""
+        loss.backward()
+
+    def update(self) -> None:
+        """Hook: an optimizer step, after which no gradients are there."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.no_grad()
+    def validate(self) -> Seen:
+        """See Trainer."""
+        self.module.eval()
+        loss_sum, correct, samples = 0.0, 0, 0
+        for images, expected in self._ready(self.context.validation()):
+            with self._precision():
+                if (logits := self.predict(images)) is None:
+                    continue
+                loss_sum += cross_entropy(logits, expected, "sum").item() / self.context.positions
+            correct += int((logits.argmax(-1) == expected).sum())
+            samples += len(expected)
+        return Seen(loss_sum, correct, samples)
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+        """Hook: the logits of a batch of validation; None where another rank has them."""
+        return self.module(images)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        return saved(self.module, self.context.graph)
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        found = tensors(self.module, self.graph)
+        return {name: found[name].cpu().numpy() for name in self.graph.statistics}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        load(self.module, self.graph, statistics)
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """See Trainer."""
+        return torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
+
+    def _step(self) -> None:
+        rate = self.context.learning_rate(self._updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.update()
+        self._updates += 1
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.context.levels["precision"] == "amp":
+            return torch.autocast(self.torch_device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _batches(self, epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return self._ready(self.context.epoch(epoch))
+
+    def _ready(self, batches: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each batch as the model takes it, on the device; to an accelerator they are sent ahead."""
+        if self._ahead is None:
+            return ((self._normalized(images), torch.from_numpy(labels)) for images, labels in batches)
+        return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
+
+    def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already. Tokens stay
+        as they are, in memory of their own."""
+        if self.context.graph.vocabulary is not None:
+            return torch.as_tensor(images).clone()
+        bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
+        return (bytes_.contiguous(memory_format=self._format).float() - self._mean) / self._std
+
+
+class PyTorchCollectives(Collectives):
+    """Of tensors. Adapters add how the ranks are joined and, by its name, a method for each collective: [loaded] -> [result]."""
+
+    def __init__(self, context: Context) -> None:
+        self.torch_device = configured(context)
+        self.device = device_name(self.torch_device)
+        self._loaded = self._result = torch.empty(0)
+
+    def load(self, values: np.ndarray) -> None:
+        """See Collectives."""
+        self._loaded = torch.tensor(values, device=self.torch_device)
+
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        self._result = getattr(self, collective)(self._loaded)
+        synchronize(self.torch_device)
+
+    def result(self) -> np.ndarray:
+        """See Collectives."""
+        return self._result.cpu().numpy()
+
+
+class TorchDistributed(PyTorchCollectives):
+    """By torch.distributed with the group of all ranks, or by a library `by` with the same functions, whose group `start` makes. What is
+    received lies where the last message of as many elements lay."""
+
+    def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:
+        super().__init__(context)
+        self.transport, self._by = start(context), by
+        self._ranks, self._rank = context.ranks, context.rank
+        self._room = torch.empty(0)
+
+    def all_reduce(self, summand: torch.Tensor) -> torch.Tensor:
+        """In place."""
+        self._by.all_reduce(summand)
+        return summand
+
+    def all_gather(self, share: torch.Tensor) -> torch.Tensor:
+        """As FSDP gathers parameters."""
+        self._by.all_gather_into_tensor(self._received(len(share) * self._ranks), share)
+        return self._room
+
+    def reduce_scatter(self, summand: torch.Tensor) -> torch.Tensor:
+        """As FSDP reduces gradients."""
+        self._by.reduce_scatter_tensor(self._received(len(summand) // self._ranks), summand)
+        return self._room
+
+    def all_to_all(self, shares: torch.Tensor) -> torch.Tensor:
+        """Of equal shares."""
+        self._by.all_to_all_single(self._received(len(shares)), shares)
+        return self._room
+
+    def point_to_point(self, message: torch.Tensor) -> torch.Tensor:
+        """Sends and receives at once, as the ranks of a pipeline do."""
+        after, before = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+        calls = [
+            dist.P2POp(dist.isend, message, after),
+            dist.P2POp(dist.irecv, self._received(len(message)), before),
+        ]
+        for call in dist.batch_isend_irecv(calls):
+            call.wait()
+        return self._room
+
+    def _received(self, elements: int) -> torch.Tensor:
+        if len(self._room) != elements:
+            self._room = torch.empty(elements, device=self.torch_device)
+        return self._room

@@ -1,0 +1,232 @@
+"""Training on a mesh of devices: one short function for each axis, the model untouched.
+
+tensor          DTensor's columnwise and rowwise styles on the operators that models.division names
+data, sharded   FSDP2 on a mesh of both: parameters are sharded along the one, and copied along the other
+pipeline        a stage of the model on each rank (torch.distributed.pipelining), by GPipe (Huang et al., NeurIPS 2019) or 1F1B
+                (Narayanan et al., SOSP 2019)
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from models.division import COLUMNS, HEADS, stages, tensor_parts
+from models.graph import SHARED, Graph
+from models.mesh import AXES
+from ranks.libraries.channels_first import canonical
+from ranks.libraries.pytorch import cross_entropy, join, tensors
+from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
+from ranks.worker.context import Context
+
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
+    """Along a tensor axis, in place: `parts` says which operators, and how. Those of other stages are not there."""
+    plan: dict[str, ParallelStyle] = {}
+    for name, how in parts.items():
+        if name not in graph.by_name:
+            continue
+        for user in graph.users(name):
+            if user.kind == "activation":
+                module.get_submodule(user.name).inplace = False  # what DTensor hands over is not to be overwritten
+        if how == HEADS:
+            whole = (Replicate(),) * len(graph.by_name[name].inputs)
+            plan[name] = PrepareModuleInput(
+                input_layouts=whole, desired_input_layouts=whole
+            )  # whose gradient is summed once
+            plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
+            plan[f"{name}.output"] = RowwiseParallel()
+        else:
+            plan[name] = ColwiseParallel() if how == COLUMNS else RowwiseParallel()
+    parallelize_module(module, mesh, plan)
+
+
+def hand_on(module: fx.GraphModule) -> None:
+    """Let what a stage gives lie in memory as it is sent: Gloo sends nothing else."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_method("contiguous", output.args),)
+    module.recompile()
+
+
+def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
+    """The weights that this rank's stage and another one have, and the ranks that have the same of it: of all stages, of one place along
+    the other axes."""
+    for number, part in enumerate(parts):
+        for operator in part.operators:
+            if operator.kind != SHARED:
+                continue
+            (first,) = (
+                i
+                for i, other in enumerate(parts)
+                if operator.name in other.by_name and other.by_name[operator.name].kind != SHARED
+            )
+            for ranks in mesh.mesh[[first, number]].flatten(1).T.tolist():
+                group = dist.new_group(ranks)
+                if dist.get_rank() in ranks:
+                    yield f"{operator.name}.table", group
+
+
+class Stage:
+    """What a rank of a pipeline does for a batch, and between whom."""
+
+    def __init__(
+        self, context: Context, module: nn.Module, parts: list[Graph], mesh: DeviceMesh, device: torch.device
+    ) -> None:
+        self.group, self.number, self.device = mesh.get_group("pipeline"), mesh.get_local_rank("pipeline"), device
+        self.first, self.last = self.number == 0, self.number == len(parts) - 1
+        self.module, self.graph = module, parts[self.number]
+        self.microbatches, self.divisor = context.levels["microbatches"], 1
+        size = context.spec["local_batch"] // self.microbatches
+        stage = PipelineStage(
+            module,
+            self.number,
+            len(parts),
+            device,
+            input_args=self.input(size).requires_grad_(not self.first),
+            output_args=_empty(self.graph.operators[-1].shape, size, device).requires_grad_(),
+            group=self.group,
+        )
+        self.phases = context.phases
+        if self.phases.on:
+            stage.forward_one_chunk = self._marked("forward", stage.forward_one_chunk)
+            stage.backward_one_chunk = self._marked("backward", stage.backward_one_chunk)
+        self.schedule = SCHEDULES[context.levels["schedule"]](
+            stage,
+            self.microbatches,
+            loss_fn=lambda logits, labels: cross_entropy(logits, labels) / self.divisor,
+            scale_grads=False,
+        )
+
+    def input(self, size: int) -> torch.Tensor:
+        """Memory for what this stage takes of so many samples."""
+        made = _empty(self.graph.shape, size, self.device)
+        return made if self.graph.vocabulary is None else made.long()
+
+    def propagate(
+        self, samples: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Forward and backward of all microbatches: loss and logits on the last stage."""
+        self._wait()
+        self.divisor = self.microbatches * length
+        losses: list[torch.Tensor] = []
+        told: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
+        logits = self.schedule.step(*([samples] if self.first else []), **told)
+        self._received()
+        if not self.last:
+            return labels.new_zeros((), dtype=torch.float32), None
+        return torch.stack(losses).sum().detach() * length, logits.detach()
+
+    def _wait(self) -> None:
+        """In a traced run: what a stage does between its microbatches is to send, and to wait for what the others send."""
+        self.phases.enter("wait")
+        self._received = self.phases.begin()
+
+    def _marked(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work` on a microbatch, which is this phase."""
+
+        def marked(*args: Any, **named: Any) -> Any:
+            self._received()
+            self.phases.enter(phase)
+            made = work(*args, **named)
+            self._wait()
+            return made
+
+        return marked
+
+    def predict(self, samples: torch.Tensor) -> torch.Tensor | None:
+        """The logits of a batch, from stage to stage: on the last one."""
+        if not self.first:
+            samples = self.input(len(samples))
+            dist.recv(samples, dist.get_global_rank(self.group, self.number - 1), self.group)
+        made = self.module(samples)
+        if self.last:
+            return made
+        dist.send(made, dist.get_global_rank(self.group, self.number + 1), self.group)
+        return None
+
+
+def _empty(shape: tuple[int, ...], size: int, device: torch.device) -> torch.Tensor:
+    """Memory for so many outputs of a shape in a graph; PyTorch's images have channels first."""
+    return torch.empty(size, *((shape[2], *shape[:2]) if len(shape) == 3 else shape), device=device)
+
+
+class MeshTrainer(ShardedTrainer):
+    """A trainer on the mesh of its run."""
+
+    def part(self, context: Context) -> Graph:
+        """See PyTorchTrainer: a stage, where there is a pipeline."""
+        mesh = context.mesh
+        self.parts = stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
+        return self.parts[mesh.coordinates(context.rank)["pipeline"]]
+
+    def distribute(self) -> None:
+        """See PyTorchTrainer."""
+        context, sizes = self.context, self.context.mesh
+        self.transport = join(context)
+        mesh = init_device_mesh(self.torch_device.type, tuple(sizes.sizes.values()), mesh_dim_names=AXES)
+        self.stage: Stage | None = None
+        self.again = context.levels["sharding"] == "parameters"
+        if context.phases.on:
+            mark_calls(context, self.torch_device.type == "cuda")
+        if sizes.pipeline > 1:
+            hand_on(self.module)
+        if sizes.tensor > 1:
+            divide_layers(self.module, self.graph, tensor_parts(context.graph, sizes.tensor), mesh["tensor"])
+        if sizes.replicas > 1 or sizes.ranks == 1:  # what FSDP itself takes is part of one rank's time, too
+            self.shard(mesh["data", "sharded"] if sizes.data > 1 else mesh["sharded"])
+        if sizes.pipeline > 1:
+            self.stage = Stage(context, self.module, self.parts, mesh, self.torch_device)
+            self.shared = list(shared_tables(self.parts, mesh))
+        self.optimize_own()
+
+    def propagate(
+        self, images: torch.Tensor, labels: torch.Tensor, length: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """See PyTorchTrainer."""
+        if self.stage is None:
+            return super().propagate(images, labels, length)
+        return self.stage.propagate(images, labels, length)
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor | None:
+        """See PyTorchTrainer."""
+        return self.stage.predict(images) if self.stage else super().predict(images)
+
+    @torch.no_grad()
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer: parts of tensors are gathered, then each stage tells its own."""
+        graph, found, made = self.context.graph, tensors(self.module, self.graph), {}
+        for number, part in enumerate(self.parts):
+            for name, shape in part.weights().items():
+                value = torch.empty(shape, device=self.torch_device)
+                if part is self.graph:
+                    own = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
+                    value.copy_(
+                        torch.from_numpy(canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph))
+                    )
+                if self.stage:
+                    dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
+                made[name] = value.cpu().numpy()
+        return {name: made[name] for name in graph.weights()}
+
+    def _step(self) -> None:
+        if self.stage:
+            for table, group in self.shared:
+                gradient = tensors(self.module, self.graph)[table].grad
+                dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
+        super()._step()

@@ -1,0 +1,250 @@
+"""Parts of layers (models.soap) as PyTorch computes them: their shares of weights, and what their operators make of what they take.
+
+Images have their channels first. A region is in the order of the model's graph, channels last.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.graph import Graph, Operator, is_trained
+from models.layout import Region
+from models.soap import Layer, Space
+from ranks.libraries.pytorch import ACTIVATIONS, LSTM_WEIGHTS
+from ranks.libraries.pytorch_layers import LSTM
+
+IMAGE = 3  # dimensions of a sample
+HEADS = "_heads"  # what the layer of an attention's heads is called after it
+
+NOTHING = torch.empty(0)
+
+
+def size_of(region: Region, kind: int, cell: int) -> tuple[int, ...]:
+    """The shape of a region of samples with `kind` dimensions as PyTorch keeps it."""
+    samples, *others = [end - first for first, end in region[: 1 + kind]]
+    if kind == IMAGE:
+        height, width, channels = others
+        return samples, channels, height, width
+    return samples, *others[:-1], others[-1] * cell
+
+
+def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
+    """The shape of the state of an LSTM for a range of samples: hidden and cell."""
+    return samples[1] - samples[0], 2, layer.state // 2
+
+
+def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
+    """Where a region is in a tensor that holds the region `within`."""
+    samples, *others = [
+        slice(first - start, end - start) for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)
+    ]
+    if kind == IMAGE:
+        height, width, channels = others
+        return samples, channels, height, width
+    last = others[-1]
+    return samples, *others[:-1], slice(last.start * cell, last.stop * cell)
+
+
+def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
+    """The weights that a layer needs: those of its operators; of attention, what its heads or the product behind them need; a tied table."""
+    for operator in layer.operators:
+        heads = operator not in graph.by_name
+        of = graph.by_name[operator.removesuffix(HEADS) if heads else operator]
+        if of.kind == "tied_dense":
+            yield f"{of['of']}.table"
+        for weight in of.weights:
+            if of.kind != "attention" or weight.startswith("output") != heads:
+                yield f"{of.name}.{weight}"
+
+
+def share(name: str, whole: Tensor, number: int, of: int) -> Tensor:
+    """A share of a whole weight: of a table along its last axis, of others, as PyTorch keeps them, along the first."""
+    return whole.chunk(of, axis(name))[number] if of > 1 else whole
+
+
+def axis(name: str) -> int:
+    """The axis along which a weight is cut."""
+    return -1 if name.endswith(".table") else 0
+
+
+class Shard(nn.Module):
+    """A share of a layer's weights, of all of which PyTorch's tensors are given, by their names in the graph."""
+
+    def __init__(self, layer: Layer, graph: Graph, number: int, of: int, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.number, self.of, self.names = number, of, list(names_of(layer, graph))
+        self.lstm: LSTM | None = None
+        for name in self.names:
+            own = share(name, weights[name].detach(), number, of).clone(memory_format=torch.contiguous_format)
+            if is_trained(name):
+                self.register_parameter(_key(name), nn.Parameter(own))
+            else:
+                self.register_buffer(_key(name), own)
+        if layer.chain:
+            operator = graph.by_name[layer.operators[0]]
+            self.lstm = LSTM(graph.by_name[operator.inputs[0]].shape[-1], operator["units"])
+            for name, weight in LSTM_WEIGHTS.items():
+                setattr(self.lstm, weight, self.weight(f"{operator.name}.{name}"))
+
+    def weight(self, name: str) -> Tensor:
+        """One of them."""
+        found: Tensor = getattr(self, _key(name))
+        return found
+
+    def tie(self, other: "Shard") -> None:
+        """Have the one table that the `other` has, too."""
+        (name,) = self.names
+        self.register_parameter(_key(name), other.get_parameter(_key(name)))
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Those that are trained."""
+        return {name: self.get_parameter(_key(name)) for name in self.names if is_trained(name)}
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "__")
+
+
+class Part:
+    """A part of a layer: what its operators make of what it takes."""
+
+    def __init__(self, graph: Graph, space: Space, place: int, region: Region, shard: Shard) -> None:
+        self.layer, self.region, self.shard = space.layers[place], region, shard
+        first, *others = self.layer.operators or [""]
+        self.graph = graph
+        self._steps = [self._following(graph.by_name[name]) for name in others]
+        if first.removesuffix(HEADS) in graph.by_name and first not in graph.by_name:
+            self._first: Callable[..., Tensor] = self._heads(graph.by_name[first.removesuffix(HEADS)])
+        elif first and not self.layer.chain:
+            self._first = self._made(graph.by_name[first], self._padding(space, place))
+        self.training = True
+
+    def __call__(self, inputs: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """What it makes, and the state in which an LSTM ends, or nothing; `states`: the one in which it begins, if there is one."""
+        state = NOTHING
+        if not self.layer.operators:
+            return inputs[0], NOTHING
+        if self.shard.lstm is not None:
+            x, state = self.shard.lstm(inputs[0], states[0] if states else None)
+        else:
+            x = self._first(*inputs)
+        for step in self._steps:
+            x = step(x)
+        return x, state
+
+    def _following(self, operator: Operator) -> Callable[[Tensor], Tensor]:
+        """What follows others in their layer."""
+        weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
+        match operator.kind:
+            case "activation":
+                return ACTIVATIONS[operator["function"]]()
+            case "dropout":
+                return lambda x: nn.functional.dropout(x, operator["rate"], self.training)
+            case "positions":
+                return lambda x: x + weight("table")[slice(*self.region[1])]
+            case "batch_norm":
+                names = ("mean", "variance", "scale", "offset")
+                more = 1 - operator["momentum"], operator["epsilon"]
+                return lambda x: nn.functional.batch_norm(x, *map(weight, names), self.training, *more)
+        raise ValueError(f"{operator.name}: {operator.kind} follows no layer")
+
+    def _made(self, operator: Operator, padding: Sequence[int]) -> Callable[..., Tensor]:
+        """What stands first in its layer."""
+        call = nn.functional
+        weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
+        beyond = -math.inf if operator.kind == "max_pool" else 0.0
+        pad = (lambda x: call.pad(x, padding, value=beyond)) if any(padding) else lambda x: x
+        match operator.kind:
+            case "conv" | "depthwise_conv":
+                alone = operator.kind == "depthwise_conv"
+                return lambda x: call.conv2d(
+                    pad(x),
+                    weight("kernel"),
+                    weight("bias") if operator["bias"] else None,
+                    operator["stride"],
+                    groups=x.shape[1] if alone else 1,
+                )
+            case "max_pool":
+                return lambda x: call.max_pool2d(pad(x), operator["kernel"], operator["stride"])
+            case "average_pool":
+                return lambda x: call.avg_pool2d(pad(x), operator["kernel"], operator["stride"])
+            case "global_average_pool":
+                return lambda x: x.mean((2, 3))
+            case "flatten":
+                return lambda x: x.flatten(1)
+            case "dense":
+                return lambda x: call.linear(x, weight("kernel"), weight("bias"))
+            case "tied_dense":
+                return lambda x: call.linear(x, self.shard.weight(f"{operator['of']}.table"))
+        return self._of_sequences(operator)
+
+    def _of_sequences(self, operator: Operator) -> Callable[..., Tensor]:
+        """What stands first in its layer and takes sequences, or several inputs."""
+        call = nn.functional
+        weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
+        match operator.kind:
+            case "layer_norm":
+                epsilon = operator["epsilon"]
+                return lambda x: call.layer_norm(x, x.shape[-1:], weight("scale"), weight("offset"), epsilon)
+            case "embedding":
+                return lambda x: call.embedding(x.long(), weight("table"))
+            case "attention":
+                return lambda x: call.linear(x, weight("output_kernel"), weight("output_bias"))
+            case "class_token" if self.region[1][0] == 0:
+                return lambda x: torch.cat([weight("token").expand(len(x), 1, -1), x], 1)
+            case "class_token" | "steps":
+                return lambda x: x
+            case "add":
+                return torch.add
+            case "multiply_channels":
+                return lambda x, gates: x * gates[:, :, None, None]
+            case "concatenate":
+                along = 1 if len(operator.shape) == IMAGE else -1
+                return lambda *inputs: torch.cat(inputs, along)
+            case "step":
+                return lambda x: x[:, 0]
+            case "sequence":
+                return lambda x: x.flatten(2).transpose(1, 2)
+        return self._following(operator)
+
+    def _padding(self, space: Space, place: int) -> list[int]:
+        """How many places beyond the edges of the image this part needs: left, right, above, below."""
+        operator = self.graph.by_name[self.layer.operators[0]]
+        if operator.kind not in ("conv", "depthwise_conv", "max_pool", "average_pool"):
+            return []
+        edge = next(edge for edge in (*space.edges, *space.reads) if edge.target == place)
+        shape, sizes = self.graph.by_name[operator.inputs[0]].shape, []
+        for dimension in (2, 1):
+            rule, (first, end) = edge.needed[dimension], self.region[dimension]
+            low = rule.stride * first - rule.padding
+            high = rule.stride * (end - 1) - rule.padding + rule.kernel
+            sizes += [max(0, -low), max(0, high - shape[dimension - 1])]
+        return sizes
+
+    def _heads(self, operator: Operator) -> Callable[..., Tensor]:
+        """Attention of this part's heads, for its positions: [N, length, heads x units of a head]."""
+        cell, (first, end) = self.layer.cell, self.region[1]
+
+        def projected(part: str, of: Tensor) -> Tensor:
+            kernel, bias = (self.shard.weight(f"{operator.name}.{part}_{name}") for name in ("kernel", "bias"))
+            return nn.functional.linear(of, kernel, bias).unflatten(-1, (-1, cell)).transpose(1, 2)
+
+        def made(asked: Tensor, *others: Tensor) -> Tensor:
+            x = others[0] if others else asked[:, first:end]
+            whole = end - first == asked.shape[1]
+            mask = None
+            if operator["causal"] and not whole:
+                places = torch.arange(asked.shape[1], device=x.device)
+                mask = places[None, :] <= places[first:end, None]
+            found = nn.functional.scaled_dot_product_attention(
+                projected("query", x),
+                projected("key", asked),
+                projected("value", asked),
+                mask,
+                is_causal=operator["causal"] and whole,
+            )
+            return found.transpose(1, 2).flatten(2)
+
+        return made

@@ -1,0 +1,140 @@
+"""FSDP2 (Zhao et al., VLDB 2023): a model sharded in units of layers, and marks of what a traced run exchanges."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from models.graph import Graph
+from ranks.libraries.pytorch import PyTorchTrainer, make_optimizer
+from ranks.worker.context import Context
+from ranks.worker.meter import Meter, Seen
+
+UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
+CALLED = (  # by FSDP2, of torch.distributed, to gather, to reduce to shares, and between copies of them: names in 2.6, and in 2.13
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_gather_single",
+    "reduce_scatter_single",
+    "all_reduce",
+)
+
+
+def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
+    """Layers that are gathered together, of 25 MiB or more; what is left at the end, and a table that another layer uses, is the
+    whole module's own."""
+    tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
+    layers: list[nn.Module] = []
+    size = 0
+    for name, layer in module.named_children():
+        own = sum(weight.nbytes for weight in layer.parameters())
+        if name in tied:
+            continue
+        if own and size >= UNIT_BYTES:  # not in front of an activation, which would overwrite what FSDP hands over
+            yield layers
+            layers, size = [], 0
+        layers.append(layer)
+        size += own
+
+
+def mark_calls(context: Context, on_gpu: bool) -> None:
+    """Mark every call by which FSDP gathers or reduces, and where the rank waits for it.
+
+    On processors such a call returns when all is there. An accelerator's goes on to another stream, on which both marks are;
+    the rank waits where its own stream is told to wait.
+    """
+    phases = context.phases
+
+    def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **named: Any) -> Any:
+            end, go_on = phases.begin(), None if on_gpu else phases.waits()
+            work = collective(*args, **named)
+            end()
+            if go_on:
+                go_on()
+            return work
+
+        return called
+
+    for name in CALLED:
+        if hasattr(dist, name):
+            setattr(dist, name, marked(getattr(dist, name)))
+    if on_gpu:
+        wait_event, own = torch.cuda.Stream.wait_event, torch.cuda.default_stream()
+
+        def wait(stream: torch.cuda.Stream, event: Any) -> None:
+            go_on = phases.waits() if stream == own else None
+            wait_event(stream, event)
+            if go_on:
+                go_on()
+
+        torch.cuda.Stream.wait_event = wait
+
+
+class ShardedTrainer(PyTorchTrainer):
+    """A trainer whose model is sharded, once `shard` was called in `distribute`."""
+
+    #: whether parameters are gathered again for the backward pass (ZeRO, stage 3), not kept from the forward pass (stage 2)
+    again = True
+    _own: list[tuple[DTensor, torch.Tensor]]
+
+    def optimize_own(self) -> None:
+        """Make the optimizer, now that parameters are distributed: of what this rank has of them, as plain tensors in the same memory.
+
+        An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations for each parameter.
+        """
+        self._own = []
+
+        def part(parameter: nn.Parameter) -> torch.Tensor:
+            if not isinstance(parameter, DTensor):
+                return parameter
+            self._own.append((parameter, parameter.detach().to_local().requires_grad_()))
+            return self._own[-1][1]
+
+        levels, rate = self.context.levels, self.context.learning_rate(0)
+        self.optimizer = make_optimizer(self.module, self.graph, levels, rate, part)
+
+    def update(self) -> None:
+        """See PyTorchTrainer."""
+        for parameter, own in self._own:
+            if parameter.grad is not None:
+                own.grad, parameter.grad = parameter.grad.to_local(), None
+        super().update()
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Over a mesh of one axis, or of two of which the outer one has copies. Parameters are others then: this rank's shares."""
+        for layers in units(self.module, self.graph):
+            fully_shard(layers, mesh=mesh)
+        fully_shard(self.module, mesh=mesh)
+
+    @property
+    def sharded(self) -> list[FSDPModule]:
+        """The units, and the whole."""
+        return [module for module in self.module.modules() if isinstance(module, FSDPModule)]
+
+    def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """See PyTorchTrainer."""
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+            self.module.set_reshard_after_backward(last)
+        return contextlib.nullcontext()
+
+    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+        """See Trainer."""
+        for unit in self.sharded:
+            unit.set_reshard_after_forward(self.again and unit is not self.module, recurse=False)
+            unit.reshard()
+        return super().train_epoch(epoch, meter)
+
+    def validate(self) -> Seen:
+        """With all parameters on every rank, where they stay: ranks have unlike numbers of batches, and exchange nothing."""
+        for unit in self.sharded:
+            unit.set_reshard_after_forward(False, recurse=False)
+            unit.unshard()
+        return super().validate()

@@ -1,0 +1,666 @@
+"""Training with TensorFlow (Keras 2): the model, the data, the step. Adapters add a strategy or an exchange.
+
+Two training loops: `custom`, one distributed iterator that lives as long as the run, a fixed number of steps an epoch and
+the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
+"""
+
+import importlib
+import itertools
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from models.graph import Graph, Operator, is_decayed, pair
+from ranks.libraries.tensorflow_layers import Attention, ClassToken, Embedding, Positions, TiedDense
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context
+from ranks.worker.meter import Meter, Seen
+from ranks.worker.operators import Event, moved, show_clock, unix_ahead
+from ranks.worker.phases import EXCHANGE, Stamps
+from ranks.worker.trainer import Trainer
+
+keras = tf.keras
+
+
+ACTIVATIONS = {"gelu": tf.nn.gelu, "gelu_tanh": partial(tf.nn.gelu, approximate=True)}  # Keras knows the others by name
+WEIGHTS = {  # of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
+    "scale": "gamma",
+    "offset": "beta",
+    "mean": "moving_mean",
+    "variance": "moving_variance",
+}
+BLOCK_BATCHES = 8
+BLOCK_BYTES = 2**24  # of images; of tokens eight times as many
+XPLANE = (  # where TensorFlow has the description of its profiler's files: from 2.20, before, up to 2.11
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2",
+    "tsl.profiler.protobuf.xplane_pb2",
+    "tensorflow.core.profiler.protobuf.xplane_pb2",
+)
+ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
+
+
+def build(graph: Graph) -> Any:
+    """The model as a Keras model that maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or
+    [N, positions, vocabulary], float32."""
+    given, *operators = graph.operators
+    samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
+    made = {given.name: samples}
+    for operator in operators:
+        made[operator.name] = _applied(operator, made)
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[operators[-1].name])
+    return keras.Model(samples, logits, name=graph.model)
+
+
+def _applied(operator: Operator, made: dict[str, Any]) -> Any:
+    """The output of an operator, of those in `made`; that of a final_state is a list: hidden, cell."""
+    layers, name, inputs = keras.layers, operator.name, [made[below] for below in operator.inputs]
+    x = inputs[0]
+    match operator.kind:
+        case "conv" | "depthwise_conv":
+            x, padding = _padded(operator, x)
+            window = {"strides": operator["stride"], "padding": padding, "use_bias": operator["bias"], "name": name}
+            if operator.kind == "conv":
+                return layers.Conv2D(operator["filters"], operator["kernel"], **window)(x)
+            return layers.DepthwiseConv2D(operator["kernel"], **window)(x)
+        case "batch_norm":
+            norm = layers.BatchNormalization(epsilon=operator["epsilon"], momentum=operator["momentum"], name=name)
+            return norm(x)
+        case "activation":
+            return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(x)
+        case "max_pool":
+            x, padding = _padded(operator, x)
+            return layers.MaxPooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
+        case "average_pool":
+            x, padding = _padded(operator, x)
+            return layers.AveragePooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
+        case "global_average_pool":
+            return layers.GlobalAveragePooling2D(name=name)(x)
+        case "add" | "concatenate":
+            joins = layers.Add if operator.kind == "add" else layers.Concatenate
+            return joins(name=name)(inputs)
+        case "multiply_channels":
+            gate = layers.Reshape((1, 1, operator.shape[-1]), name=f"{name}_gate")(inputs[1])
+            return layers.Multiply(name=name)([x, gate])
+        case "flatten":
+            return layers.Flatten(name=name)(x)
+        case "dense":
+            return layers.Dense(operator["units"], name=name)(x)
+        case "dropout":
+            return layers.Dropout(operator["rate"], name=name)(x)
+    return _applied_to_sequences(operator, inputs, made)
+
+
+def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str, Any]) -> Any:
+    layers, name, x = keras.layers, operator.name, inputs[0]
+    match operator.kind:
+        case "layer_norm":
+            return layers.LayerNormalization(epsilon=operator["epsilon"], name=name)(x)
+        case "embedding":
+            return Embedding(*operator.weights["table"], name=name)(x)
+        case "tied_dense":
+            return TiedDense(made[operator["of"]].node.layer, name=name)(x)
+        case "positions":
+            return Positions(*operator.shape, name=name)(x)
+        case "class_token":
+            return ClassToken(operator.shape[-1], name=name)(x)
+        case "attention":
+            units, others = x.shape[-1], inputs[-1].shape[-1]
+            return Attention(units, others, operator["heads"], operator["causal"], name=name)(*inputs)
+        case "lstm":
+            lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
+            return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
+        case "final_state":
+            return x.node.outputs[1:]
+        case "step":
+            return x[:, operator["index"]]
+        case "steps":
+            return x[:, operator["start"] : operator["stop"]]
+        case "sequence":
+            return layers.Reshape(operator.shape, name=name)(x)
+    raise ValueError(f"TensorFlow has no operator {operator.kind}")
+
+
+def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
+    """What a window with `padding` zeros on all four sides slides over, and what Keras calls that: its own "same" is
+    not symmetric where there is a stride, and where it pools it leaves out what it adds."""
+    padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
+    pools = operator.kind in ("max_pool", "average_pool")
+    if not pools and operator["stride"] == 1 and kernel == tuple(2 * zeros + 1 for zeros in padding):
+        return x, "same"
+    if any(padding):
+        x = keras.layers.ZeroPadding2D(padding, name=f"{operator.name}_padding")(x)
+    return x, "valid"
+
+
+def variables(model: Any, graph: Graph) -> dict[str, Any]:
+    """The variables that are a graph's weights, by their names in it."""
+    found = {}
+    for name in graph.weights():
+        operator, _, weight = name.rpartition(".")
+        layer, kind = model.get_layer(operator), graph.by_name[operator].kind
+        depthwise = weight == "kernel" and kind == "depthwise_conv"
+        owner = layer.cell if kind == "lstm" else layer
+        found[name] = getattr(owner, "depthwise_kernel" if depthwise else WEIGHTS.get(weight, weight))
+    return found
+
+
+def configured(context: Context) -> str:
+    """The rank's device as it goes into a record, after TensorFlow has been given the rank's threads and device."""
+    cores = context.cores
+    tf.config.threading.set_intra_op_parallelism_threads(cores)
+    tf.config.threading.set_inter_op_parallelism_threads(cores)
+    on_gpu = context.spec["device"] == "cuda"
+    gpus = tf.config.list_physical_devices("GPU") if on_gpu else []
+    replicas = context.spec["replicas_per_rank"]
+    mine = gpus[context.local_rank * replicas : (context.local_rank + 1) * replicas]
+    tf.config.set_visible_devices(mine, "GPU")
+    if not on_gpu:
+        if replicas > 1:
+            (processor,) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * replicas)
+        return "cpu"
+    if len(mine) < replicas:
+        raise RuntimeError(f"{len(mine)} GPUs for local rank {context.local_rank}: TensorFlow sees {len(gpus)}")
+    for gpu in mine:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
+    return name
+
+
+class Marks:
+    """Marks in a step's graph, where it is traced: when tensors were there, in s since 1970.
+
+    A thread may take what else is ready first, and the mark late. So what can only go on with all of these tensors waits for the
+    mark (`before`, `turn`), and nothing else does: what overlaps goes on to. An operation of an accelerator has ended for the
+    graph once it is handed over: there a mark comes after a copy of each tensor's first element to the host.
+    """
+
+    def __init__(self, on: bool, on_gpu: bool = False) -> None:
+        self.on, self._on_gpu = on, on_gpu
+        self.made: dict[str, Any] = {}
+
+    def __call__(self, phase: str, tensors: Sequence[Any]) -> None:
+        """A phase begins when these are there."""
+        if not self.on:
+            return
+        # Who waits for a function's result does not wait for the result, but for what it does beside.
+        there = [tf.identity(tensor) for tensor in tensors]
+        if self._on_gpu:
+            firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
+            with tf.device("CPU:0"):
+                there = [tf.identity(firsts)]
+        with tf.device("CPU:0"), tf.control_dependencies(there):
+            self.made[phase] = tf.timestamp()
+
+    def before(self, phase: str, tensors: Sequence[Any]) -> list[Any]:
+        """Mark, and return these tensors as they are after it."""
+        self(phase, tensors)
+        if not self.on:
+            return list(tensors)
+        with tf.control_dependencies([self.made[phase]]):
+            return [tf.identity(tensor) for tensor in tensors]
+
+    def turn(self, phase: str, loss: Any) -> Any:
+        """The loss: a phase begins when it is there, and its gradient waits for the mark."""
+        if not self.on:
+            return loss
+        self(phase, [loss])
+
+        @tf.custom_gradient
+        def turned(value: Any) -> Any:
+            def back(gradient: Any) -> Any:
+                with tf.control_dependencies([self.made[phase]]):
+                    return tf.identity(gradient)
+
+            return tf.identity(value), back
+
+        return turned(loss)
+
+
+def seconds(stamps: Stamps) -> list[float]:
+    """Marks of graphs, and stamps of this process's own clock, on the latter."""
+    ahead = unix_ahead()
+    return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
+
+
+class TensorFlowProfiler:
+    """TensorFlow's profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator.
+
+    It writes "XSpace" messages (xplane.proto): planes (host, devices) of lines (threads, streams) of events.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp()
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """See Profiler."""
+        options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+        tf.profiler.experimental.start(self._folder, options)
+        self._shown = show_clock(tf.profiler.experimental.Trace)
+
+    def stop(self) -> None:
+        """See Profiler."""
+        tf.profiler.experimental.stop()
+
+    def events(self) -> list[Event]:
+        """See Profiler."""
+        for name in XPLANE:
+            with suppress(ImportError):
+                space = importlib.import_module(name).XSpace()
+                break
+        else:
+            raise RuntimeError(
+                "this TensorFlow does not describe its profiler's files; write trace: phases instead of full"
+            )
+        (file,) = Path(self._folder).rglob("*.xplane.pb")
+        space.ParseFromString(file.read_bytes())
+        return moved(list(_events(space)), self._shown)
+
+
+def _events(space: Any) -> Iterator[Event]:
+    """The events of an XSpace, in microseconds of its own clock."""
+    lines = ((plane, line) for plane in space.planes for line in plane.lines)
+    for thread, (plane, line) in enumerate(lines):
+        place = {"pid": os.getpid(), "tid": thread}
+        name = f"{plane.name} {line.display_name or line.name}"
+        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+        for event in line.events:
+            began_us = (line.timestamp_ns + event.offset_ps / 1e3) / 1e3
+            what = plane.event_metadata[event.metadata_id].name
+            yield {"ph": "X", "name": what, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
+
+
+class TensorFlowTrainer(Trainer):
+    """The training loops of every TensorFlow framework. Undistributed as it stands; adapters override the hooks."""
+
+    #: whether gradients travel as one message, once all of them are there; else each can go when it is ready
+    one_message = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.device = configured(context)
+        tf.config.experimental.enable_tensor_float_32_execution(context.levels["precision"] == "tf32")
+        context.phases.read_by(time.monotonic, seconds)
+        context.phases.profile_by(TensorFlowProfiler())
+        context.phases.enter("join")
+        self.strategy = self.make_strategy()
+        context.phases.enter("build")
+        self._traced_here = threading.local()  # a strategy traces its replicas in threads
+        keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
+        keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
+        keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
+        self._of_tokens = context.graph.vocabulary is not None
+        if not self._of_tokens:
+            self._mean = tf.constant(context.manifest["mean"], tf.float32)
+            self._std = tf.constant(context.manifest["std"], tf.float32)
+        with self.strategy.scope():
+            self.model = build(context.graph)
+            self.variables = variables(self.model, context.graph)
+            for name, weight in context.initial_weights().items():
+                self.variables[name].assign(weight)
+            self.optimizer = self.make_optimizer(_optimizer(context.levels, context.learning_rate(0)))
+            self.optimizer._create_all_weights(self.model.trainable_variables)
+            self.accumulated = self.make_accumulators()
+            if context.levels["optimizer"] == "adam":
+                self.optimizer.epsilon = tf.Variable(0.0, trainable=False)
+        self._decayed = {id(variable) for name, variable in self.variables.items() if is_decayed(name)}
+        if context.phases.on:
+            self.mark_exchange()
+        self.updates, self._rate = 0, context.learning_rate(0)
+        self._evaluate = tf.function(self._evaluation_step, autograph=False, reduce_retracing=True)
+        self._scale_velocities = tf.function(self._scale, autograph=False)
+
+    def make_strategy(self) -> Any:
+        """Hook: the tf.distribute strategy under which the model lives; made before anything else touches TensorFlow."""
+        return tf.distribute.get_strategy()
+
+    def make_optimizer(self, optimizer: Any) -> Any:
+        """Hook: wrap the optimizer."""
+        return optimizer
+
+    def make_accumulators(self) -> list[Any]:
+        """Hook: variables, local to each replica, that gather the gradients of the batches of a group."""
+        if self.context.levels["sync_every"] == 1:
+            return []
+        local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+        return [tf.Variable(tf.zeros_like(v), trainable=False, **local) for v in self.model.trainable_variables]
+
+    def mark_exchange(self) -> None:
+        """Hook, in a traced run: have the optimizer mark what it does between ranks."""
+        add_up = self.optimizer.gradient_aggregator
+
+        def marked(pairs: Any) -> Any:
+            gradients, learned = zip(*pairs, strict=True)
+            summands = zip(self.computed(gradients), learned, strict=True)
+            reduced, learned = zip(*add_up(list(summands)), strict=True)
+            return list(zip(self.reduced(reduced), learned, strict=True))
+
+        self.optimizer.gradient_aggregator = marked
+
+    @property
+    def mark(self) -> Marks:
+        """The marks of the replica whose step is being made into a graph."""
+        marks: Marks = self._traced_here.marks
+        return marks
+
+    def computed(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Mark that these gradients are there."""
+        if self.context.spec["replicas"] == 1:
+            return gradients
+        if self.one_message:
+            return self.mark.before("wait", gradients)
+        self.mark("wait", gradients)
+        return gradients
+
+    def reduced(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Mark that all gradients are those of all ranks."""
+        if self.one_message:
+            return self.mark.before("optimizer", gradients)
+        self.mark("optimizer", gradients)
+        return gradients
+
+    def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
+        """Hook, on a replica: take in the gradients of one batch of a group of `length`; after the `last`, one optimizer step.
+
+        Keras adds gradients up over replicas, so they are divided by their number here.
+        """
+        gradients = tape.gradient(loss, self.model.trainable_variables)
+        if not last:
+            sums = [total.assign_add(gradient) for total, gradient in zip(self.accumulated, gradients, strict=True)]
+            self.mark("metrics", sums)
+            return
+        parts = length * self.strategy.num_replicas_in_sync
+        if length > 1:
+            gradients = [total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)]
+        if parts > 1:
+            gradients = [gradient / parts for gradient in gradients]
+        gradients = self.decayed(gradients, self.strategy.num_replicas_in_sync)
+        with tf.control_dependencies(gradients if length > 1 else []):
+            for total in self.accumulated if length > 1 else []:
+                total.assign(tf.zeros_like(total))
+        self.updated(self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True)))
+
+    def updated(self, update: Any) -> None:
+        """Mark that what apply_gradients has returned is done."""
+        if self.mark.on:
+            with tf.control_dependencies([update]):
+                self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
+
+    def decayed(self, gradients: list[Any], replicas: int = 1) -> list[Any]:
+        """Gradients of the trainable variables, plus weight decay times the kernels; `replicas` of them are added up."""
+        decay = self.context.levels["weight_decay"] / replicas
+        if not decay:
+            return gradients
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        return [gradient + decay * v if id(v) in self._decayed else gradient for gradient, v in pairs]
+
+    def train(self, meter: Meter) -> None:
+        """See Trainer."""
+        data = self._dataset()
+        if self.context.levels["training_loop"] == "fit":
+            self._fit(data, meter)
+            return
+        self._iterator = iter(self.strategy.distribute_datasets_from_function(lambda _: data))
+        self._step = tf.function(self._train_batch, autograph=False)
+        super().train(meter)
+
+    def train_epoch(self, epoch: int, meter: Meter) -> Seen:
+        """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
+        seen, phases = [], self.context.phases
+        for length in self.context.accumulation_groups:
+            for i in range(length):
+                phases.step()
+                if i == 0:
+                    phases.enter("optimizer")
+                    self.set_learning_rate()
+                phases.enter("data")
+                *told, marks = self._step(self._iterator, length, i == length - 1, phases.on)
+                seen.append(told)
+                self._follow(marks)
+                if meter.wants_steps:
+                    seen[-1][0].numpy()
+                    meter.step()
+        loss = sum(float(loss) for loss, _ in seen)
+        correct = sum(int(correct) for _, correct in seen)
+        batch, replicas = self.context.spec["local_batch"], self.context.spec["replicas_per_rank"]
+        return Seen(loss * batch, correct, len(seen) * batch * replicas)
+
+    def _follow(self, marks: dict[str, Any]) -> None:
+        """Enter the phases that a traced step has marked. Where gradients do not travel as one message, the first one, of the last
+        layer's bias, goes as backward begins.
+        """
+        phases = self.context.phases
+        for phase in ("forward", "backward", "wait", "optimizer", "metrics"):
+            if phase in marks:
+                phases.enter(phase, marks[phase])
+        if "wait" in marks:
+            phases.put(EXCHANGE, marks["wait" if self.one_message else "backward"], marks["optimizer"])
+
+    def set_learning_rate(self) -> None:
+        """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.
+
+        Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its Adam adds epsilon
+        before the second moment is corrected (Kingma & Ba 2015, end of section 2), so epsilon is corrected instead.
+        """
+        rate = self.context.learning_rate(self.updates)
+        if rate != self._rate:
+            keras.backend.set_value(self.optimizer.learning_rate, rate)
+            if self.context.levels["optimizer"] == "sgd" and self.context.levels["momentum"]:
+                self._scale_velocities(tf.constant(rate / self._rate))
+        self.updates, self._rate = self.updates + 1, rate
+        if self.context.levels["optimizer"] == "adam":
+            self.optimizer.epsilon.assign(ADAM["epsilon"] * (1 - ADAM["beta_2"] ** self.updates) ** 0.5)
+
+    def _scale(self, ratio: Any) -> None:
+        for variable in self.model.trainable_variables:
+            for velocity in self._own(self.optimizer.get_slot(variable, "momentum")):
+                velocity.assign(velocity * ratio)
+
+    def validate(self) -> Seen:
+        """See Trainer."""
+        loss, correct, samples = 0.0, 0, 0
+        for images, labels in self.context.validation():
+            batch_loss, batch_correct = self._evaluate(self._shared(images), self._shared(labels))
+            loss, correct, samples = loss + float(batch_loss), correct + int(batch_correct), samples + len(labels)
+        return Seen(loss, correct, samples)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        return {name: self._own(variable)[0].numpy() for name, variable in self.variables.items()}
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """See Trainer."""
+        own = {name: self._own(self.variables[name]) for name in self.context.graph.statistics}
+        return {name: np.mean([part.numpy() for part in parts], axis=0) for name, parts in own.items()}
+
+    def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
+        """See Trainer."""
+        for name, value in statistics.items():
+            for part in self._own(self.variables[name]):
+                part.assign(value)
+
+    def _own(self, value: Any) -> tuple[Any, ...]:
+        """What this rank's replicas have of a value: to read it exchanges nothing."""
+        parts: tuple[Any, ...] = self.strategy.experimental_local_results(value)
+        return parts
+
+    def _shared(self, samples: np.ndarray) -> Any:
+        """Samples [N, ...] shared out to this rank's replicas."""
+        replicas = self.context.spec["replicas_per_rank"]
+        if replicas == 1:
+            return tf.constant(samples)
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda replica: tf.constant(samples[replica.replica_id_in_sync_group % replicas :: replicas])
+        )
+
+    def device_memory_peak_bytes(self) -> int | None:
+        """See Trainer."""
+        return (
+            int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+            if self.context.spec["device"] == "cuda"
+            else None
+        )
+
+    def _dataset(self) -> Any:
+        """This rank's batches of all epochs, one after the other, for ever: (uint8 images or tokens, labels).
+
+        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All others
+        come from NumPy in blocks of batches, since every call of Python from its threads costs as much as a small step.
+        """
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        options.threading.private_threadpool_size = self.context.cores
+        options.autotune.enabled = False
+        held = self.context.held()
+        made = self._blocks().unbatch() if held is None else self._taken(*held)
+        # Without an end there is no exchange, step by step, about whether some rank has run dry.
+        return made.repeat().prefetch(1).with_options(options)
+
+    def _taken(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
+        """Batches of samples that are held in memory, tokens in as few bytes as they are kept in."""
+        with tf.device("CPU"):
+            inputs, labels = tf.constant(inputs), tf.constant(labels)
+        orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
+
+        def take(samples: Any) -> Any:
+            taken, told = tf.gather(inputs, samples), tf.gather(labels, samples)
+            return (tf.cast(taken, tf.int64), tf.cast(told, tf.int64)) if self._of_tokens else (taken, told)
+
+        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(take)
+
+    def _blocks(self) -> Any:
+        """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
+        batch, shape = self.context.spec["local_batch"], self.context.graph.shape
+        length = max(1, min(BLOCK_BATCHES, BLOCK_BYTES // (batch * math.prod(shape))))
+
+        def blocks() -> Any:
+            for epoch in range(1, self.context.levels["epochs"] + 1):
+                batches = self.context.epoch(epoch)
+                while block := list(itertools.islice(batches, length)):
+                    inputs, labels = zip(*block, strict=True)
+                    yield np.stack(inputs), np.stack(labels)
+
+        told = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
+        signature = (
+            tf.TensorSpec((None, batch, *shape), tf.int64 if self._of_tokens else tf.uint8),
+            tf.TensorSpec((None, batch, *told), tf.int64),
+        )
+        return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
+
+    def _normalized(self, images: Any) -> Any:
+        return images if self._of_tokens else (tf.cast(images, tf.float32) - self._mean) / self._std
+
+    def _train_batch(self, iterator: Any, length: int, last: bool, traced: bool) -> Any:
+        """The loss and the count of a step, and the marks of this rank's first replica."""
+
+        def on_replica(batch: Any) -> Any:
+            mark = self._traced_here.marks = Marks(traced, self.context.spec["device"] == "cuda")
+            images, labels = batch
+            images, labels = mark.before("forward", [images, labels])
+            with tf.GradientTape() as tape:
+                logits = self.model(self._normalized(images), training=True)
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+                loss = mark.turn("backward", loss)
+            self.learn(tape, loss, length, last)
+            return loss, _count_correct(logits, labels), mark.made
+
+        *told, made = self.strategy.run(on_replica, args=(next(iterator),))
+        return *self._summed(told), {phase: self._own(mark)[0] for phase, mark in made.items()}
+
+    def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
+        """Losses and counts of this rank's replicas, added up."""
+        loss, correct = (tf.add_n(self._own(value)) for value in values)
+        return loss, correct
+
+    def _evaluation_step(self, images: Any, labels: Any) -> Any:
+        def on_replica(images: Any, labels: Any) -> Any:  # where running statistics are the replica's own
+            logits = self.model(self._normalized(images), training=False)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            return tf.reduce_sum(losses) / self.context.positions, _count_correct(logits, labels)
+
+        return self._summed(self.strategy.run(on_replica, args=(images, labels)))
+
+    def _fit(self, data: Any, meter: Meter) -> None:
+        trainer, spec = self, self.context.spec
+
+        class Epochs(keras.callbacks.Callback):  # type: ignore[name-defined]
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                meter.open_epoch()
+
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                trainer.set_learning_rate()
+
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                if meter.wants_steps:
+                    meter.step()
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                samples = spec["steps"] * spec["local_batch"]
+                right = round(logs["accuracy"] * samples * trainer.context.positions)
+                seen = Seen(logs["loss"] * samples, right, samples)
+                meter.close_epoch(seen, trainer.evaluate)
+
+        self.model.compile(self.optimizer, _loss(), metrics=["accuracy"])
+        self.model.fit(
+            self.strategy.distribute_datasets_from_function(
+                lambda _: data.map(lambda images, labels: (self._normalized(images), labels))
+            ),
+            epochs=self.context.levels["epochs"],
+            steps_per_epoch=spec["steps"],
+            callbacks=[Epochs()],
+            verbose=0,
+        )
+
+
+class TensorFlowCollectives(Collectives):
+    """Of tensors, in a graph for each collective and number of elements. Adapters add how ranks are joined and, by its name, a
+    method for each collective, called in a graph: [loaded] -> [result]."""
+
+    def __init__(self, context: Context) -> None:
+        self.device = configured(context)
+        self._on_gpu = context.spec["device"] == "cuda"
+        self._loaded: Any = None  # a tensor made now would keep a strategy from being made later
+        self._result: Any = None
+        self._graphs: dict[str, Any] = {}
+
+    def load(self, values: np.ndarray) -> None:
+        """See Collectives."""
+        self._loaded = tf.constant(values)
+
+    def do(self, collective: str) -> None:
+        """See Collectives."""
+        if collective not in self._graphs:
+            self._graphs[collective] = tf.function(getattr(self, collective), autograph=False)
+        self._result = self._graphs[collective](self._loaded)
+        if self._on_gpu:
+            tf.test.experimental.sync_devices()
+
+    def result(self) -> np.ndarray:
+        """See Collectives."""
+        return self._result.numpy()
+
+
+def _optimizer(levels: dict[str, Any], rate: float) -> Any:
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is the training step's."""
+    if levels["optimizer"] == "adam":
+        return keras.optimizers.legacy.Adam(rate, **ADAM)
+    return keras.optimizers.legacy.SGD(rate, momentum=levels["momentum"])
+
+
+def _loss() -> Any:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _count_correct(logits: Any, labels: Any) -> Any:
+    return tf.reduce_sum(tf.cast(tf.argmax(logits, -1) == labels, tf.int64))

@@ -1,0 +1,23 @@
+"""Validation by ranks that compute together, as those of a mesh do whose program is one: they need batches of one size, and as many."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ranks.worker.context import LARGEST_VALIDATED, Context
+
+
+def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """This rank's share of the validation split in batches of one size, filled up with zeros, as many on all ranks; how many of a batch's first
+    samples count."""
+    size, batches = min(LARGEST_VALIDATED, context.spec["local_batch"]), context.validation()
+    kind = np.uint8 if context.graph.vocabulary is None else np.int64
+    none = np.zeros((0, *context.graph.shape), kind), np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int64)
+    for _ in range(-(-context.largest_validation_share // size)):
+        samples, labels = next(batches, none)
+        yield _filled(samples, size), _filled(labels, size), len(labels)
+
+
+def _filled(samples: np.ndarray, size: int) -> np.ndarray:
+    """Samples [n, ...], and zeros up to [size, ...]."""
+    return np.concatenate([samples, np.zeros((size - len(samples), *samples.shape[1:]), samples.dtype)])

@@ -1,0 +1,92 @@
+"""Two ranks that time messages between them: `python -m ranks.messages_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's
+environment.
+
+Messages are sent and received as ranks.libraries.pytorch_strategy does it, one after the other. Of each the processor time is told that it
+costs who sends it and who receives it, in all threads, and how long it takes until it is there.
+
+Rank 0 leaves timing.json's measured part, result.json, in the attempt's folder.
+"""
+
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ranks.libraries.pytorch import configured, device_name, join
+from ranks.libraries.pytorch_strategy import carrier
+from ranks.worker.context import Context, from_environment
+from ranks.worker.load import Load
+from ranks.worker.node import machine
+from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+
+REPETITIONS = 5
+MOST = 200  # messages in one
+ITEM_BYTES = 4
+
+
+def handed(
+    rank: int, elements: int, count: int, device: torch.device, carries: dist.ProcessGroup | None
+) -> tuple[float, float]:
+    """Messages from rank 0 to rank 1: processor seconds of this rank for one, and seconds."""
+    began, used = time.perf_counter(), time.process_time()
+    given = torch.zeros(elements, device=device)
+    for tag in range(count):
+        if rank == 0:
+            lying = given.detach().contiguous().cpu()
+            dist.isend(lying, 1, group=carries, tag=tag).wait()
+        else:
+            room = torch.empty(elements)
+            dist.irecv(room, 0, group=carries, tag=tag).wait()
+            room.to(device)
+    return (time.process_time() - used) / count, (time.perf_counter() - began) / count
+
+
+def timed(context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None) -> dict[str, Any]:
+    """Messages of `size` bytes: processor seconds of the sender and of the receiver, and seconds, of each repetition."""
+    group, elements = context.group, size // ITEM_BYTES
+
+    def repetition(count: int) -> list[tuple[float, float]]:
+        group.barrier()
+        return [(one[0], one[1]) for one in group.all_gather(handed(context.rank, elements, count, device, carries))]
+
+    repetition(1)
+    one_s = max(seconds for _, seconds in repetition(3))
+    longest_s = context.spec["budget_s"] / REPETITIONS / len(context.spec["sizes"])
+    count = max(1, min(MOST, int(longest_s / one_s)))
+    times = [repetition(count) for _ in range(REPETITIONS)]
+    return {
+        "bytes": size,
+        "send": [send for (send, _), _ in times],
+        "receive": [receive for _, (receive, _) in times],
+        "seconds": [max(sender, receiver) for (_, sender), (_, receiver) in times],
+    }
+
+
+def run(folder: Path) -> None:
+    """Time; rank 0 leaves result.json, written last."""
+    context = from_environment(folder)
+    adapter_of(context)
+    device = configured(context)
+    transport = join(context)
+    carries = carrier(transport)
+    context.group.barrier()
+    load = Load(context.group)
+    messages = [timed(context, size, device, carries) for size in context.spec["sizes"]]
+    foreign_cpu_share, _ = load.shares()
+    mine = {"host": host(), "machine": machine(), "device": device_name(device)}
+    result = {
+        "ranks": context.group.all_gather(mine),
+        "transport": transport,
+        "foreign_cpu_share": foreign_cpu_share,
+        "messages": messages,
+        "python_version": platform.python_version(),
+        "library_version": versions(context.job["modules"]),
+    }
+    leave_result(context, result)
+
+
+if __name__ == "__main__":
+    as_rank(run)

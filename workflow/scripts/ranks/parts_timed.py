@@ -1,0 +1,259 @@
+"""One rank that times the parts of a model's layers: `python -m ranks.parts_timed ATTEMPT_FOLDER`, started by a launcher, in the
+framework's environment.
+
+Every configuration of every layer (models.soap) is computed as ranks.libraries.pytorch_strategy computes it: a part in the middle, its share of
+the weights, what it takes as leaves; its forward pass, and its backward pass for a given gradient. What is the same of several layers or
+configurations is timed once. The optimizer is the study's, stepping one layer's share of the weights; what a step takes without any is told
+apart. Calls are repeated until they take LEAST_S, in which a quota of processor time has come and gone several times.
+
+The rank leaves timing.json's measured part, result.json, in the attempt's folder.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.graph import Graph, is_decayed
+from models.layout import dimensions, needs, reads
+from models.soap import POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
+from ranks.libraries.pytorch import build, configured, cross_entropy, device_name, synchronize, tensors
+from ranks.libraries.pytorch_parts import HEADS, Part, Shard, size_of, state_size
+from ranks.libraries.pytorch_strategy import optimizer_of
+from ranks.worker.context import Context, from_environment
+from ranks.worker.load import Load
+from ranks.worker.node import machine, memory_bytes
+from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+
+LEAST_S = 0.02  # of one repetition
+REPETITIONS = 5
+FEWEST = 2  # where the budget is spent
+STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The sizes of what a part takes, in the order in which it does: of samples, of other layers' outputs, of states of an LSTM."""
+
+    reads: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...], ...]
+    states: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a layer: what it is, and all that decides how long it takes (`alike`)."""
+
+    place: int
+    degrees: Degrees
+    number: int
+    taken: Taken
+    alike: tuple[Any, ...]
+
+
+def taken(graph: Graph, space: Space, place: int, degrees: Degrees, number: int) -> Taken:
+    """What the part with this number takes; see ranks.libraries.pytorch_strategy.Runner."""
+    shape, made = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
+    outputs, states = [], []
+    for edge, needed, of_state in needs(space, degrees, (place, number)):
+        source = space.layers[place if edge is None else space.edges[edge].source]
+        if of_state:
+            states.append(state_size(needed[0], source))
+        else:
+            outputs.append(size_of(needed, dimensions(source, graph), source.cell))
+    read = (size_of(region, len(shape), 1) for region in reads(space, shape, place, made))
+    return Taken(tuple(read), tuple(outputs), tuple(states))
+
+
+def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
+    """A part of every configuration of every layer: the one in the middle, where they differ."""
+    for place, layer in enumerate(space.layers):
+        for degrees in layer.configurations(devices):
+            number = math.prod(degrees) // 2
+            takes = taken(graph, space, place, degrees, number)
+            sizes = tuple(end - first for first, end in region_of(layer, degrees, number))
+            of = tuple(_settings(graph, name) for name in layer.operators)
+            where = region_of(layer, degrees, number)[1:3]  # which decides what lies beyond the edges, or behind a mask
+            last = layer.chain and part_of(number, degrees)[POSITIONS] == degrees[POSITIONS] - 1
+            yield Piece(place, degrees, number, takes, (of, where, _shares(layer, degrees), sizes, takes, last))
+
+
+def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
+    """What an operator is, whatever it is called; heads of an attention are not the product behind them."""
+    heads = name not in graph.by_name
+    operator = graph.by_name[name.removesuffix(HEADS) if heads else name]
+    return heads, operator.kind, repr(operator.settings), repr(operator.weights), operator.shape
+
+
+class Work:
+    """A part with all that it takes, and the gradient of what it makes: `forward` and `backward` can be called again and again."""
+
+    def __init__(self, graph: Graph, space: Space, piece: Piece, shard: Shard, device: torch.device) -> None:
+        layer = space.layers[piece.place]
+        self._part = Part(graph, space, piece.place, region_of(layer, piece.degrees, piece.number), shard)
+        self._reads = [_samples(graph, size, device) for size in piece.taken.reads]
+        self._outputs, self._states = (
+            [torch.randn(size, device=device).requires_grad_() for size in sizes]
+            for sizes in (piece.taken.outputs, piece.taken.states)
+        )
+        self._leaves = [*self._outputs, *self._states, *shard.parameters()]
+        self._labels: Tensor | None = None
+        if not layer.operators:
+            last = graph.operators[-1].shape
+            size = [size // degree for size, degree in zip(layer.shape, piece.degrees, strict=True)][: len(last)]
+            self._labels = torch.randint(last[-1], size, device=device)
+        self.forward()
+        self._hands_on = layer.chain and part_of(piece.number, piece.degrees)[POSITIONS] < piece.degrees[POSITIONS] - 1
+        self._gradients = [torch.randn_like(made) for made in self._all()]
+        self.has_gradient = self._made.requires_grad
+
+    def _all(self) -> list[Tensor]:
+        """What it made, with the state where another part takes that."""
+        return [self._made, self._state] if self._hands_on else [self._made]
+
+    def forward(self) -> None:
+        """As Runner.forward."""
+        self._made, self._state = self._part([*self._reads, *self._outputs], self._states)
+        if self._labels is not None:
+            logits = self._made
+            self._made = cross_entropy(logits, self._labels, "sum") / self._labels.numel()
+            self._met = (logits.argmax(-1) == self._labels).sum()
+
+    def backward(self) -> None:
+        """As Runner.backward, of what the last forward pass made."""
+        for leaf in self._leaves:
+            leaf.grad = None
+        if self._labels is not None:
+            self._made.backward(retain_graph=True)
+            return
+        torch.autograd.backward(self._all(), self._gradients, retain_graph=True)
+
+
+def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tensor:
+    if graph.vocabulary is None:
+        return torch.randn(size, device=device)
+    return torch.randint(graph.vocabulary, size, device=device)
+
+
+class Clock:
+    """Times calls, within what is left of a budget that `things` share."""
+
+    def __init__(self, device: torch.device, things: int, budget_s: float) -> None:
+        self._device, self._left, self._end = device, things, time.perf_counter() + budget_s
+
+    def times(self, call: Callable[[], object]) -> list[float]:
+        """Seconds of one call, in each repetition; the first ones, by which it is found how many calls a repetition has, do not count."""
+        share = (self._end - time.perf_counter()) / max(1, self._left)
+        self._left -= 1
+        began, count = time.perf_counter(), 1
+        while (one := self._repetition(call, count)) < LEAST_S:
+            count = max(2 * count, min(10 * count, math.ceil(1.2 * count * LEAST_S / max(one, 1e-9))))
+        found: list[float] = []
+        while len(found) < FEWEST or (len(found) < REPETITIONS and time.perf_counter() - began < share):
+            found.append(self._repetition(call, count) / count)
+        return found
+
+    def _repetition(self, call: Callable[[], object], count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            call()
+        synchronize(self._device)
+        return time.perf_counter() - began
+
+
+def timed(context: Context, device: torch.device) -> dict[str, Any]:
+    """All that is timed: `parts` by their number, the `layers` that have them, `updates` of layers' shares, and a step without any."""
+    graph, spec = context.graph, context.spec
+    space = divide(graph, spec["batch"])
+    weights: Mapping[str, Tensor] = tensors(build(graph), graph)
+    every = list(pieces(graph, space, spec["devices"]))
+    distinct: dict[tuple[Any, ...], Piece] = {}
+    for piece in every:
+        distinct.setdefault(piece.alike, piece)
+    numbers = {alike: number for number, alike in enumerate(distinct)}
+    shares = [
+        (place, count)
+        for place, layer in enumerate(space.layers)
+        for count in sorted({_shares(layer, degrees) for degrees in layer.configurations(spec["devices"])})
+        if layer.parameters and layer.shared is None
+    ]
+    clock = Clock(device, 2 * len(distinct) + len(shares) + 1, spec["budget_s"])
+    parts = []
+    for piece in distinct.values():
+        layer = space.layers[piece.place]
+        shard = Shard(layer, graph, 0, _shares(layer, piece.degrees), weights).to(device)
+        work = Work(graph, space, piece, shard, device)
+        forward = clock.times(work.forward)
+        parts.append({"forward": forward, "backward": clock.times(work.backward) if work.has_gradient else []})
+    updates = []
+    known: dict[tuple[Any, ...], list[float]] = {}
+    for place, count in shares:
+        trained = Shard(space.layers[place], graph, 0, count, weights).to(device).trained()
+        alike = tuple((tuple(one.shape), is_decayed(name)) for name, one in trained.items())
+        if alike not in known:
+            known[alike] = clock.times(_step({name: [one] for name, one in trained.items()}, context.levels))
+        updates.append({"layer": space.layers[place].name, "shares": count, "seconds": known[alike]})
+    return {
+        "parts": parts,
+        "layers": [
+            {"layer": space.layers[piece.place].name, "degrees": piece.degrees, "part": numbers[piece.alike]}
+            for piece in every
+        ],
+        "updates": updates,
+        "empty_update": clock.times(_step({}, context.levels)),
+    }
+
+
+def _shares(layer: Layer, degrees: Degrees) -> int:
+    return 1 if layer.divides is None else degrees[layer.divides]
+
+
+def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
+    """A step of the optimizer of some weights, whose gradients stay."""
+    optimizer = optimizer_of(parameters, levels, 0.0)
+    for each in parameters.values():
+        for parameter in each:
+            parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    return optimizer.step
+
+
+def memory(device: torch.device, ranks: int) -> tuple[int, int]:
+    """Bytes that the `ranks` of a node can have for what they compute with, and those that this one has of them now."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return ranks * total, total - free
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmRSS:"))
+    return memory_bytes(), 1024 * int(line.split()[1])
+
+
+def run(folder: Path) -> None:
+    """Time; leave result.json, written last."""
+    context = from_environment(folder)
+    adapter_of(context)
+    device = configured(context)
+    torch.manual_seed(context.spec["seed"])
+    (of_node, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
+    found = timed(context, device)
+    foreign_cpu_share, _ = load.shares()
+    mine = {"host": host(), "machine": machine(), "device": device_name(device)}
+    result = {
+        "ranks": context.group.all_gather(mine),
+        "foreign_cpu_share": foreign_cpu_share,
+        "node_memory_bytes": of_node,
+        "resident_bytes": resident,
+        **found,
+        "python_version": platform.python_version(),
+        "library_version": versions(context.job["modules"]),
+    }
+    leave_result(context, result)
+
+
+if __name__ == "__main__":
+    as_rank(run)

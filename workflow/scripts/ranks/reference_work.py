@@ -1,0 +1,112 @@
+"""A fixed piece of work, on all cores of all ranks at once: `python -m ranks.reference_work FOLDER`, started by a launcher beside a run.
+
+Rank 0 leaves result.json: the kind of the work with its version, and of each rank the host and the seconds that it took. It stands
+outside of ranks/worker/, whose files are part of a run's key: what it does changes no training.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+# Each core has a thread of ours. Libraries read that when they are imported.
+os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1"))
+
+import numpy as np
+
+from ranks.worker.context import Context, from_environment
+from ranks.worker.process import as_rank, bind_unlike, leave_result
+
+SIDE = 256  # of the matrices: three fit into a core's own cache
+DEVICE_SIDE = 4096  # of those of accelerators
+MIB = 2**18  # float32 in 1 MiB
+KIND = "RINGSIDE_REFERENCE"  # variable: another kind than the usual one, for make bench-reference
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a core does in each of `steps`: `products` of matrices, and an update of `updated_mib` MiB of weights by as many of gradients.
+
+    A change of a number, or of what is done with it, is a new version: times of one version alone are compared.
+    """
+
+    version: int
+    steps: int
+    products: int
+    updated_mib: int
+
+
+KINDS = {  # each about 0.3 s on a core of a server of 2020
+    "products": Kind(version=1, steps=840, products=1, updated_mib=0),
+    "memory": Kind(version=1, steps=60, products=0, updated_mib=64),
+    "mixed": Kind(version=1, steps=240, products=2, updated_mib=8),
+    "accelerator": Kind(version=1, steps=60, products=1, updated_mib=512),
+}
+USUAL = "mixed"
+
+
+def on_a_core(kind: Kind) -> Callable[[int], None]:
+    """What does so many steps of the work on one core: layers as training has them, products with ReLU, then an update."""
+    inputs, weights, outputs = (np.full((SIDE, SIDE), 1 / SIDE, np.float32) for _ in range(3))
+    parameters, gradients = (np.ones(kind.updated_mib * MIB, np.float32) for _ in range(2))
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            for _ in range(kind.products):
+                np.matmul(inputs, weights, out=outputs)
+                np.maximum(outputs, 0, out=outputs)
+            np.subtract(parameters, gradients, out=parameters)
+
+    return steps
+
+
+def on_an_accelerator(kind: Kind, device: str) -> Callable[[int], None]:
+    """The same on an accelerator, by PyTorch; it returns when the device has finished."""
+    import torch
+
+    inputs, weights, outputs = (
+        torch.full((DEVICE_SIDE, DEVICE_SIDE), 1 / DEVICE_SIDE, device=device) for _ in range(3)
+    )
+    parameters, gradients = (torch.ones(kind.updated_mib * MIB, device=device) for _ in range(2))
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            for _ in range(kind.products):
+                torch.mm(inputs, weights, out=outputs)
+                outputs.relu_()
+            parameters.sub_(gradients)
+        if device != "cpu":  # in tests
+            torch.cuda.synchronize(device)
+
+    return steps
+
+
+def chosen(context: Context) -> tuple[str, list[Callable[[int], None]]]:
+    """The kind of work for this rank's devices, and what does it on each of them."""
+    if context.spec["device"] == "cuda" and "torch" in context.job["modules"]:
+        replicas = context.spec["replicas_per_rank"]
+        devices = [f"cuda:{replicas * context.local_rank + replica}" for replica in range(replicas)]
+        return "accelerator", [on_an_accelerator(KINDS["accelerator"], device) for device in devices]
+    name = os.environ.get(KIND, USUAL)
+    return name, [on_a_core(KINDS[name]) for _ in range(context.cores)]
+
+
+def run(folder: Path) -> None:
+    """Do the work once; what libraries make first, and the pages of memory, are made before."""
+    context = from_environment(folder)
+    bind_unlike(context)
+    name, workers = chosen(context)
+    with ThreadPoolExecutor(len(workers)) as pool:
+        list(pool.map(lambda steps: steps(1), workers))
+        context.group.barrier()
+        start = time.monotonic()
+        list(pool.map(lambda steps: steps(KINDS[name].steps), workers))
+        took = time.monotonic() - start
+    ranks = context.group.all_gather([context.hosts[context.rank // context.spec["ranks_per_node"]], took])
+    leave_result(context, {"kind": f"{name}-{KINDS[name].version}", "ranks": ranks})
+
+
+if __name__ == "__main__":
+    as_rank(run)

@@ -1,0 +1,168 @@
+"""One rank of one sweep: `python -m ranks.sweep ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+
+All ranks do one collective with float32 messages of growing size by the framework's own library. A first pass, sizes
+ascending, checks what comes out and estimates how long one takes. Then come rounds: each has every size once, in an order of
+its own, and of every size some repetitions. A repetition is opened by our own barrier; each rank's clock runs from its release
+until the result is there and the device idle; the repetition's time is the slowest rank's. So it holds what the barrier lets
+the ranks start apart, tens of microseconds on most networks.
+
+Rank 0 leaves sweep.json's measured part, result.json, in the attempt's folder, whole or not at all.
+"""
+
+import platform
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ranks.worker.collectives import Collectives
+from ranks.worker.context import Context, from_environment
+from ranks.worker.load import Load
+from ranks.worker.node import machine, sent_bytes
+from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
+
+ROUNDS = 5
+MOST_REPETITIONS = 20  # of one size in one round
+BUDGET_S = 1.2  # for the repetitions of one size in all rounds
+LONGEST_S = 3.0  # a size of which one would take longer is left out, and so are all above it
+GROWTH = 4
+ITEM_BYTES = 4
+WHOLE = ("all_reduce", "point_to_point")  # of which no rank has a share
+
+
+def elements_of(collective: str, size: int, ranks: int) -> int:
+    """Elements of a message of `size` bytes; where ranks have shares of it, as many more as make these alike."""
+    elements = size // ITEM_BYTES
+    return elements if collective in WHOLE else -(-elements // ranks) * ranks
+
+
+def message(elements: int, ranks: int) -> np.ndarray:
+    """What rank 0 has before 1 is added, rank 1 before 2, and so on; float32 [elements], whole numbers that differ from share to
+    share, and whose sums over ranks are exact."""
+    position = np.arange(elements)
+    return (position % 8 + position // -(-elements // ranks)).astype(np.float32)
+
+
+def loaded(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
+    """What a rank has of a message before a collective whose result is known."""
+    own = message(elements, ranks) + np.float32(rank + 1)
+    return own[: elements // ranks] if collective == "all_gather" else own
+
+
+def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
+    """What it has to have after it."""
+    every, mine = message(elements, ranks), slice(rank * (elements // ranks), (rank + 1) * (elements // ranks))
+    total = ranks * every + np.float32(ranks * (ranks + 1) // 2)
+    of_ranks = np.repeat(np.arange(1, ranks + 1, dtype=np.float32), elements // ranks)
+    results = {
+        "all_reduce": lambda: total,
+        "all_gather": lambda: np.tile(every[: elements // ranks], ranks) + of_ranks,
+        "reduce_scatter": lambda: total[mine],
+        "all_to_all": lambda: np.tile(every[mine], ranks) + of_ranks,
+        "point_to_point": lambda: every + np.float32((rank - 1) % ranks + 1),
+    }
+    return results[collective]()
+
+
+def check(found: np.ndarray, collective: str, elements: int, rank: int, ranks: int) -> None:
+    """ArithmeticError where `found` is not what the collective makes of what was `loaded`."""
+    right = expected(collective, elements, rank, ranks)
+    if found.shape != right.shape:
+        raise ArithmeticError(
+            f"{collective} over {ranks} ranks gives rank {rank} an array {found.shape}, expected {right.shape}"
+        )
+    wrong = np.flatnonzero(found != right)
+    if len(wrong):
+        first = wrong[0]
+        raise ArithmeticError(
+            f"{collective} of {ITEM_BYTES * elements} bytes over {ranks} ranks is wrong in {len(wrong)} of {len(found)} elements "
+            f"on rank {rank}: element {first} is {found[first]:g}, expected {right[first]:g}"
+        )
+
+
+def repetitions(one_s: float) -> int:
+    """Repetitions in one round of a size of which one takes `one_s` seconds."""
+    return min(MOST_REPETITIONS, max(1, int(BUDGET_S / ROUNDS / one_s)))
+
+
+def timed(context: Context, collectives: Collectives, count: int) -> list[float]:
+    """Times of `count` collectives with what is loaded, in seconds: the slowest rank's, the same list on every rank."""
+    own, collective = [], context.spec["collective"]
+    for _ in range(count):
+        context.group.barrier()
+        released = time.perf_counter()
+        collectives.do(collective)
+        own.append(time.perf_counter() - released)
+    return [max(times) for times in zip(*context.group.all_gather(own), strict=True)]
+
+
+def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
+    """Of which a sum that is made in place stays in range for ever."""
+    collective = context.spec["collective"]
+    elements = elements_of(collective, size, context.ranks)
+    collectives.load(np.zeros_like(loaded(collective, elements, context.rank, context.ranks)))
+
+
+def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> dict[int, float]:
+    """Size in bytes -> seconds of one, for the sizes that can be measured in time; every result is checked."""
+    found: dict[int, float] = {}
+    collective, rank, ranks = context.spec["collective"], context.rank, context.ranks
+    for size in sizes:
+        if found and GROWTH * max(found.values()) > LONGEST_S:
+            break
+        elements = elements_of(collective, size, ranks)
+        collectives.load(loaded(collective, elements, rank, ranks))
+        collectives.do(collective)
+        check(collectives.result(), collective, elements, rank, ranks)
+        load_zeros(context, collectives, size)
+        found[size] = timed(context, collectives, 1)[0]
+    return found
+
+
+def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
+    """Measure all sizes of the spec: per size `bytes` and `rounds`, a list of the repetitions' seconds for every round."""
+    one_s = estimated(context, collectives, context.spec["sizes"])
+    rounds: dict[int, list[list[float]]] = {size: [] for size in one_s}
+    order = random.Random(context.spec["seed"])  # noqa: S311 (the same on every rank, and in every repetition of a sweep)
+    for _ in range(ROUNDS):
+        for size in order.sample(list(one_s), len(one_s)):
+            load_zeros(context, collectives, size)
+            collectives.do(context.spec["collective"])
+            rounds[size].append(timed(context, collectives, repetitions(one_s[size])))
+    return [{"bytes": size, "rounds": times} for size, times in rounds.items()]
+
+
+def message_bytes(sizes: list[dict[str, Any]]) -> int:
+    """Bytes of all messages of a sweep, warm-up and checks included."""
+    calls = {row["bytes"]: 2 + sum(1 + len(times) for times in row["rounds"]) for row in sizes}
+    return sum(size * count for size, count in calls.items())
+
+
+def run(folder: Path) -> None:
+    """Sweep; rank 0 leaves result.json, written last."""
+    context = from_environment(folder)
+    collectives: Collectives = adapter_of(context).collectives(context)
+    interface = context.spec["interface"]
+    context.group.barrier()
+    before, load = sent_bytes(interface), Load(context.group)
+    sizes = sweep(context, collectives)
+    foreign_cpu_share, _ = load.shares()
+    after = sent_bytes(interface)
+    sent = None if before is None or after is None else after - before
+    mine = {"host": host(), "machine": machine(), "device": collectives.device, "sent_bytes": sent}
+    result = {
+        "transport": collectives.transport,
+        "ranks": context.group.all_gather(mine),
+        "foreign_cpu_share": foreign_cpu_share,
+        "message_bytes": message_bytes(sizes),
+        "sizes": sizes,
+        "python_version": platform.python_version(),
+        "library_version": versions(context.job["modules"]),
+    }
+    leave_result(context, result)
+
+
+if __name__ == "__main__":
+    as_rank(run)

@@ -1,0 +1,65 @@
+"""One rank of one run: `python -m ranks.worker ATTEMPT_FOLDER`, started by a launcher, in the framework's environment."""
+
+import gc
+import importlib
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from ranks.worker.context import from_environment
+from ranks.worker.meter import Meter
+from ranks.worker.node import driver, machine, memory_bytes, processor, system
+from ranks.worker.process import adapter_of, as_rank, host, leave_result
+from ranks.worker.trainer import Training
+
+
+def run(folder: Path) -> Training:
+    """Train, and return the trainer; rank 0 leaves result.json in the attempt's folder, written last."""
+    context = from_environment(folder)
+    adapter = adapter_of(context)
+    started = time.monotonic()
+    gc.disable()  # an import makes hundreds of thousands of objects and drops few: looking for garbage is a tenth of its time
+    context.phases.enter("import")
+    for module in context.job["modules"]:
+        importlib.import_module(module)
+    import_s = time.monotonic() - started if context.job["modules"] else None
+    context.phases.enter("build")
+    trainer: Training = adapter.trainer(context)  # torch's optimizer imports a thousand modules more
+    gc.enable()
+    meter = Meter(context)
+    trainer.train(meter)
+    foreign_cpu_share, steal_share = meter.load.shares()
+    mine: dict[str, Any] = {
+        "host": host(),
+        "machine": machine(),
+        "device": processor() if trainer.device == "cpu" else trainer.device,
+        "system": system(),
+        "node_memory_bytes": memory_bytes(),
+        "driver": driver() if context.spec["device"] != "cpu" else None,
+        "import_s": import_s,
+        "first_step_s": meter.first_step_s,
+        "paused_s": meter.heartbeat.paused_s,
+        "memory_peak_bytes": trainer.memory_peak_bytes(),
+        "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
+        "meters": meter.meters(),
+        "weights_finite": trainer.weights_finite(),  # last, since it costs time and memory
+    }
+    result = {
+        "ready_at": meter.ready_at,
+        "closed_at": meter.closed_at,
+        "ranks": context.group.all_gather(mine),
+        "transport": trainer.transport,
+        "foreign_cpu_share": foreign_cpu_share,
+        "steal_share": steal_share,
+        "python_version": platform.python_version(),
+        "library_version": trainer.library_version(),
+        "shares": trainer.shares,
+        "told": trainer.told(),
+    }
+    leave_result(context, result)
+    return trainer
+
+
+if __name__ == "__main__":
+    as_rank(run)

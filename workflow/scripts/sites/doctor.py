@@ -1,0 +1,208 @@
+"""What will not work at the configured site, in about a minute: one line a check, ok, warn or FAIL.
+
+    python -m sites.doctor --config site=NAME
+
+Slurm is asked for what it says of itself, then one test job asks every node. Exit status 1 when something FAILs, 2 for
+bad input.
+"""
+
+import argparse
+import getpass
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.errors import InputError, exit_status
+from common.files import CHECKOUT, load_yaml, shown
+from declared.configuration import load_config
+from declared.site import Site, load_site
+from declared.study import load_study
+from plan.campaign import add_config_argument, configured
+from plan.machine import check_machine
+from plan.scheduling import allocation_options
+from sites import disturbance, slurm, verdicts
+from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
+from sites.node_verdicts import node_findings
+from sites.readiness import check_virtual
+from sites.slurm import Node, Unanswered
+from sites.verdicts import Finding, fail, ok, warn
+
+PROGRAMS = ("srun", "sbatch", "squeue", "scontrol", "sinfo")
+PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
+
+
+def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
+    """Everything that can be said of the site, worst news included; `results` is the folder that runs write to; `unseen`: see `told`."""
+    if site.launcher == "local":
+        yield from _local(site, results)
+    elif site.launcher == "slurm":
+        try:
+            yield from _slurm(site, results, unseen)
+        except Unanswered as error:
+            text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
+            yield fail("controller", "scheduler-silent", text)
+    else:
+        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor knows Slurm and this machine only"
+        yield warn("site", "unknown-launcher", text, launcher=site.launcher)
+
+
+def _local(site: Site, results: Path) -> Iterator[Finding]:
+    yield ok("site", f"{site.name} is this machine and needs no Slurm")
+    try:
+        check_machine(site)
+        yield ok("machine", f"has {site.cores} processors for runs, and {site.interface}")
+    except InputError as error:
+        yield fail("machine", error.code, str(error), key=error.key)
+    try:
+        with probes(site, results) as question:
+            reports = ask_here(question)
+    except Unwritable as error:
+        yield fail(error.subject, "not-writable", str(error))
+        return
+    yield from node_findings(reports, site, sys.executable, _version())
+    yield disturbance.finding(reports, site, results / "runs.csv")
+
+
+def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
+    missing = [program for program in PROGRAMS if not shutil.which(program)]
+    if missing:
+        text = f"{', '.join(missing)} not on this machine; call the doctor on a login node of the cluster"
+        yield fail("programs", "not-installed", text, programs=missing)
+        return
+    config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
+    partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
+    known = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
+    yield ok("controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}")
+    if site.placement == "virtual":
+        try:
+            check_virtual(site)
+        except InputError as error:
+            yield fail("virtual cluster", error.code, str(error), key=error.key)
+    written = load_yaml(PROFILE).get(verdicts.STATUS_COMMAND)
+    yield verdicts.job_status(config, written, PROFILE, shutil.which("sacct") is not None)
+    yield verdicts.lost_node(config, site)
+    account = _account(config, site)
+    yield account
+    found, partition = verdicts.partition(partitions, site)
+    yield found
+    if partition is None:
+        yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
+        return
+    there = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
+    possible = verdicts.eligible(there, site)
+    yield verdicts.nodes(there, known, site)
+    yield verdicts.processors(possible, site)
+    yield from verdicts.time_limits(partitions[partition], site)
+    yield verdicts.memory(config, partitions[partition], possible, site)
+    if account.verdict == "FAIL":
+        yield warn("test job", "not-tried", "not tried: there is no account for it", lacks="account")
+        return
+    yield _allocation(site)
+    if unseen:
+        yield warn("test job", "not-tried", f"not tried again: {unseen}", lacks="node")
+        return
+    yield from _test_job(site, possible, results)
+
+
+def _account(config: dict[str, str], site: Site) -> Finding:
+    if not slurm.accounting(config):
+        return verdicts.account(config, None, site)
+    try:
+        return verdicts.account(config, slurm.accounts(getpass.getuser()), site)
+    except Unanswered as error:
+        return warn("account", "scheduler-silent", f"could not be checked: sacctmgr: {error}")
+
+
+def _allocation(site: Site) -> Finding:
+    """Whether sbatch would take the allocation of a block as it stands."""
+    options = allocation_options(site, site.nodes)
+    try:
+        done = subprocess.run(
+            ["sbatch", "--test-only", *options, "--wrap=true"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env=outside(),
+            timeout=slurm.PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"
+        return warn("allocation", "scheduler-silent", text)
+    if done.returncode:
+        said = slurm.last_line(done.stderr).removeprefix("allocation failure: ")
+        text = f"sbatch refuses it: {said}; asked: {' '.join(options)}; see {shown(site.file)}"
+        return fail("allocation", "scheduler-refused", text, answer=said, options=options)
+    return ok("allocation", "sbatch would take a block's job")
+
+
+def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[Finding]:
+    usable = [node for node in possible if node.usable]
+    if not usable:
+        yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
+        return
+    wanted = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
+    cores = min(site.cores, *(node.processors for node in usable))
+    try:
+        with probes(site, results) as question:
+            reports, said, status = ask_nodes(site, wanted, cores, question)
+    except Unwritable as error:
+        yield fail(error.subject, "not-writable", str(error))
+        return
+    count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
+    if not reports and "busy" in said:
+        text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run make doctor again"
+        yield warn("test job", "nodes-busy", text, wanted=wanted)
+        return
+    if len(reports) < wanted:
+        there = f"{len(reports)} of {wanted} nodes answered; " if reports else ""
+        text = f"{there}srun: {slurm.last_line(said) or f'status {status}'}"
+        yield fail("test job", "nodes-silent", text, answered=len(reports), wanted=wanted)
+    elif wanted < site.nodes:
+        text = f"looked at {count}, the others are busy or cannot be had: {_names(reports)}"
+        yield warn("test job", "some-nodes-only", text, answered=len(reports), wanted=site.nodes)
+    else:
+        yield ok("test job", f"ran on {_names(reports)}")
+    if reports:
+        yield from node_findings(reports, site, sys.executable, _version())
+        yield disturbance.finding(reports, site, results / "runs.csv")
+
+
+def _names(reports: Sequence[dict[str, Any]]) -> str:
+    return slurm.hosts(sorted(report["host"] for report in reports))
+
+
+def _version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def told(site: Site, results: Path, unseen: str = "") -> int:
+    """Print what can be said of the site, and how it ends: the doctor's exit status. `results` need not be there.
+
+    `unseen`: why a node that was asked just now did not answer; then no other one is waited for.
+    """
+    print(f"site {site.name} ({shown(site.file)})")
+    failures = 0
+    for finding in examine(site, results if results.exists() else CHECKOUT / "results", unseen):
+        print(finding, flush=True)
+        failures += finding.verdict == "FAIL"
+    if failures:
+        print(f"{failures} FAIL: runs will not work at {site.name} until this is fixed")
+    return 1 if failures else 0
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Say what will not work at the configured site."""
+    parser = argparse.ArgumentParser(prog="make doctor", description=main.__doc__)
+    add_config_argument(parser)
+    options = parser.parse_args(argv)
+    config = load_config(configured(options.config, "slurm.yaml"))
+    site, study = load_site(config["site"]), load_study(config["study"])
+    sys.exit(told(site, CHECKOUT / "results" / study.name))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(main))

@@ -1,0 +1,160 @@
+"""One short job that asks nodes what they are: its program travels as an argument of srun, since a node may see nothing of this
+checkout. `sites.doctor` asks what a site says, `sites.site_file` what there is."""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.files import CHECKOUT
+from declared.site import Site
+from plan.scheduling import allocation_options
+from sites.node_report import MARK
+
+REPORT = Path(__file__).with_name("node_report.py")
+WAIT_S = 45  # for nodes
+ANSWER_S = 60  # for their answers
+
+# The nodes may not see this checkout, so the program itself is an argument: $1 interpreter, $2 program, $3 question.
+_ON_A_NODE = """
+if "$1" -c pass 2>/dev/null; then exec "$1" -c "$2" "$3"; fi
+if command -v python3 >/dev/null; then exec python3 -c "$2" "$3"; fi
+echo "python3: is not on $(hostname)" >&2
+exit 1
+"""
+_NOT_OF_SRUN = ("--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--no-requeue")
+
+
+class Unwritable(Exception):
+    """This host cannot write where nodes are to find something; `subject` is cache or results."""
+
+    def __init__(self, subject: str, why: str) -> None:
+        super().__init__(why)
+        self.subject = subject
+
+
+def ask_nodes(site: Site, nodes: int, cores: int, question: dict[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
+    """Ask so many nodes, as a job of the site: their reports by host, srun's own words, its exit status."""
+    lines, said, status = _srun(site, nodes, cores, question)
+    if "nrecognized option" in said or "nvalid option" in said:  # sbatch has options that srun does not know
+        lines, said, status = _srun(site, nodes, cores, question, own_options=False)
+    return reports(lines), said, status
+
+
+def ask_here(question: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ask this machine: its report, or none."""
+    command = [sys.executable, str(REPORT), json.dumps(question)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return reports([(time.time(), f"0: {line}") for line in done.stdout.splitlines()])
+
+
+def _srun(
+    site: Site, nodes: int, cores: int, question: dict[str, Any], own_options: bool = True
+) -> tuple[list[tuple[float, str]], str, int]:
+    """Ask the nodes: the lines that they said with the time when each came, srun's own words, its exit status."""
+    dropped = () if own_options else site.scheduler.options
+    options = [
+        option
+        for option in allocation_options(site, nodes)
+        if option.split("=")[0] not in _NOT_OF_SRUN and option not in dropped
+    ]
+    command = [
+        "srun",
+        "--job-name=ringside-doctor",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={cores}",
+        "--time=2",
+        f"--immediate={WAIT_S}",
+        "--label",
+        "--input=none",
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        *options,
+        *("sh", "-c", _ON_A_NODE, "doctor", sys.executable, REPORT.read_text(), json.dumps(question)),
+    ]
+    lines: list[tuple[float, str]] = []
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            env=outside(),
+        )
+        alarm = threading.Timer(WAIT_S + ANSWER_S, process.terminate)
+        alarm.start()
+        try:
+            lines.extend((time.time(), line) for line in process.stdout or ())
+            status = process.wait()
+        finally:
+            alarm.cancel()
+            if process.poll() is None:
+                process.terminate()
+        errors.seek(0)
+        return lines, errors.read(), status
+
+
+def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
+    """The nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
+
+    A line that comes is as old as the network is slow, milliseconds: what the node's clock is apart by is its time minus
+    the time of arrival. A long line may come in pieces, each with its label.
+    """
+    texts: dict[str, str] = {}
+    arrived: dict[str, float] = {}
+    for at, line in lines:
+        label, _, text = line.rstrip("\n").partition(": ")
+        if label in texts or text.startswith(MARK):
+            texts[label] = texts.get(label, "") + text
+            arrived[label] = at
+    found = []
+    for label, text in texts.items():
+        with contextlib.suppress(ValueError):
+            report = json.JSONDecoder().raw_decode(text.removeprefix(MARK))[0]
+            found.append({**report, "clock_apart_s": report["clock"] - arrived[label]})
+    return sorted(found, key=lambda report: report["host"])
+
+
+@contextlib.contextmanager
+def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
+    """What nodes are asked, with folders that are there for them to find. Unwritable where they cannot be made here."""
+    with contextlib.ExitStack() as stack:
+        folders = {}
+        for name, parent in (("results", results), ("cache", site.cache)):
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                folders[name] = stack.enter_context(tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent))
+            except OSError as error:
+                raise Unwritable(name, f"{parent}: cannot be written on this host: {error.strerror}") from None
+        lock = Path(folders["results"], "lock")
+        held = stack.enter_context(open(lock, "w"))
+        with contextlib.suppress(OSError):  # a file system without locks: the nodes will say so
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield {
+            "checkout": str(CHECKOUT),
+            "lock": str(lock),
+            "scratch": str(site.scratch) if site.scratch else None,
+            "setup": list(site.setup),
+            "device": site.device,
+            "binds": [bind.partition(":")[0] for bind in site.binds],
+            **folders,
+        }
+
+
+def outside() -> dict[str, str]:
+    """The environment without the job that this program may have been called in: its own job is another."""
+    inside = "SLURM_JOB_ID" in os.environ
+    kept = ("SLURM_CONF",)
+    return {name: value for name, value in os.environ.items() if not inside or name in kept or "SLURM_" not in name}

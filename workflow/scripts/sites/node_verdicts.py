@@ -1,0 +1,205 @@
+"""Verdicts of `sites.doctor` on what nodes say of themselves (sites/node_report.py): one for each thing, over all nodes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from common.files import shown
+from common.notes import Note
+from declared.site import Site
+from sites.slurm import hosts
+from sites.verdicts import Finding, fail, ok, warn
+
+CLOCK_WARN_S = 0.5
+CLOCK_FAIL_S = 5.0
+
+UNSEEN = Note("not-seen", "does not see it")
+NO_INFINIBAND = Note("no-infiniband", "has no InfiniBand device (/sys/class/infiniband)")
+NO_APPTAINER = Note("no-apptainer", "does not run")
+
+Report = Mapping[str, Any]
+
+
+def node_findings(reports: Sequence[Report], site: Site, python: str, version: str) -> Iterator[Finding]:
+    """What the nodes lack for the site's runs; `python` is the controller's interpreter, `version` such as 3.11."""
+    file = shown(site.file)
+
+    def check(subject: str, good: str, complaint: Callable[[Report], Note | None], advice: str) -> Finding:
+        return _over_nodes(subject, good, [(report["host"], complaint(report)) for report in reports], advice)
+
+    yield check(
+        "checkout",
+        "is seen",
+        lambda report: None if report["checkout"] else UNSEEN,
+        "move the checkout to a file system that all nodes share",
+    )
+    yield check(
+        "controller's python",
+        f"{python} runs",
+        lambda report: _python(report, python, version),
+        "make the checkout's .venv where nodes see it, of a Python that they have",
+    )
+    yield check(
+        "results",
+        "can be written",
+        lambda report: _because("cannot write there", report["results"]),
+        "results/ has to lie on a file system that all nodes share",
+    )
+    yield check(
+        "cache",
+        f"{site.cache} is seen",
+        lambda report: _cache(report, site),
+        f"{file}: cache: name a folder that all nodes share, or set RINGSIDE_CACHE",
+    )
+    yield check(
+        "interface",
+        f"{site.interface} has an IPv4 address",
+        lambda report: _interface(report, site),
+        f"{file}: interface: name the one that carries the gradients",
+    )
+    yield check(
+        "processors of the machine",
+        f"{site.cores} or more",
+        lambda report: _processors(report, site),
+        f"{file}: cores: expected no more than a node has",
+    )
+    if site.scratch:
+        yield check(
+            "scratch",
+            f"{site.scratch} can be written",
+            lambda report: _because(f"cannot write to {site.scratch}", report["scratch"]),
+            f"{file}: scratch: name a folder that every node has, or take the key out",
+        )
+    if site.setup:
+        yield check(
+            "setup",
+            "all lines run",
+            lambda report: _setup(*report["setup"]) if report["setup"] else None,
+            f"{file}: setup: correct the line",
+        )
+    if site.device == "cuda":
+        yield check(
+            "devices",
+            f"{site.devices_per_node} or more NVIDIA devices",
+            lambda report: _devices(report, site),
+            f"{file}: devices_per_node: is {site.devices_per_node}",
+        )
+    if site.fabric == "infiniband":
+        yield check(
+            "fabric",
+            "has InfiniBand devices",
+            lambda report: None if report["infiniband"] else NO_INFINIBAND,
+            f"{file}: fabric: say ethernet where there is none",
+        )
+    if site.deployment == "apptainer" or site.images.brought:
+        yield check(
+            "apptainer",
+            "runs",
+            lambda report: None if report["apptainer"] else NO_APPTAINER,
+            f"{file}: load its module in setup, ask for Apptainer on the nodes, or take deployment venv",
+        )
+        blind = [report["host"] for report in reports if not report["fuse"]]
+        yield (
+            warn("fuse", "no-fuse", f"{hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless Apptainer is installed setuid, "
+                 "every rank unpacks its whole image first", hosts=blind)
+            if blind
+            else ok("fuse", "images are opened in place")
+        )  # fmt: skip
+        yield check(
+            "binds",
+            "are there",
+            lambda report: _binds(report["binds"]) if report["binds"] else None,
+            f"{file}: binds: name what every node has",
+        )
+    if site.launcher != "local":
+        yield file_locks(reports)
+        yield clocks(reports)
+
+
+def file_locks(reports: Sequence[Report]) -> Finding:
+    """Whether nodes see a lock that this host holds."""
+    looked = [report for report in reports if report["results"] is None]
+    blind = [report for report in looked if report["lock"] != "held"]
+    if blind:
+        said = ", ".join(sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind}))
+        return warn(
+            "file locks",
+            "no-file-locks",
+            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({said}); before you start "
+            "again after an interruption, see with squeue --me that no job is left",
+            hosts=[report["host"] for report in blind],
+        )
+    if not looked:
+        return warn("file locks", "results-unseen", "no node sees results/, so they were not looked at")
+    return ok("file locks", "hold across nodes")
+
+
+def clocks(reports: Sequence[Report]) -> Finding:
+    """Whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
+    apart = {report["host"]: report["clock_apart_s"] for report in reports}
+    far = {host: value for host, value in apart.items() if abs(value) > CLOCK_WARN_S}
+    if not far:
+        return ok("clocks", f"at most {max(map(abs, apart.values()), default=0.0):.2f} s apart")
+    verdict = fail if max(map(abs, far.values())) > CLOCK_FAIL_S else warn
+    said = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
+    text = f"{said} against this host; Snakemake compares dates of files: set the clocks (NTP)"
+    return verdict("clocks", "clocks-apart", text, apart_s=far)
+
+
+def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, Note | None]], advice: str) -> Finding:
+    """One finding over all nodes; nodes with the same complaint are named together. Its code is that of the first complaint."""
+    bad: dict[Note, list[str]] = {}
+    for host, complaint in complaints:
+        if complaint:
+            bad.setdefault(complaint, []).append(host)
+    if not bad:
+        return ok(subject, good)
+    text = "; ".join([*(f"{hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
+    return fail(subject, next(iter(bad)).code, text, complaints={host: said for host, said in complaints if said})
+
+
+def _because(what: str, why: str | None) -> Note | None:
+    return Note("not-writable", f"{what}: {why}", error=why) if why else None
+
+
+def _python(report: Report, python: str, version: str) -> Note | None:
+    if report["python"] != python:
+        return Note("no-python", "cannot run it")
+    there = report["version"]
+    if there == version:
+        return None
+    return Note("other-python", f"it is Python {there} there, {version} here", there=there, here=version)
+
+
+def _processors(report: Report, site: Site) -> Note | None:
+    count = report["processors"]
+    return Note("too-few-processors", f"has {count}", count=count) if count < site.cores else None
+
+
+def _setup(line: str, error: str) -> Note:
+    return Note("setup-fails", f"'{line}' fails: {error}", line=line, error=error)
+
+
+def _binds(absent: Sequence[str]) -> Note:
+    return Note("missing-folder", f"has no {', '.join(absent)}", folders=list(absent))
+
+
+def _cache(report: Report, site: Site) -> Note | None:
+    if not report["cache_seen"]:
+        return UNSEEN
+    return _because("cannot write there", report["cache"]) if site.scheduler.build_on == "job" else None
+
+
+def _interface(report: Report, site: Site) -> Note | None:
+    found = report["interfaces"]
+    there = ", ".join(name if address else f"{name} (no IPv4)" for name, address in found.items())
+    if site.interface not in found:
+        return Note("no-interface", f"{site.interface} is not there; there are {there}", interfaces=found)
+    if found[site.interface]:
+        return None
+    return Note("no-address", f"{site.interface} has no IPv4 address; there are {there}", interfaces=found)
+
+
+def _devices(report: Report, site: Site) -> Note | None:
+    count, why = report["devices"]
+    text = f"has {count}{f' ({why})' if why else ''}"
+    return Note("too-few-devices", text, count=count, error=why) if count < site.devices_per_node else None

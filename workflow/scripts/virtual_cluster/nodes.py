@@ -1,0 +1,77 @@
+"""A node of the virtual cluster: a network namespace with a shaped link, control groups, and what programs in it see."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.files import write_text
+from declared.virtual import LOGIN, Settings, address
+from sites.virtual import NAMESPACE, STATE, quiet, run, shape_link
+from virtual_cluster.limits import Limits
+
+BRIDGE = "ringside0"
+
+# In the node's own namespaces: $1 name, $2 folder with the hosts file, $3 what starts its program, the rest control groups.
+_ENTER = """
+set -e
+name=$1 state=$2 program=$3
+shift 3
+for group in "$@"; do echo $$ > "$group/cgroup.procs"; done
+hostname "$name"
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount --bind "$state/hosts" /etc/hosts
+eval "$program"
+"""
+
+
+def make_bridge(settings: Settings) -> None:
+    """The bridge that joins all links, and the hosts file of whoever is to know the nodes by their names."""
+    hosts = [f"127.0.0.1 localhost\n{LOGIN} {os.uname().nodename}\n"]
+    hosts += [f"{address(i)} {name}\n" for i, name in enumerate(settings.names, start=1)]
+    write_text(STATE / "hosts", "".join(hosts))
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "address", "add", f"{LOGIN}/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
+
+
+def make(number: int, name: str, settings: Settings, controllers: Sequence[str]) -> None:
+    """The node with this number (1 is the first): its link and its control groups."""
+    namespace, inside, outside = f"{NAMESPACE}{name}", f"{NAMESPACE}{number}i", f"{NAMESPACE}{number}"
+    run("ip", "netns", "add", namespace)
+    run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
+    run("ip", "link", "set", inside, "netns", namespace, "name", "eth0")
+    run("ip", "link", "set", outside, "master", BRIDGE, "up")
+    run("ip", "-n", namespace, "address", "add", f"{address(number)}/24", "dev", "eth0")
+    run("ip", "-n", namespace, "link", "set", "eth0", "up")
+    run("ip", "-n", namespace, "link", "set", "lo", "up")
+    shape_link(number, name, settings.bandwidth_bytes_s)
+    Limits(name).make(settings.share_of(number), settings.memory_bytes, controllers)
+
+
+def inside(name: str, program: str) -> list[str]:
+    """The command that runs `program` (a line of shell that ends in exec) in the node: its namespaces and control groups.
+
+    It sees the node's own /tmp and /etc/hosts, and $name and $state.
+    """
+    enter = ["nsenter", f"--net=/run/netns/{NAMESPACE}{name}", "unshare", "--uts", "--mount", "--propagation", "slave"]
+    groups = [str(folder) for folder in Limits(name).folders]
+    return [*enter, "sh", "-c", _ENTER, "sh", name, str(STATE), program, *groups]
+
+
+def remove_all() -> None:
+    """Remove all namespaces and links, whatever state they are in."""
+    folder = Path("/run/netns")
+    for namespace in sorted(folder.glob(f"{NAMESPACE}*")) if folder.is_dir() else []:
+        run("ip", "netns", "delete", namespace.name)
+    for link in _links():
+        quiet("ip", "link", "delete", link)  # may have gone by itself, with its namespace or its other end
+
+
+def _links() -> list[str]:
+    """The bridge and the links that are in no namespace: a start that was killed leaves some."""
+    shown = subprocess.run(
+        ["ip", "-oneline", "link"], capture_output=True, text=True, errors="replace", check=False
+    ).stdout
+    names = [line.split(":")[1].strip().split("@")[0] for line in shown.splitlines()]
+    return [name for name in names if name == BRIDGE or name.startswith(NAMESPACE)]
