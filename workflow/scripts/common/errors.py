@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from common.redaction import redact
+
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
 SYSTEM_ERRORS = (
@@ -26,7 +28,8 @@ SYSTEM_ERRORS = (
 class InputError(Exception):
     """Report one mistake in what a person wrote.
 
-    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``. Programs and tests read the fields.
+    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``, without passwords of addresses. Programs and
+    tests read the fields.
 
     Args:
         code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may change, the code may not.
@@ -53,7 +56,7 @@ class InputError(Exception):
     ) -> None:
         self.code, self.problem, self.file, self.key = code, problem, str(file), key
         self.got, self.expected, self.suggestion, self.hint = got, expected, suggestion, hint
-        super().__init__(_escape(self._sentence()))
+        super().__init__(_escape(redact(self._sentence())))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process makes it of again."""

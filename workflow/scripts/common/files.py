@@ -17,6 +17,7 @@ from typing import IO, Any
 import yaml
 
 from common.errors import InputError
+from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -275,7 +276,7 @@ def shown(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read one YAML file. InputError (one line) when it is absent, not YAML, or repeats a key."""
+    """Read one YAML file. InputError (one line) when it is absent, not YAML, repeats a key, or holds a password or a token."""
     try:
         text = regular(Path(path)).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -284,11 +285,15 @@ def load_yaml(path: Path) -> Any:
         raise InputError("unreadable-file", f"cannot be read: {error}", file=shown(path)) from None
     try:
         _bounded(text)
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
+        content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         slip = explained(error, text)
         where = f"{shown(path)}:{slip.line}" if slip.line else shown(path)
         raise InputError(slip.code, f"not valid YAML: {slip.problem}", file=where, hint=slip.hint) from None
+    for key, what in find_secrets(content) if may_have_secret(text) else ():
+        hint = "archives and records would hold it; put it into ~/.netrc, or into a file that only you read and that setup reads"
+        raise InputError("secret-in-file", f"has {what}", file=shown(path), key=key, hint=hint)
+    return content
 
 
 class _Dumper(yaml.SafeDumper):

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import InputError, system_faults
 from common.files import shown, write_json
+from common.redaction import redact
 from datasets.archives import Archive
 from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
@@ -114,7 +115,7 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     origin = target.with_name(f"{target.name}.origin.json")
     with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
         if not _usable(dataset, target, declared, kept):
-            write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
+            write_json(origin, {"from": redact(_fetch(dataset, target, declared, kept))})
         return target, _read_origin(origin)
 
 
@@ -161,7 +162,7 @@ def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: St
             f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
             "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
         )
-    got = {url: str(fault) for url, fault in faults.items()}
+    got = {redact(url): redact(str(fault)) for url, fault in faults.items()}
     problem = f"{name} could not be fetched: {'; '.join(answers)}"
     return InputError("not-fetched", problem, file=dataset, got=got, hint="; ".join(advice))
 
@@ -173,6 +174,6 @@ def _partial(target: Path, url: str) -> Path:
 
 def _read_origin(file: Path) -> str:
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["from"])
+        return redact(str(json.loads(file.read_text(encoding="utf-8"))["from"]))
     except (OSError, ValueError, TypeError, KeyError):
         return "unknown"

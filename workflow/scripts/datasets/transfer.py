@@ -20,6 +20,7 @@ import requests
 import urllib3
 
 from common.files import write_text
+from common.redaction import redact_log
 from common.text import size as size_text
 from environments.steps import say
 
@@ -228,8 +229,8 @@ def _retry_after(response: requests.Response) -> float:
 
 
 def _brief(error: Exception) -> str:
-    """The cause of a fault, without the names of the libraries' objects around it."""
-    text = str(error.args[0] if error.args else error)
+    """The cause of a fault, without passwords and the names of the libraries' objects around it."""
+    text = redact_log(str(error.args[0] if error.args else error))
     causes = re.findall(r"\[Errno -?\d+\] ([^'\")\]]+)|\(_ssl.c", text)
     return next((cause for cause in causes if cause), text)[:120]
 
