@@ -199,7 +199,7 @@ images-test: $(STAMP)  ## build the images of all frameworks and run a part of a
 bundle-test: $(STAMP)  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
-fuzz: $(STAMP)  ## mutate files and let their readers read them (10 min for each of 18 readers); ARGS='--seconds 60 --target runs'
+fuzz: $(STAMP)  ## mutate files and let their readers read them (10 min for each reader); ARGS='--seconds 60 --target runs'
 	@PYTHONPATH=workflow/scripts:tests $(BIN)/python -m fuzz.run $(ARGS)
 
 rotation-test: $(STAMP)  ## run one part (5 min) of the targets that CI does not run whole, chosen by the commit; ARGS=--list, ARGS='--part NAME'
@@ -311,7 +311,7 @@ here = os.getcwd()
 with open(os.path.join("$(BIN)", "activate"), "a") as activate:
     activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={shlex.quote(here + '/profiles/local')}\n")
 with open(os.path.join(sysconfig.get_path("purelib"), "ringside.pth"), "w") as modules:
-    modules.write(here + "/workflow/scripts\n")
+    modules.write(here + "/workflow/scripts\nimport common.start\n")
 endef
 export FINISH_VENV
 

@@ -19,7 +19,7 @@ from common import made_of, warm
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch
 from common.code import code as files_of_code
-from common.errors import InputError, print_error
+from common.errors import InputError, open_streams, print_error
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
@@ -56,7 +56,10 @@ def in_the_checkout():
         )
 
 
+open_streams()
 or_say_so(in_the_checkout)
+if workflow.is_main_process:
+    or_say_so(lambda: ownership.refuse_unwritable(Path(".snakemake")))
 or_say_so(lambda: read_config(CHECKOUT / "config" / "config.yaml"))
 
 

@@ -11,7 +11,7 @@ from common.redaction import HIDDEN, find_secret, may_have_secret, redact, redac
 from environments.steps import call
 from support.refusals import assert_refusal
 
-SECRET = "s3cr3t-0f-0urs"
+SECRET = "s3cr3t-0f-0urs"  # noqa: S105
 WITH_SECRET = [
     f"https://name:{SECRET}@host/simple",
     f"http://{SECRET}:x-oauth-basic@host:8080/a?b=c",

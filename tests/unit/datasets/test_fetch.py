@@ -381,7 +381,7 @@ def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
     assert not Path(store_at().downloads / "ours" / "a.gz").exists()
 
 
-SECRET = "s3cr3t-0f-0urs"
+SECRET = "s3cr3t-0f-0urs"  # noqa: S105
 
 
 def with_password(url: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from common import start
 from common.errors import InputError
 from common.files import CHECKOUT
 from plan import ownership, unlock
@@ -100,6 +101,47 @@ def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
     asked = ["make", "--no-print-directory", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
     (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line
+
+
+def plain_snakemake(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call Snakemake as an activated .venv does, whose Python imports what ringside.pth names."""
+    scripts = CHECKOUT / "workflow" / "scripts"
+    program = tmp_path / "program" / "snakemake"
+    program.parent.mkdir()
+    program.write_text(
+        f"import site\nsite.addsitedir({str(program.parent)!r})\nfrom snakemake.cli import main\nmain()\n"
+    )
+    makefile = (CHECKOUT / "Makefile").read_text()
+    assert "import common.start" in makefile[makefile.index("ringside.pth") :]
+    (program.parent / "ringside.pth").write_text(f"{scripts}\nimport common.start\n")
+    command = [sys.executable, program, "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+
+
+@pytest.mark.parametrize("command", ["snakemake", "/a b/.venv/bin/snakemake"])
+def test_only_starts_of_snakemake_are_checked(command: str) -> None:
+    assert start.is_snakemake(["python", command, "-n"]) and start.is_snakemake(["python", "-m", "snakemake"])
+    assert not start.is_snakemake(["python", "-m", "runs.supervise", command])
+
+
+def test_plain_snakemake_names_the_cache_it_cannot_write_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert str(tmp_path / "file") in done.stderr and "[unwritable-cache]" in done.stderr
+
+
+def test_plain_snakemake_starts_with_a_good_cache(tmp_path: Path) -> None:
+    done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nonexistent/a", "/nonexistent/b"])
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert refused.value.code == "no-temporary-folder"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which needs root")

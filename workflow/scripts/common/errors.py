@@ -139,6 +139,7 @@ def system_error(error: OSError, where: object = "") -> InputError:
 
 def exit_status(main: Callable[[], None]) -> int:
     """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
+    open_streams()
     try:
         main()
         sys.stdout.flush()
@@ -155,6 +156,21 @@ def exit_status(main: Callable[[], None]) -> int:
         print_error(system_error(error))
         return 2
     return 0
+
+
+def open_streams() -> None:
+    """Open standard streams that the caller closed (``>&-``): files would take their numbers, and print and tee would fail."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def print_error(error: InputError) -> None:

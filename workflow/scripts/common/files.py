@@ -35,6 +35,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield partial
         with open(partial, "rb") as written:
             os.fsync(written.fileno())
+        with contextlib.suppress(
+            OSError
+        ):  # who could read the file before can read it now, whatever this process's umask
+            os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -135,7 +139,13 @@ def utc(seconds: float) -> str:
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; when another process holds it, call `waiting` once and wait. See `lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    try:
+        file = open(path, "a")  # noqa: SIM115 (the with below closes it)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
+            raise
+        file = open(path)  # noqa: SIM115 (that of another user, who shares the cache)
+    with file:
         lock(file, waiting)
         yield
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from common.caches import find_untrusted
 from common.files import CHECKOUT, digest_text, source_files, write_text
 
 VERSION = 1  # part of every kept digest: raise it when the normal form changes
@@ -208,6 +209,8 @@ class _Kept:
                 write_text(self._file, json.dumps(dict(list(known.items())[-MAX_KEPT:])))
 
     def _read(self) -> dict[str, str]:
+        if find_untrusted(self._file, self._file.parent):
+            return {}
         try:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             return {key: value for key, value in kept.items() if re.fullmatch("[0-9a-f]{64}", value)}

@@ -66,8 +66,9 @@ def find_secret(text: str) -> str:
 
     What only says where a secret is, such as ``$TOKEN``, is none, nor is a short name without a password before an @.
     """
-    if (found := _USER.search(text)) and _is_literal(password := found["user"].partition(":")[2] or found["user"]):
-        if ":" in found["user"] or len(password) >= MIN_TOKEN_LENGTH:
+    if found := _USER.search(text):
+        name, colon, password = found["user"].partition(":")
+        if _is_literal(password or name) and (colon or len(name) >= MIN_TOKEN_LENGTH):
             return "a password in an address"
     if (found := _PARAMETER.search(text)) and "://" in text and _is_literal(found["value"]):
         return f"the secret {found['name'][1:-1]} in an address"

@@ -4,14 +4,15 @@ Where a file is taken from: the site's folder, and then from nowhere else; or th
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_trusted
 from common.errors import InputError, system_faults
-from common.files import shown, write_json
+from common.files import read_json, shown, write_json
 from common.redaction import redact
 from datasets.archives import Archive
 from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
@@ -113,6 +114,9 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     """The file in the cache, fetched unless it is there whole, and the address that it came from."""
     target = kept.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
+    check_trusted(target, kept.downloads.parent)
+    if target.is_file() and not os.access(target.parent, os.W_OK):  # a cache that others fill
+        return target, _read_origin(origin)
     with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
         if not _usable(dataset, target, declared, kept):
             write_json(origin, {"from": redact(_fetch(dataset, target, declared, kept))})
@@ -174,6 +178,6 @@ def _partial(target: Path, url: str) -> Path:
 
 def _read_origin(file: Path) -> str:
     try:
-        return redact(str(json.loads(file.read_text(encoding="utf-8"))["from"]))
+        return redact(str(read_json(file)["from"]))
     except (OSError, ValueError, TypeError, KeyError):
         return "unknown"

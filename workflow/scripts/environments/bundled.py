@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_trusted
 from common.errors import InputError, exit_status
 from common.python import python_abi
 
@@ -37,8 +38,11 @@ def manifests() -> list[dict[str, Any]]:
     found = []
     for file in sorted(folder().glob("*.json")):
         try:
-            found.append(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            _ = [manifest[key] for key in ("study", "site", "python_abi")], dict(manifest["locks"])
+            _ = [each["sha256"] for each in manifest["files"].values()]
+            found.append(manifest)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             hint = "unpack the bundle again: make unbundle"
             raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
     return found
@@ -54,9 +58,12 @@ def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def image(environment: str, digest: str) -> Path | None:
-    """The image of an environment with this digest, if a bundle has brought it."""
+    """The image of an environment with this digest, if a bundle has brought it. InputError where another user could have put it there."""
     path = folder() / "images" / image_name(environment, digest)
-    return path if path.is_file() else None
+    if not path.is_file():
+        return None
+    check_trusted(path, folder().parent)
+    return path
 
 
 def image_name(environment: str, digest: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, write_text, written
+from common.files import CHECKOUT, digest_file, read_json, write_text, written
 from common.redaction import find_secret
 from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import bundled, container, selftest
@@ -48,7 +48,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def record_of_whole(folder: Path) -> dict[str, Any] | None:
     """What a finished folder says of itself; None when it is not finished, or its image is another."""
     try:
-        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(folder / WHOLE)
         return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from common.caches import check_cache, follow_modes
 from common.errors import InputError, exit_status, system_faults
 from common.python import python_abi
 from common.text import size
@@ -67,6 +68,8 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
         manifest = read_manifest(bundle, file)
         check(manifest, file, wanted, checkout)
         cache = _cache(manifest, file)
+        check_cache(cache)
+        follow_modes(cache)
         here = cache / "bundle"
         here.mkdir(parents=True, exist_ok=True)
         with open(here / ".lock", "a") as lock:

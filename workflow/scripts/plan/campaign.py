@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
@@ -348,7 +349,9 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
             site = as_bound(site, bound)
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
-    check_folder(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+    for folder in (site.cache, *(site.cache / part for part in PARTS)):
+        check_folder(folder, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+    check_cache(site.cache)
     check_machine(site)
     if bound:
         check_place(bound, site, results)
@@ -393,7 +396,10 @@ def published_tables(records: str, study: Study) -> Path:
                 expected=expected,
             )
     with open(folder / "runs.csv", encoding="utf-8", errors="replace", newline="") as table:
-        first = next(csv.DictReader(table), {})
+        try:
+            first = next(csv.DictReader(table), {})
+        except csv.Error as error:
+            raise InputError("broken-file", f"cannot be read as CSV ({error})", file=folder / "runs.csv") from None
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
         raise InputError(

@@ -19,9 +19,10 @@ ACCELERATORS = (
 
 def check_folder(folder: Path, advice: str) -> None:
     """InputError, with this advice, when there is something else where `folder` is or is to be."""
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not os.path.isdir(there):
-        raise InputError("not-a-folder", "is a file", file=there, expected="a folder", hint=advice)
+        problem = "is a file" if os.path.exists(there) else "is a link to nothing"
+        raise InputError("not-a-folder", problem, file=there, expected="a folder", hint=advice)
 
 
 def check_executable(folder: Path, advice: str) -> None:

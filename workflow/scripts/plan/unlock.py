@@ -1,4 +1,4 @@
-"""Clear the way for Snakemake: check its cache, and remove the lock of a killed one, never that of a living one."""
+"""Clear the way for Snakemake: check its folders, and remove the lock of a killed one, never that of a living one."""
 
 import argparse
 import os
@@ -26,6 +26,21 @@ def check_cache(folder: Path) -> None:
         raise InputError("unwritable-cache", problem, file=folder, hint=hint) from None
 
 
+def check_temporary_folder() -> None:
+    """InputError when there is no folder for temporary files, which Snakemake and every framework need."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        problem, hint = error.strerror or str(error), "make room in one of them, or name another in the variable TMPDIR"
+        raise InputError("no-temporary-folder", problem, hint=hint) from None
+
+
+def check_folders() -> None:
+    """InputError when a folder cannot be written to that Snakemake needs before it reads a rule."""
+    check_temporary_folder()
+    check_cache(user_cache() / "snakemake")
+
+
 def user_cache() -> Path:
     """Return the folder for what programs of this user keep (XDG Base Directory Specification)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -35,11 +50,13 @@ def main(argv: list[str] | None = None) -> None:
     """Remove the lock of a Snakemake that is dead. Run in the checkout."""
     parser = argparse.ArgumentParser(prog="make unlock", description=main.__doc__)
     parser.add_argument(
-        "--if-stale", action="store_true", help="say nothing where there is no stale lock; check Snakemake's cache, too"
+        "--if-stale",
+        action="store_true",
+        help="say nothing where there is no stale lock; check the folders that Snakemake writes to, too",
     )
     options = parser.parse_args(argv)
     if options.if_stale:
-        check_cache(user_cache() / "snakemake")
+        check_folders()
     left = locks(STATE)
     if left and hold(STATE):
         for lock in left:

@@ -17,6 +17,7 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
+from common.caches import follow_modes
 from common.errors import InputError, exit_status, system_faults
 from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
 from common.python import python_abi
@@ -226,6 +227,7 @@ def main(argv: list[str] | None = None) -> None:
     check(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"
     with system_faults(out):
+        follow_modes(campaign.site.cache)
         content = collect(campaign)
         described = manifest(content, campaign)
         say(f"bundle: writing {out}")
