@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import dump_yaml, load_yaml, read_json
+from common.files import create_json, dump_yaml, load_yaml, read_json, write_json
 from support.refusals import assert_refusal
 
 
@@ -99,3 +99,11 @@ def test_texts_have_no_unprintable_characters(tmp_path: Path, escape: str) -> No
 def test_texts_may_have_several_lines(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text('title: "a\\tb\\nc"\n')
     assert load_yaml(tmp_path / "study.yaml") == {"title": "a\tb\nc"}
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "ü" * 127, "x" * 200])
+def test_file_with_a_long_name_is_written_whole(tmp_path, name):
+    write_json(tmp_path / name, 1)
+    write_json(tmp_path / name, 2)
+    create_json(tmp_path / name, 3)
+    assert [(file.name, read_json(file)) for file in tmp_path.iterdir()] == [(name, 2)]

@@ -202,6 +202,16 @@ def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_it(tmp_path)
         pd.testing.assert_frame_equal(read_table(path, name), plain)
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_named(tmp_path, runs, separator):
+    path = tmp_path / "runs.csv"
+    write_table(runs, "runs", path)
+    path.write_text("\ufeff" + path.read_text().replace(",", separator), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_table(path, "runs")
+    assert_refusal(error.value, "wrong-separator", got=separator)
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "0x10", "1_000", " 1", "-1", "0", "fast"])
 def test_a_time_is_a_positive_finite_number(tmp_path, runs, text):
     value = repr(float(runs["epoch_time_s"][0]))

@@ -65,6 +65,15 @@ def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "code"), [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")]
+)
+def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_folder(tmp_path / name, "advice")
+    assert refused.value.code == code and str(refused.value).isprintable() and len(str(refused.value)) < 400
+
+
 def test_folder_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "none")

@@ -21,6 +21,7 @@ from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+MAX_NAME_BYTES = 255  # of a file, on all usual file systems
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -45,8 +46,12 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def _partial(path: Path) -> Path:
-    """A name beside `path` that no other process uses, on whichever node it is."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
+    """A name beside `path` that no other process uses, on whichever node it is; a long name is shortened with its digest."""
+    owner = f"{os.uname().nodename[:64]}.{os.getpid()}"
+    name = path.name
+    if len(os.fsencode(name)) > MAX_NAME_BYTES - len(owner) - len("...partial"):
+        name = digest_text(os.fsencode(name).hex())
+    return path.with_name(f".{name}.{owner}.partial")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from common.files import shown, written_whole
 from common.schemas import schema
 from common.text import alternatives
 
+OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
@@ -219,6 +220,7 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
         with open(path, encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
+            _refuse_other_separator(header, path)
             rows, lines = [], []
             for row in reader:
                 if len(row) != len(header):
@@ -237,6 +239,17 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
         raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
     columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
     return _checked(header, columns, lines, schema_name, path)
+
+
+def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
+    """Raise InputError for a table as spreadsheets write it where a comma is part of a number."""
+    separator = next((sign for sign in OTHER_SEPARATORS if len(header) == 1 and sign in header[0]), None)
+    if separator:
+        hint = "save it as CSV with commas, and with points in numbers"
+        problem = f"its fields are separated by {separator!r}"
+        raise InputError(
+            "wrong-separator", problem, file=f"{shown(path)}, line 1", got=separator, expected="commas", hint=hint
+        )
 
 
 def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:

@@ -8,6 +8,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,8 +131,9 @@ class Campaign:
         """Whether runs have a reference beside them, or will have one."""
         if self.published is None:
             return self.site.reference
-        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table:
+        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table, suppress(csv.Error):
             return any(row.get("reference_s") for row in csv.DictReader(table))
+        return False  # whoever reads the table says what is wrong in it
 
     @cached_property
     def records(self) -> dict[str, str]:
