@@ -107,3 +107,11 @@ def test_file_with_a_long_name_is_written_whole(tmp_path, name):
     write_json(tmp_path / name, 2)
     create_json(tmp_path / name, 3)
     assert [(file.name, read_json(file)) for file in tmp_path.iterdir()] == [(name, 2)]
+
+
+def test_huge_yaml_is_refused_unread(tmp_path):
+    with open(tmp_path / "site.yaml", "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError) as error:
+        load_yaml(tmp_path / "site.yaml")
+    assert_refusal(error.value, "unreadable-file")

@@ -72,7 +72,7 @@ def follow_modes(cache: Path) -> None:
     cache = Path(cache)
     if not cache.exists():
         before = os.umask(0)
-        os.umask(before | stat.S_IWGRP | stat.S_IWOTH)
+        os.umask((before | stat.S_IWGRP | stat.S_IWOTH) & ~stat.S_IRWXU)
         try:
             cache.mkdir(parents=True, exist_ok=True)
         finally:

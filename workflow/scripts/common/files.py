@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -22,6 +23,7 @@ from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_NAME_BYTES = 255  # of a file, on all usual file systems
+MAX_YAML_BYTES = 2**24
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -67,13 +69,15 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def read_json(path: Path) -> Any:
     """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
     or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to."""
-    text = regular(path).read_text(encoding="utf-8")
     try:
+        text = regular(path).read_text(encoding="utf-8")
         said = json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once)
         if _SURROGATE.search(text):
             json.dumps(said, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except MemoryError:
+        raise ValueError("it is too large for the memory of this machine") from None
     except UnicodeEncodeError:
         raise ValueError("it has half a character (\\ud800 to \\udfff)") from None
     return said
@@ -97,10 +101,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def regular(path: Path) -> Path:
-    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+def regular(path: Path, max_bytes: float = math.inf) -> Path:
+    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else, or larger."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "is no regular file", str(path))
+    if found.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, more than {max_bytes:,}", str(path))
     return path
 
 
@@ -293,7 +300,7 @@ def shown(path: Path) -> str:
 def load_yaml(path: Path) -> Any:
     """Read one YAML file. InputError (one line) when it is absent, not YAML, repeats a key, or holds a password or a token."""
     try:
-        text = regular(Path(path)).read_text(encoding="utf-8")
+        text = regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError) as error:

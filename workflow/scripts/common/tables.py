@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
-from common.files import shown, written_whole
+from common.files import regular, shown, written_whole
 from common.schemas import schema
 from common.text import alternatives
 
@@ -51,7 +51,13 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
     path = Path(path)
     try:
         frame = _read_at_once(path, schema_name, only)
-    except (OSError, ValueError, OverflowError, pd.errors.ParserWarning):  # the other reader says where and what
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+        pd.errors.ParserWarning,
+    ):  # the other reader says where and what
         frame = _read_by_field(path, schema_name)
         frame = frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
@@ -115,7 +121,7 @@ def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = N
     """A plain table of millions of rows in seconds. ValueError where anything is not as expected, whatever it is."""
     properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
     quoted: dict[str, str] = {}
-    with open(path, "rb") as file:
+    with open(regular(path), "rb") as file:
         source: BinaryIO = file if only is None else _part(file, next(iter(properties)), only)
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
@@ -217,7 +223,7 @@ def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
+        with open(regular(path), encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             _refuse_other_separator(header, path)
@@ -237,6 +243,9 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
         raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+    except MemoryError:
+        problem = "is too large for the memory of this machine"
+        raise InputError("too-large", problem, file=shown(path)) from None
     columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
     return _checked(header, columns, lines, schema_name, path)
 

@@ -96,14 +96,14 @@ def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
     ours = workflow_files(campaign)
-    _refuse_secrets(ours)
+    refuse_secrets(ours)
     found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in ours}
     products = {file: Path(file) for one in said["products"].values() for file in one["files"]}
     found |= {str(path.relative_to(campaign.results)): path for path in products.values()}
     tables = {name: campaign.runs_csv.parent / name for name in said["sources"]["tables"] if name != "design.csv"}
     found |= {f"records/{name}": path for name, path in tables.items()}
     if campaign.published is None:
-        found |= {f"{WORKFLOW}/{path}": _without_secrets(path) for path in left_by_runs(campaign.results)}
+        found |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in left_by_runs(campaign.results)}
     ends = runs["ended_at"].dropna().astype(str)
     last = ends.max() if len(ends) else None
     form = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
@@ -175,7 +175,7 @@ def left_by_runs(results: Path) -> Iterator[Path]:
                 yield file
 
 
-def _without_secrets(file: Path) -> Path | bytes:
+def redacted_log(file: Path) -> Path | bytes:
     """Return the content of a log without its passwords and tokens, and every other file as it is."""
     if file.suffix not in LOGS:
         return file
@@ -184,7 +184,7 @@ def _without_secrets(file: Path) -> Path | bytes:
     return file if redacted == content else redacted
 
 
-def _refuse_secrets(names: Iterable[str]) -> None:
+def refuse_secrets(names: Iterable[str]) -> None:
     """Raise InputError where a file of the configuration holds a password or a token, whether the study uses it or not."""
     for name in names:
         if name.startswith("config/") and name.endswith(".yaml"):
