@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,15 @@ import pytest
 from common.caches import PARTS, check_cache, check_trusted, find_untrusted, follow_modes
 from common.errors import InputError
 from common.files import CHECKOUT, locked, write_json
+from support.other_users import NOBODY, as_root, public_folder, run_as_nobody
 from support.refusals import assert_refusal
-
-NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 
 
 @pytest.fixture
 def cache():
-    """A cache below folders that anybody may enter, unlike those of pytest, with an environment in it."""
-    with tempfile.TemporaryDirectory(prefix="ringside-shared-") as top:
-        Path(top).chmod(0o755)
-        yield make_cache(Path(top))
+    """A cache with an environment in it."""
+    with public_folder() as folder:
+        yield make_cache(folder)
 
 
 def make_cache(top: Path) -> Path:
@@ -46,20 +42,6 @@ def refused(cache: Path) -> Path:
         check_trusted(stamp_in(cache), cache)
     assert_refusal(error.value, "untrusted-cache")
     return Path(error.value.file)
-
-
-def run_as_nobody(code: str, *arguments: object, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
-    """Run a program as another user, with our modules."""
-    scripts = CHECKOUT / "workflow" / "scripts"
-    begin = f"import os, sys; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); os.umask({umask}); sys.path.insert(0, sys.argv[1])\n"
-    command = [sys.executable, "-c", f"import yaml, common.files\n{begin}{code}", str(scripts), *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(scripts), "PATH": os.environ["PATH"]},
-    )
 
 
 def test_own_cache_is_trusted(cache):
