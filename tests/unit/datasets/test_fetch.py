@@ -417,3 +417,35 @@ def test_password_of_a_proxy_is_shown_nowhere(server, store_at, declare, capfd, 
         archive("ours", declare("a.gz", CONTENT, url="http://files.example/a.gz"), store_at())
     assert_refusal(error.value, "not-fetched")
     assert SECRET not in str(error.value) + str(error.value.got) + capfd.readouterr().err
+
+
+def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declare, monkeypatch, tmp_path):
+    server.serve("/mirror/a.gz", CONTENT)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    file = declare(
+        "a.gz", CONTENT, url=server.url("/none").replace("http:", "https:"), mirrors=[server.url("/mirror/a.gz")]
+    )
+    assert archive("ours", file, store_at()).path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock", "a.gz.origin.json"])
+def test_folder_where_a_file_is_to_be_is_one_line(server, store_at, declare, name):
+    store = store_at()
+    (store.downloads / "ours" / name).mkdir(parents=True)
+    with pytest.raises(InputError) as error:
+        archive("ours", declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    assert_refusal(error.value, SYSTEM_CODE)
+
+
+@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock"])
+def test_pipe_where_a_file_is_to_be_stops_nobody(server, store_at, declare, name):
+    store = store_at()
+    (store.downloads / "ours").mkdir(parents=True)
+    os.mkfifo(store.downloads / "ours" / name)
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT))
+    if name == "a.gz":
+        assert archive("ours", file, store).path.read_bytes() == CONTENT
+    else:
+        with pytest.raises(InputError) as error:
+            archive("ours", file, store)
+        assert_refusal(error.value, SYSTEM_CODE)

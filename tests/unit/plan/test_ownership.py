@@ -1,6 +1,8 @@
 """The lock of a killed Snakemake is told from that of a living one."""
 
+import getpass
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -134,6 +136,37 @@ def test_plain_snakemake_names_the_cache_it_cannot_write_to(tmp_path: Path) -> N
 def test_plain_snakemake_starts_with_a_good_cache(tmp_path: Path) -> None:
     done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_state_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    unlock.check_folders()
+    (tmp_path / ".snakemake").touch()
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert (refused.value.code, refused.value.file) == ("not-a-folder", ".snakemake")
+
+
+def unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a user whom the machine does not know, without a home, as in many containers."""
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+
+def test_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown_user(monkeypatch)
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert (refused.value.code, refused.value.file) == ("no-home", "HOME")
+
+
+def test_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown_user(monkeypatch)
+    monkeypatch.setenv("LOGNAME", "")
+    unlock.name_user()
+    assert getpass.getuser() == str(os.getuid())
 
 
 def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

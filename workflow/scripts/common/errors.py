@@ -22,6 +22,15 @@ SYSTEM_ERRORS = (
     errno.EPERM,
     errno.EIO,
     errno.ESTALE,
+    errno.EFBIG,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOLCK,
+    errno.EREMOTEIO,
 )
 
 

@@ -151,6 +151,8 @@ def utc(seconds: float) -> str:
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; when another process holds it, call `waiting` once and wait. See `lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        regular(path)
     try:
         file = open(path, "a")  # noqa: SIM115 (the with below closes it)
     except OSError as error:
@@ -351,8 +353,8 @@ def digest_text(text: str) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's content, in hex."""
-    with open(path, "rb") as file:
+    """SHA-256 of a file's content, in hex. OSError where it is no regular file."""
+    with open(regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

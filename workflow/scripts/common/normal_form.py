@@ -220,7 +220,9 @@ class _Kept:
 
 @functools.cache
 def _kept() -> _Kept:
-    folder = Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser()
+    folder = Path(
+        os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")
+    )  # as it is without a home
     kept = _Kept(folder / KEPT)
     atexit.register(kept.write)
     return kept

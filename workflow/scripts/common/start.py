@@ -1,4 +1,4 @@
-"""Check the folders that Snakemake writes to before it does, which would end in a traceback.
+"""Check what Snakemake needs before it ends in a traceback: the folders that it writes to, and a name of the user.
 
 The Python of .venv imports this module whenever it starts (ringside.pth). It does nothing for other programs.
 """
@@ -14,7 +14,8 @@ def is_snakemake(command: list[str]) -> bool:
 
 if is_snakemake(sys.orig_argv):
     from common.errors import exit_status
-    from plan.unlock import check_folders
+    from plan.unlock import check_folders, name_user
 
+    name_user()
     if status := exit_status(check_folders):
         os._exit(status)

@@ -170,6 +170,8 @@ def _answer(url: str, partial: Path, have: int, patience: Patience) -> Iterator[
         raise Elsewhere(_brief(error)) from None
     except requests.exceptions.ConnectionError as error:
         raise Again(f"no connection ({_brief(error)})") from None
+    except OSError as error:  # such as a file of certificates that is not there
+        raise Elsewhere(_brief(error)) from None
     with response:
         status = response.status_code
         if status == requests.codes.requested_range_not_satisfiable and have:

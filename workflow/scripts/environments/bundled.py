@@ -25,7 +25,7 @@ WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
 
 def folder() -> Path:
     """Where unpacked bundles are looked for, whether there is one or not."""
-    return Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser() / "bundle"
+    return Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")) / "bundle"
 
 
 def there() -> bool:
