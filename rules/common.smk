@@ -46,7 +46,12 @@ def code(*modules):
 
 
 def in_the_checkout():
-    """All paths are those of a checkout."""
+    """All paths are those of a checkout, whose name can be printed."""
+    try:
+        str(CHECKOUT).encode()
+    except UnicodeEncodeError:
+        problem, hint = "has bytes in its name that are not UTF-8", "rename the folder, or clone it elsewhere"
+        raise InputError("wrong-encoding", problem, file=CHECKOUT, hint=hint) from None
     if Path.cwd() != CHECKOUT.resolve():
         raise InputError(
             "outside-of-checkout",

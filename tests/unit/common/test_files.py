@@ -1,12 +1,13 @@
 """YAML and JSON that people write are read as they mean them, or refused in one line, soon."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from common.errors import InputError
-from common.files import create_json, dump_yaml, load_yaml, read_json, write_json
+from common.files import create_json, dump_yaml, load_yaml, read_json, write_json, written_whole
 from support.refusals import assert_refusal
 
 
@@ -115,3 +116,10 @@ def test_huge_yaml_is_refused_unread(tmp_path):
     with pytest.raises(InputError) as error:
         load_yaml(tmp_path / "site.yaml")
     assert_refusal(error.value, "unreadable-file")
+
+
+def test_full_disk_is_named(tmp_path):
+    with pytest.raises(OSError) as error, written_whole(tmp_path / "a.csv"):
+        os.write(os.open("/dev/full", os.O_WRONLY), b"a")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "a.csv"))
+    assert list(tmp_path.iterdir()) == []

@@ -24,6 +24,7 @@ from common.yaml_errors import LimitError, explained
 CHECKOUT = Path(__file__).resolve().parents[3]
 MAX_NAME_BYTES = 255  # of a file, on all usual file systems
 MAX_YAML_BYTES = 2**24
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -43,6 +44,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         ):  # who could read the file before can read it now, whatever this process's umask
             os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
+    except OSError as error:
+        if error.errno in NO_ROOM and error.filename is None:  # writing to an open file says no name
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
