@@ -311,7 +311,7 @@ here = os.getcwd()
 with open(os.path.join("$(BIN)", "activate"), "a") as activate:
     activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={shlex.quote(here + '/profiles/local')}\n")
 with open(os.path.join(sysconfig.get_path("purelib"), "ringside.pth"), "w") as modules:
-    modules.write(here + "/workflow/scripts\nimport common.start\n")
+    modules.write(here + "/workflow/scripts\nimport plan.start\n")
 endef
 export FINISH_VENV
 

@@ -41,7 +41,18 @@ def fuzz_here(name: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["common", "declared", "datasets", "plan", "environments", "runs", "provenance", "traces"]
+        include=[
+            "common",
+            "declared",
+            "datasets",
+            "plan",
+            "environments",
+            "runs",
+            "provenance",
+            "traces",
+            "sites",
+            "ranks",
+        ]
     ):
         from fuzz.targets import TARGETS, call
 

@@ -332,7 +332,7 @@ TARGETS = {
     "lock": Target("table.lock.yaml", read_lock, lambda: [b"digits:\n  a.gz: " + b"0" * 64 + b"\n"]),
     "topology": Target("fuzzed.yaml", lambda file: load_topology.__wrapped__(file.stem, file.parent), _files("config/topologies/*.yaml")),
     "environment": Target("environment.yaml", _in_folder(lambda folder: read_environment("fuzzed", containers=folder), "fuzzed/environment.yaml"), _files("containers/*/environment.yaml")),
-    "framework": Target("framework.yaml", _in_folder(_read_framework, "fuzzed/framework.yaml"), _files("workflow/scripts/runs/frameworks/*/framework.yaml")),
+    "framework": Target("framework.yaml", _in_folder(_read_framework, "fuzzed/framework.yaml"), _files("workflow/scripts/ranks/frameworks/*/framework.yaml")),
     "requirements": Target("requirements.txt", _read_requirements, lambda: [b"numpy==1.0 ; python_full_version < '3.12.1' \\\n    --hash=sha256:" + b"0" * 64 + b"\n"], (ValueError,)),
     "binding": Target("campaign.json", _in_folder(read_binding, "campaign.json"), lambda: [b'{"site": "local", "machine": "a", "cores": 2, "python_abi": "cp311", "installed": {}}']),
     "made": Target("environment.json", _in_folder(lambda folder: read_made(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),

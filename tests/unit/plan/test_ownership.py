@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from common import start
 from common.errors import InputError
 from common.files import CHECKOUT
-from plan import ownership, unlock
+from plan import ownership, start, unlock
 
 HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
 
@@ -114,8 +113,8 @@ def plain_snakemake(tmp_path: Path, **variables: str) -> subprocess.CompletedPro
         f"import site\nsite.addsitedir({str(program.parent)!r})\nfrom snakemake.cli import main\nmain()\n"
     )
     makefile = (CHECKOUT / "Makefile").read_text()
-    assert "import common.start" in makefile[makefile.index("ringside.pth") :]
-    (program.parent / "ringside.pth").write_text(f"{scripts}\nimport common.start\n")
+    assert "import plan.start" in makefile[makefile.index("ringside.pth") :]
+    (program.parent / "ringside.pth").write_text(f"{scripts}\nimport plan.start\n")
     command = [sys.executable, program, "--version"]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
 
