@@ -152,9 +152,7 @@ def test_files_follow_the_mode_of_the_cache(tmp_path, mode, umask, folder, file)
     cache.mkdir()
     cache.chmod(mode)
     code = "from common.caches import follow_modes; from common.files import write_json; from pathlib import Path\n"
-    code += (
-        f"import os, sys; os.umask({umask}); c = Path(sys.argv[1]); follow_modes(c); write_json(c / 'a' / 'b.json', 1)"
-    )
+    code += f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\nwith follow_modes(c): write_json(c / 'a' / 'b.json', 1)"
     subprocess.run(
         [sys.executable, "-c", code, cache], check=True, env={"PYTHONPATH": str(CHECKOUT / "workflow/scripts")}
     )
@@ -166,7 +164,9 @@ def test_files_follow_the_mode_of_the_cache(tmp_path, mode, umask, folder, file)
 def test_new_cache_is_writable_for_its_user_alone(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
-        follow_modes(tmp_path / "above" / "cache")
+        with follow_modes(tmp_path / "above" / "cache"):
+            pass
+        assert os.umask(umask) == umask, "it is as before"
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "above" / "cache").stat().st_mode) == mode

@@ -27,8 +27,9 @@ from support.other_users import NOBODY, as_root, public_folder, run_as_nobody
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with public_folder() as folder:
         monkeypatch.setenv("RINGSIDE_CACHE", str(folder / "cache"))
+        (folder / "cache").mkdir()
+        (folder / "cache").chmod(0o755)
         before = os.umask(0o022)
-        follow_modes(folder / "cache")
         yield folder / "cache"
         os.umask(before)
 
@@ -129,10 +130,10 @@ def packed(cache: Path) -> Path:
 @as_root
 def test_another_user_can_use_what_a_private_umask_made(cache: Path) -> None:
     os.umask(0o077)
-    follow_modes(cache)
     folder = cache / "datasets" / "digits" / "0123"
-    prepare("digits", folder)
-    stamp = made(cache)
+    with follow_modes(cache):
+        prepare("digits", folder)
+        stamp = made(cache)
     code = "from pathlib import Path\nfor name in sys.argv[2:]: Path(name).read_bytes()\nprint('read')"
     done = run_as_nobody(code, stamp, *data_files(folder, "digits"))
     assert done.stdout == "read\n", done.stderr

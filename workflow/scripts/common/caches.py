@@ -7,6 +7,7 @@ anybody else owns or may write to is refused. Below a folder that only its owner
 Modes of the cache's folder say who else may use it, not the umask of who happens to build first. Standard library only.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -64,22 +65,24 @@ def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
     return None
 
 
-def follow_modes(cache: Path) -> None:
-    """Make this process's files as usable for others as the cache's folder is, which is made where it is absent.
+@contextlib.contextmanager
+def follow_modes(cache: Path) -> Iterator[None]:
+    """Make files that are written in the block as usable for others as the cache's folder is, which is made where it is absent.
 
     With the umask of who builds first, others could be locked out of a cache that is theirs, too, or let into one that is not.
     """
     cache = Path(cache)
-    if not cache.exists():
-        before = os.umask(0)
-        os.umask((before | stat.S_IWGRP | stat.S_IWOTH) & ~stat.S_IRWXU)
-        try:
+    before = os.umask(0)
+    try:
+        if not cache.exists():
+            os.umask((before | stat.S_IWGRP | stat.S_IWOTH) & ~stat.S_IRWXU)
             cache.mkdir(parents=True, exist_ok=True)
-        finally:
-            os.umask(before)
-    mode = cache.stat().st_mode
-    withheld = ~mode & (stat.S_IRWXG | stat.S_IRWXO) | stat.S_IWOTH
-    os.umask(withheld | (0 if mode & stat.S_ISGID else stat.S_IWGRP))
+        mode = cache.stat().st_mode
+        withheld = ~mode & (stat.S_IRWXG | stat.S_IRWXO) | stat.S_IWOTH
+        os.umask(withheld | (0 if mode & stat.S_ISGID else stat.S_IWGRP))
+        yield
+    finally:
+        os.umask(before)
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:

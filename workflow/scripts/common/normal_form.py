@@ -214,7 +214,7 @@ class _Kept:
         try:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             return {key: value for key, value in kept.items() if re.fullmatch("[0-9a-f]{64}", value)}
-        except (OSError, ValueError, AttributeError, TypeError):
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
 

@@ -142,11 +142,10 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     load_dataset(options.dataset, "--dataset")
     site = load_site(options.site)
-    with system_faults(site.cache):
-        follow_modes(site.cache)
-    prepare(options.dataset, options.out.parent, store(site))
-    with system_faults(options.out):
-        options.out.touch()
+    with system_faults(site.cache), follow_modes(site.cache):
+        prepare(options.dataset, options.out.parent, store(site))
+        with system_faults(options.out):
+            options.out.touch()
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def _answer(url: str, partial: Path, have: int, patience: Patience) -> Iterator[
     """The server's answer, which has what was asked for."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
     if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": _validator_file(partial).read_text()}
+        headers |= {"Range": f"bytes={have}-", "If-Range": _validator_file(partial).read_text(encoding="utf-8")}
     try:
         response = requests.get(url, headers=headers, stream=True, timeout=(patience.connect_s, patience.read_s))
     except requests.exceptions.ConnectTimeout:

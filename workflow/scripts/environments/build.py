@@ -47,7 +47,10 @@ def build(
     below = environment.built_over(realization)
     parent = build(below, cache, indexes, realization) if below else None
     folder = stamp.parent
-    with building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
+    with (
+        follow_modes(cache),
+        building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
+    ):
         if not stamp.is_file():
             record = WAYS[environment.deployment(realization)].record_of_whole(folder)
             if record is None:
@@ -137,7 +140,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         problem = f"is {options.out}, but by its files the environment is {stamp}"
         raise InputError("outdated-plan", problem, file="--out", got=str(options.out), hint="plan again")
     with system_faults(stamp):
-        follow_modes(cache)
         build(environment, cache, {"torch_index": site.torch_index or ""}, wanted)
 
 

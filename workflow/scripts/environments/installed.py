@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import follow_modes
 from common.errors import InputError
 from common.files import digest_file, digest_text, is_written, read_json, shown, write_json, written
 from common.shell import shell_command
@@ -53,8 +54,8 @@ def look(site: Site, names: Collection[str]) -> bool:
                 ) from None
             file = has.looked_at(site.cache, name)
             if _seen(file) != found:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(file, found)
+                with follow_modes(site.cache):
+                    write_json(file, found)
                 new = True
     return new
 

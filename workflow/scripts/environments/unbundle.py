@@ -69,10 +69,10 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
         check(manifest, file, wanted, checkout)
         cache = _cache(manifest, file)
         check_cache(cache)
-        follow_modes(cache)
         here = cache / "bundle"
-        here.mkdir(parents=True, exist_ok=True)
-        with open(here / ".lock", "a") as lock:
+        with follow_modes(cache):
+            here.mkdir(parents=True, exist_ok=True)
+        with follow_modes(cache), open(here / ".lock", "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

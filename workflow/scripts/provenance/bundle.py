@@ -227,8 +227,8 @@ def main(argv: list[str] | None = None) -> None:
     check(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"
     with system_faults(out):
-        follow_modes(campaign.site.cache)
-        content = collect(campaign)
+        with follow_modes(campaign.site.cache):
+            content = collect(campaign)
         described = manifest(content, campaign)
         say(f"bundle: writing {out}")
         pack(described, content.files, out)
