@@ -12,7 +12,7 @@ from common.files import CHECKOUT
 
 MAKEFILE = (CHECKOUT / "Makefile").read_text()
 FOUND = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(RINGSIDE\) ([a-z0-9_.]+)( [a-z]+)?", MAKEFILE, re.M)
-CALLED = [found for found in FOUND if found[0] != "figures"]  # which begins with what make unlock does
+CALLED = [found for found in FOUND if found[0] != "figures"]  # which begins with what ./ringside unlock does
 BENCHES = re.findall(r"^([a-z-]+):[^\n]*\n\t@\$\(BENCH\)( [a-z]+)?", MAKEFILE, re.M)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import CHECKOUT
 from plan import ownership, unlock
 
 HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
@@ -50,8 +49,8 @@ def test_a_lock_without_a_holder_is_stale(state: Path, capsys: pytest.CaptureFix
     with pytest.raises(InputError) as refused:
         ownership.refuse_stale(state)
     assert (refused.value.code, refused.value.file) == ("stale-lock", ".snakemake/locks")
-    assert "make unlock" in refused.value.hint
-    unlock.main(["--if-stale"])
+    assert "./ringside unlock" in refused.value.hint
+    unlock.main(if_stale=True)
     assert not lock.exists() and capsys.readouterr().out
     ownership.refuse_stale(state)
 
@@ -59,14 +58,14 @@ def test_a_lock_without_a_holder_is_stale(state: Path, capsys: pytest.CaptureFix
 def test_a_living_holders_lock_is_kept_until_it_is_killed(state: Path, holder: subprocess.Popen[str]) -> None:
     lock = leave_lock(state)
     ownership.refuse_stale(state)  # Snakemake itself says that it is locked
-    unlock.main(["--if-stale"])
+    unlock.main(if_stale=True)
     with pytest.raises(InputError) as refused:
-        unlock.main([])
+        unlock.main()
     assert (refused.value.code, refused.value.file) == ("already-running", ".snakemake/locks")
     assert lock.exists()
     holder.kill()
     holder.wait()
-    unlock.main([])
+    unlock.main()
     assert not lock.exists()
 
 
@@ -93,13 +92,6 @@ def test_results_of_somebody_else_are_refused() -> None:
         finally:
             os.seteuid(user)
             os.chmod(folder, stat.S_IRWXU)
-
-
-@pytest.mark.parametrize("target", ["figures", "images", "datasets"])
-def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
-    asked = ["make", "--no-print-directory", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
-    (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which needs root")

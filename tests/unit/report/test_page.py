@@ -318,7 +318,7 @@ def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:
 
 
 def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> None:
-    assert "make report STUDY=quickstart SITE=local" in page.text and "20261120" in page.text
+    assert "./ringside report quickstart --site local" in page.text and "20261120" in page.text
     state = State(COMMIT.commit, ("a file",))
     note = setting.again(made.campaign(), None, "available", state).commit
     assert (note.code, note.facts) == ("changed-commit", {"commit": COMMIT.commit, "changed": ("a file",)})

@@ -39,7 +39,7 @@ def manifests() -> list[dict[str, Any]]:
         try:
             found.append(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            hint = "unpack the bundle again: make unbundle"
+            hint = "unpack the bundle again: ./ringside unbundle FILE"
             raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
     return found
 
@@ -87,7 +87,7 @@ def lacking(what: str) -> InputError:
         "not-in-bundle",
         f"has no {what}; the bundles there are of {of}",
         file=folder(),
-        hint="make another where there is internet (make bundle STUDY=NAME SITE=NAME) and unpack it here (make unbundle FILE=FILE); "
+        hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here (./ringside unbundle FILE); "
         "if there is internet here, remove that folder",
     )
 

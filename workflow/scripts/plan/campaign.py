@@ -312,16 +312,18 @@ def _left_out(reason: Note, runs: Sequence[Run]) -> Note:
     return Note(reason.code, text, runs=len(runs), cells=cells, **reason.facts)
 
 
-def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
-    """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
-    for argument in arguments:
-        if "=" not in argument:
-            expected = "KEY=VALUE, such as study=NAME"
-            raise InputError("unknown-argument", f"'{argument}' is not understood", got=argument, expected=expected)
+def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the configuration of a program outside Snakemake.
+
+    Args:
+        study: A study, in place of the configured one.
+        site: A site, in place of the configured one.
+        files: Other files of config/ whose keys replace those of config.yaml.
+    """
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
         config |= read_config(CHECKOUT / "config" / name)
-    return config | dict(argument.split("=", 1) for argument in arguments)
+    return config | {key: name for key, name in (("study", study), ("site", site)) if name}
 
 
 def planned(study: Study, site: Site) -> Campaign:
@@ -357,12 +359,6 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
         campaign = planned(study, load_site(config["site"]))
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
-
-
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """What make hands to a program of STUDY= and SITE=, as key=value pairs (`configured` takes them); nobody has to type it."""
-    parser.add_argument("--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help=argparse.SUPPRESS)
-    parser.epilog = "STUDY=NAME and SITE=NAME choose another study and another site than config/config.yaml."
 
 
 def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,12 @@
 """Clear the way for Snakemake: check its cache, and remove the lock of a killed one, never that of a living one."""
 
-import argparse
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
+from common.options import run_program
 from plan.ownership import hold, locks, release
 
 STATE = Path(".snakemake")
@@ -31,14 +31,13 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Remove the lock of a Snakemake that is dead. Run in the checkout."""
-    parser = argparse.ArgumentParser(prog="make unlock", description=main.__doc__)
-    parser.add_argument(
-        "--if-stale", action="store_true", help="say nothing where there is no stale lock; check Snakemake's cache, too"
-    )
-    options = parser.parse_args(argv)
-    if options.if_stale:
+def main(*, if_stale: bool = False) -> None:
+    """Remove the lock of a Snakemake that is dead. Run in the checkout.
+
+    Args:
+        if_stale: print nothing where there is no stale lock; check Snakemake's cache, too
+    """
+    if if_stale:
         check_cache(user_cache() / "snakemake")
     left = locks(STATE)
     if left and hold(STATE):
@@ -46,16 +45,16 @@ def main(argv: list[str] | None = None) -> None:
             lock.unlink(missing_ok=True)
         release()
         print("removed the lock of a Snakemake that was killed")
-    elif left and not options.if_stale:
+    elif left and not if_stale:
         raise InputError(
             "already-running",
             "the Snakemake that holds it is still running",
             file=f"{STATE}/locks",
             hint="end it first",
         )
-    elif not options.if_stale:
+    elif not if_stale:
         print("there is no lock")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -69,7 +69,7 @@ def page() -> str:
         [
             "# Commands",
             "## make",
-            "Every target installs what it needs first, into `.venv`. `make` alone lists the targets. Variables are given after the target: `make figures "
+            "Every target installs what it needs first, into `.venv`. `make` alone lists the targets. Variables are given after the target: `./ringside run "
             "STUDY=my-study SITE=my-cluster`.",
             *(
                 part
