@@ -1,5 +1,6 @@
 """All verbs in their groups, and how the command is called."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,11 @@ import typer
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
+from environments.controller import COMPLETION_VARIABLE
 from ringside import campaign, models, new, sites, workflow
 from ringside.commands import SnakemakeVerb, Verbs, register, split_rest, to_input_error
 
+NAME = "ringside"
 INTERRUPTED_STATUS = 130
 STUDY, RESULTS, SITES, MODELS = "Run a study", "Look at results", "Sites and clusters", "Models and data"
 
@@ -56,19 +59,30 @@ def prepare() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out a command line, and return its exit status: 2 with one line if it is wrong."""
-    statuses: list[int] = []
-    return exit_status(lambda: statuses.append(_call(arguments))) or statuses[0]
+    status = 0
+
+    def call() -> None:
+        nonlocal status
+        status = _call(arguments)
+
+    return exit_status(call) or status
 
 
 def _call(arguments: Sequence[str]) -> int:
     typed, rest = split_rest(arguments)
     if not typed and not rest:
         typed = ["--help"]
+    command = typer.main.get_command(app)
+    if COMPLETION_VARIABLE in os.environ:
+        command.main([], prog_name=NAME)
     try:
-        status = typer.main.get_command(app).main(typed, prog_name="ringside", standalone_mode=False, obj=rest)
+        with command.make_context(NAME, typed, obj=rest) as ctx:
+            command.invoke(ctx)
+    except typer.Exit as ended:
+        return ended.exit_code
     except typer.TyperException as error:
         raise to_input_error(error) from None
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         print(file=sys.stderr)
         return INTERRUPTED_STATUS
-    return status if isinstance(status, int) else 0
+    return 0

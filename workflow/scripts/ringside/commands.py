@@ -86,7 +86,9 @@ def to_input_error(error: typer.TyperException) -> InputError:
     verb = ctx.command_path if ctx else "ringside"
     hint = f"{verb} --help explains the arguments"
     if (option := getattr(error, "option_name", None)) and "No such option" in error.message:
-        known = [name for parameter in ctx.command.params for name in parameter.opts] if ctx else []
+        known = (
+            [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("-")] if ctx else []
+        )
         close: Mapping[str, Any] = alternatives(option, known)
         problem = f"{verb} has no option {option}"
         return InputError("unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint)

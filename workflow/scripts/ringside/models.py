@@ -7,7 +7,7 @@ import typer
 
 from common.errors import InputError
 from ringside.arguments import Json, Site, Study
-from ringside.workflow import run_snakemake
+from ringside.workflow import DryRun, run_snakemake
 
 Stem = Annotated[
     Path | None,
@@ -100,6 +100,7 @@ def strategies(
     ctx: typer.Context,
     study: Study = "",
     site: Site = "",
+    dry_run: DryRun = False,
     profile: Annotated[str, option("For a study: where jobs run, such as slurm.", metavar="PROFILE")] = "",
     model: Annotated[str | None, option("A model of `ringside models`, in place of a study.", metavar="MODEL")] = None,
     batch_size: Annotated[int | None, option("Samples of a step, on all devices.", metavar="N")] = None,
@@ -148,7 +149,8 @@ def strategies(
         if asked:
             flag = f"--{asked[0].replace('_', '-')}"
             raise InputError("missing-argument", "is about a model", file=flag, hint="name one: --model MODEL")
-        run_snakemake("strategies", study, site, profile=profile, rest=ctx.obj)
+        options = ["-n"] if dry_run else []
+        run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
     if study or batch_size is None:
         problem = "is for a model, not for a study" if study else "needs --batch-size"
         raise InputError("conflicting-keys" if study else "missing-argument", problem, file="--model", got=model)

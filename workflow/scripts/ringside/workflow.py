@@ -52,76 +52,86 @@ def run(
     ./ringside run my-study -n
     ./ringside run my-study -- --forcerun aggregate
     """
-    options = (["-n"] if dry_run else []) + ([f"--cores={cores}"] if cores else [])
-    options += ["--keep-going"] if keep_going else []
+    options = [*_options(dry_run), *([f"--cores={cores}"] if cores else []), *(["--keep-going"] if keep_going else [])]
     run_snakemake("figures", study, site, records, profile, options, ctx.obj)
 
 
-def report(ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "") -> None:
+def report(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
     """Make one page with everything: results/STUDY/report.html. Run what is missing first.
 
     Example:
     ./ringside report my-study
     """
-    run_snakemake("report", study, site, records, rest=ctx.obj)
+    run_snakemake("report", study, site, records, options=_options(dry_run), rest=ctx.obj)
 
 
-def paper(ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "") -> None:
+def paper(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
     """Make the study's paper in LaTeX, and its PDF where TeX is installed: results/STUDY/paper.
 
     Example:
     ./ringside paper my-study
     """
-    run_snakemake("paper", study, site, records, rest=ctx.obj)
+    run_snakemake("paper", study, site, records, options=_options(dry_run), rest=ctx.obj)
 
 
-def archive(ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "") -> None:
+def archive(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
     """Pack everything behind the figures into one file that makes them again elsewhere: results/STUDY/STUDY.tar.gz.
 
     Example:
     ./ringside archive my-study
     """
-    run_snakemake("archive", study, site, records, rest=ctx.obj)
+    run_snakemake("archive", study, site, records, options=_options(dry_run), rest=ctx.obj)
 
 
-def pilot(ctx: typer.Context, study: Study = "", site: Site = "") -> None:
+def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
     """Run the first two blocks, and print what is cheaper from there: more runs, or longer ones.
 
     Example:
     ./ringside pilot my-study
     """
-    run_snakemake("pilot", study, site, rest=ctx.obj)
+    run_snakemake("pilot", study, site, options=_options(dry_run), rest=ctx.obj)
 
 
 def compare(
     ctx: typer.Context,
     base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")],
+    dry_run: DryRun = False,
 ) -> None:
     """Compare two campaigns of another date, site or version.
 
     Example:
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
     """
-    replace_process("compare", [f"base={base}", f"other={other}"], rest=ctx.obj)
+    replace_process("compare", [f"base={base}", f"other={other}"], _options(dry_run), ctx.obj)
 
 
-def images(ctx: typer.Context, study: Study = "", site: Site = "") -> None:
+def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
     """Build the container images that a study needs, at a site with deployment apptainer.
 
     Example:
     ./ringside images my-study --site my-cluster
     """
-    run_snakemake("images", study, site, rest=ctx.obj)
+    run_snakemake("images", study, site, options=_options(dry_run), rest=ctx.obj)
 
 
-def datasets(ctx: typer.Context, study: Study = "", site: Site = "") -> None:
+def datasets(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
     """Download and prepare the data sets that a study needs, on a machine with internet access.
 
     Example:
     ./ringside datasets my-study
     """
-    run_snakemake("datasets", study, site, rest=ctx.obj)
+    run_snakemake("datasets", study, site, options=_options(dry_run), rest=ctx.obj)
+
+
+def _options(dry_run: bool) -> list[str]:
+    return ["-n"] if dry_run else []
 
 
 def run_snakemake(
