@@ -14,7 +14,8 @@ export SNAKEMAKE_PROFILE := $(CURDIR)/profiles/local
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # Variables: make figures STUDY=my-study SITE=my-cluster hands both to ./ringside run; developers' targets have ARGS and SITE.
-OTHERS = $(filter-out STUDY=% SITE=% PYTHON=%,$(MAKEOVERRIDES))
+GIVEN = $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+OTHERS = $(filter-out STUDY SITE PYTHON MAKEFLAGS MFLAGS,$(GIVEN))
 
 # Two workers share the tests, file by file: most of a test is a start of Snakemake or of a framework on one core. Tests on a virtual
 # cluster wait for Slurm most of the time: one worker has the machine's cluster, the other one the private clusters.

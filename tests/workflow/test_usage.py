@@ -75,7 +75,7 @@ def test_what_was_written_is_handed_on(campaign: Checkout) -> None:
     done = campaign.ringside("repeat", "$(x)`id`")
     assert done.returncode == 2 and "'$(x)`id`': no run" in done.stderr, done.stdout + done.stderr
     done = campaign.make("figures", "STUDI=small")
-    assert done.returncode == 2 and "STUDI=small" in done.stderr and "ringside: " not in done.stderr
+    assert done.returncode == 2 and "STUDI" in done.stderr and "ringside: " not in done.stderr
 
 
 def test_list_rules_reads_like_a_table_of_contents(fresh: Callable[..., Checkout]) -> None:
@@ -190,7 +190,7 @@ def test_a_hostile_path_is_harmless(fresh: Callable[..., Checkout]) -> None:
 @pytest.mark.parametrize("variable", ["STUDY", "SITE"])
 def test_a_hostile_name_is_refused_and_harmless(fresh: Callable[..., Checkout], variable: str) -> None:
     checkout = fresh(SMALL_STUDY)
-    done = checkout.make("figures", f"{variable}={HOSTILE.replace('$', '$$')}")
+    done = checkout.make("figures", f"{variable}={HOSTILE}")
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert done.returncode != 0 and len(said) == 1 and HOSTILE in said[0], done.stderr
     assert not list(checkout.folder.rglob("pwned")) and not checkout.attempts()
