@@ -405,5 +405,5 @@ def test_a_missing_file_is_one_line(made, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError) as refused:
         made.report(out="broken.html")
     assert refused.value.code == "missing-file" and refused.value.file.endswith("tables/absent.csv")
-    assert "snakemake figures" in refused.value.hint
+    assert "./ringside run" in refused.value.hint
     assert not (made.results / "broken.html").exists()

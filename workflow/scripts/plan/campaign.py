@@ -393,6 +393,10 @@ def published_tables(records: str, study: Study) -> Path:
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
         raise InputError(
-            "other-study", problem, file=folder / "runs.csv", got=first["study"], hint="name it with study="
+            "other-study",
+            problem,
+            file=folder / "runs.csv",
+            got=first["study"],
+            hint=f"name that study: {first['study']}",
         )
     return folder

@@ -38,7 +38,7 @@ from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
-AGAIN = "make it again: snakemake figures"
+AGAIN = "make it again: ./ringside run"
 BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
     "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",

@@ -152,7 +152,7 @@ def reproducibility(facts: Facts) -> str:
         )
         + ".",
         r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv and, where the "
-        f"network was swept, network.csv: {command(f'snakemake paper --config study={name} site={site} records=FOLDER')}.",
+        f"network was swept, network.csv: {command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
         r"\end{itemize}",
     ]
     digests = facts.ok["environment_digest"].dropna().nunique()
