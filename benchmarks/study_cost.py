@@ -96,13 +96,13 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     """The costs of all sessions of the campaign in `results`, and a supervisor's start. InputError where there is none."""
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
-        raise InputError("cannot-measure", f"{shown(results)}: there is no finished campaign; run make figures first")
+        raise InputError("cannot-measure", f"{shown(results)}: there is no finished campaign; run ./ringside run first")
     runs = read_table(results / "runs.csv", "runs")
     made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in made if cost]
     if not costs:
         raise InputError(
-            "cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run make figures first"
+            "cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run ./ringside run first"
         )
     one = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])

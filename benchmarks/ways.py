@@ -1,6 +1,6 @@
 """Both ways on Slurm side by side: what lies between asking for a run and its first epoch, and what nodes train of it.
 
-The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation (`make submit`).
+The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation (`ringside submit`).
 """
 
 import json
@@ -83,11 +83,14 @@ def way(name: str, results: Path) -> Way:
 def measure(epochs: int) -> list[Way]:
     """Run eight cells both ways, one way after the other. InputError when the virtual cluster is not up, or runs fail."""
     if virtual.running() is None:
-        raise InputError("cannot-measure", "the virtual cluster is not up; start it: make cluster-up")
+        raise InputError("cannot-measure", "the virtual cluster is not up; start it: ./ringside cluster up")
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)
     ways: list[tuple[str, Callable[[Campaign], int]]] = [
         ("a job a run", lambda campaign: campaign.start("runs").wait()),
-        ("an allocation a block", lambda campaign: campaign.checkout.program("runs.submit", "--wait").returncode),
+        (
+            "an allocation a block",
+            lambda campaign: campaign.checkout.program("ringside", "submit", "--wait").returncode,
+        ),
     ]
     found = []
     for name, run in ways:
@@ -134,5 +137,5 @@ def report(ways: list[Way], command: str) -> str:
         "The same cells on the virtual cluster (0.6 core a node). Medians over runs: from asking for a run to its first "
         "epoch, of which waiting for Slurm, Snakemake and the supervisor, the ranks' start, the slowest rank's imports. "
         "Slurm's clock has full seconds. Nodes train: all epochs' time over the campaign's wall time, which is without "
-        "Snakemake's own start and without the sweeps of the network (make submit makes them, too).",
+        "Snakemake's own start and without the sweeps of the network (ringside submit makes them, too).",
     )

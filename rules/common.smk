@@ -224,7 +224,7 @@ onstart:
 onsuccess:
     if "figures" in {job.rule.name for job in workflow.dag.jobs}:
         print(
-            f"figures: {RESULTS}/figures, tables: {RESULTS}/tables; one page with everything: make report STUDY={STUDY}",
+            f"figures: {RESULTS}/figures, tables: {RESULTS}/tables; one page with everything: ./ringside report {STUDY}",
             flush=True,
         )
     tell_usable()

@@ -28,7 +28,7 @@ FIGURE_FILES = {
 }
 # Where no figure was made yet, the first block is drawn as soon as it is there, before the second one begins.
 PREVIEW = (
-    [f"{RESULTS}/peek/block-{CAMPAIGN.blocks[0]}"]
+    [f"{RESULTS}/preview/block-{CAMPAIGN.blocks[0]}"]
     if CAMPAIGN.mode == "campaign"
     and len(CAMPAIGN.blocks) > 1
     and not any(Path(file).exists() for files in FIGURE_FILES.values() for file in files)
@@ -63,7 +63,7 @@ if PREVIEW:
         preview,
 
     rule preview:
-        """Draw what the first block says, as `make peek` does. If that fails, the campaign goes on."""
+        """Draw what the first block says, as `ringside preview` does. If that fails, the campaign goes on."""
         input:
             CAMPAIGN.records_of_block(CAMPAIGN.blocks[0]),
         output:
@@ -76,11 +76,11 @@ if PREVIEW:
         params:
             study=STUDY,
             site=SITE,
-            peek=f"{RESULTS}/peek",
+            preview=f"{RESULTS}/preview",
         shell:
             """
-            if {WARM} report.peek --config study={params.study:q} site={params.site:q} >{log:q} 2>&1; then
-                echo "first figures, of the first block: {params.peek}/figures"
+            if {WARM} report.preview --study {params.study:q} --site {params.site:q} >{log:q} 2>&1; then
+                echo "first figures, of the first block: {params.preview}/figures"
             else
                 echo "no figures of the first block yet: see {log}"
             fi

@@ -17,7 +17,7 @@ rule plan:
         site=SITE,
     shell:
         """
-        {WARM} plan.cost --config study={params.study:q} site={params.site:q}
+        {WARM} plan.cost --study {params.study:q} --site {params.site:q}
         """
 
 

@@ -1,7 +1,7 @@
 # Precision: where a study says a precision in place of a number of replicates, which cells get another run, decided after each block.
 #   in:  the records of the blocks so far; RUNS_CSV
 #   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), with which the next block is known
-#        RESULTS/tables/precision.*; RESULTS/tables/pilot.*, by make pilot
+#        RESULTS/tables/precision.*; RESULTS/tables/pilot.*, by ./ringside pilot
 
 import json
 

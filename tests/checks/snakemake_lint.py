@@ -27,7 +27,9 @@ ACCEPTED = (
         ("run", "power"),
     ),
     Accepted(
-        "Param peek is a prefix of input or output file but hardcoded", "results/<study>/peek, likewise", ("preview",)
+        "Param preview is a prefix of input or output file but hardcoded",
+        "results/<study>/preview, likewise",
+        ("preview",),
     ),
     Accepted(
         "Shell command directly uses variable WARM from outside of the rule",

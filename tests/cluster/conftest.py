@@ -48,7 +48,7 @@ def virtual_cluster(installed: None) -> Iterator[None]:
         return
     if there is not None and there != NEEDED:
         pytest.fail(
-            f"another virtual cluster is up ({there.described()}); take it down first: make cluster-down", False
+            f"another virtual cluster is up ({there.described()}); take it down first: ./ringside cluster down", False
         )
     control.down()  # of one that has lost a part
     try:

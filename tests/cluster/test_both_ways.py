@@ -93,7 +93,7 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     """By the tutorial's own commands; its study rehearsal is cut to these runs."""
     text = study(nodes="2", epochs=3, replicates=2) + "  bandwidth: [0, 200]\n"
     campaign = Campaign(shared_folder, text, name="rehearsal")
-    done = campaign.checkout.make("submit", "STUDY=rehearsal", "ARGS=--wait")
+    done = campaign.checkout.ringside("submit", "rehearsal", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = check(campaign, sessions=2)
     with open(campaign.results / "design.csv", newline="") as design:
@@ -104,12 +104,12 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert Counter(row["bandwidth"] for row in rows) == {"0": 2, "200": 2}
     assert all(float(row["bandwidth_bytes_s"]) == rates[row["bandwidth"]] for row in rows)
 
-    again = campaign.checkout.make("submit", "STUDY=rehearsal", "ARGS=--wait")
+    again = campaign.checkout.ringside("submit", "rehearsal", "--wait")
     assert again.returncode == 0 and "all 4 runs have a record" in again.stdout and not jobs()
-    drawn = campaign.checkout.make("figures", "STUDY=rehearsal", "SITE=virtual")
+    drawn = campaign.checkout.ringside("run", "rehearsal", "--site", "virtual")
     said = drawn.stdout + drawn.stderr
     assert drawn.returncode == 0 and not {"run", "sweep"} & set(planned_jobs(said)), said
-    status = campaign.checkout.make("status", "STUDY=rehearsal", "SITE=virtual")
+    status = campaign.checkout.ringside("status", "rehearsal", "--site", "virtual")
     assert status.returncode == 0 and "4 of 4 runs done" in status.stdout, status.stdout + status.stderr
     with open(campaign.results / "tables" / "network.csv", newline="") as table:
         found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
@@ -131,14 +131,14 @@ def kill_its_snakemake() -> None:
 @pytest.mark.parametrize("cut_short", [cancel, kill_its_snakemake])
 def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_short: Callable[[], None]) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
-    assert campaign.checkout.program("runs.submit").returncode == 0
+    assert campaign.checkout.program("ringside", "submit").returncode == 0
     campaign.wait_for_epoch()
-    refused = campaign.checkout.program("runs.submit")
+    refused = campaign.checkout.program("ringside", "submit")
     assert refused.returncode == 2 and "wait or run already" in refused.stderr and refused.stderr.count("\n") == 1
     cut_short()
     wait_until(lambda: not jobs(), "the allocations are gone", 120)
     wait_until(no_worker_is_left, "no rank is left", 30)
-    done = campaign.checkout.program("runs.submit", "--wait")
+    done = campaign.checkout.program("ringside", "submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = sorted(campaign.rows(), key=lambda row: int(row["block"]))
     assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "2"), ("ok", "1")]
@@ -148,16 +148,16 @@ def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_sho
 
 def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     campaign = Campaign(shared_folder, study())
-    local = campaign.checkout.program("runs.submit", "--config", "site=local")
+    local = campaign.checkout.program("ringside", "submit", "--site", "local")
     assert local.returncode == 2 and local.stderr.count("\n") == 1, local.stderr
     checkout = campaign.checkout
     outside = checkout.snakemake("runs", "--config", "site=virtual")
-    assert outside.status == 2 and "make submit" in outside.output.strip().splitlines()[-1]
+    assert outside.status == 2 and "ringside submit" in outside.output.strip().splitlines()[-1]
     checkout.edit("config/sites/virtual.yaml", "cpu_share: 0.6", "cpu_share: 0.5")
     other = campaign.start("runs")
     assert other.wait(60) == 2
     last = campaign.output().strip().splitlines()[-1]
-    assert "cpu_share: is 0.5, of the virtual cluster that is up 0.6" in last and "make cluster-up" in last
+    assert "cpu_share: is 0.5, of the virtual cluster that is up 0.6" in last and "ringside cluster up" in last
     assert not jobs() and not checkout.attempts()
 
 

@@ -1,6 +1,6 @@
-"""Without a network: a fresh checkout and an empty cache, filled by a bundle, make figures of a study, on one machine and on Slurm.
+"""Without a network: a fresh checkout and an empty cache, filled by a bundle, ./ringside run of a study, on one machine and on Slurm.
 
-Everything from `make unbundle` on runs in a private corner of the machine, whose network has no route, with no variables and an
+Everything from `ringside unbundle` on runs in a private corner of the machine, whose network has no route, with no variables and an
 empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
 """
 
@@ -39,9 +39,9 @@ class Place:
         variables = [f"PATH={PATH}", f"HOME={self.home}", "PIP_CONFIG_FILE=/dev/null", "LC_ALL=C.UTF-8"]
         return self.corner.run("env", "-i", *variables, *command, folder=self.checkout.folder, timeout_s=900)
 
-    def make(self, *arguments: str) -> str:
-        """What a successful make says."""
-        done = self.run("make", f"PYTHON={PYTHON}", *arguments)
+    def ringside(self, *arguments: str | Path) -> str:
+        """What a successful command prints."""
+        done = self.run(PYTHON, "ringside", *map(str, arguments))
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -63,7 +63,7 @@ def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
     cache = {"RINGSIDE_CACHE": str(folder / "online"), "PYTHONPATH": str(here.folder / "workflow" / "scripts")}
     bundles = {}
     for name, site in (("small", "local"), ("submitted", "virtual")):
-        command = [sys.executable, "-m", "provenance.bundle", "--config", f"study={name}", f"site={site}"]
+        command = [sys.executable, "-m", "ringside", "bundle", name, "--site", site]
         subprocess.run(command, cwd=here.folder, env={**here.environment, **cache}, check=True)
         bundles[site] = folder / f"{site}.tar"
         os.rename(here.folder / "results" / name / f"{name}-{site}.bundle.tar", bundles[site])
@@ -78,10 +78,10 @@ def test_there_is_no_network_in_there(place: Place) -> None:
 
 
 def test_figures_of_a_study(place: Place) -> None:
-    assert ", 0 were there already" in place.make(
-        "unbundle", f"FILE={place.bundles['local']}", "STUDY=small", "SITE=local"
+    assert ", 0 were there already" in place.ringside(
+        "unbundle", place.bundles["local"], "--study=small", "--site=local"
     )
-    place.make("figures", "STUDY=small", "SITE=local")
+    place.ringside("run", "small", "--site=local")
     assert [row["status"] for row in place.rows("small")] == ["ok", "ok"]
     assert (place.checkout.folder / "results/small/figures/overview.pdf").is_file()
 
@@ -92,7 +92,7 @@ def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) 
     place.checkout.write(
         "config/studies/another.yaml", text.replace("pytorch-ddp", "tensorflow-single").replace("nodes: 2", "nodes: 1")
     )
-    done = place.run("make", "figures", "STUDY=another", "SITE=local")
+    done = place.run("make", f"PYTHON={PYTHON}", "figures", "STUDY=another", "SITE=local")
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert len(said) == 1 and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in said[0]
@@ -101,11 +101,11 @@ def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) 
 
 def test_a_campaign_on_slurm(place: Place) -> None:
     """The bundle of another study at another site, in the same cache: nothing of it has to be unpacked."""
-    assert ": 0 files unpacked, " in place.make("unbundle", f"FILE={place.bundles['virtual']}")
-    place.make("cluster-up", "NODES=3", "BANDWIDTH=1gbit", "CPU=0.6", "MEMORY=6G")
+    assert ": 0 files unpacked, " in place.ringside("unbundle", place.bundles["virtual"])
+    place.ringside("cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", "--memory=6G")
     try:
-        place.make("submit", "STUDY=submitted", "SITE=virtual", "ARGS=--wait")
-        place.make("figures", "STUDY=submitted", "SITE=virtual", "ARGS=records=available")
+        place.ringside("submit", "submitted", "--site=virtual", "--wait")
+        place.ringside("run", "submitted", "--site=virtual", "--records=available")
     finally:
-        place.make("cluster-down")
+        place.ringside("cluster", "down")
     assert [row["status"] for row in place.rows("submitted")] == ["ok", "ok"]

@@ -1,4 +1,4 @@
-"""`python -m sites.doctor` on real virtual clusters: given this site and this cluster, it says these lines.
+"""`ringside doctor` on real virtual clusters: given this site and this cluster, it says these lines.
 
 The clusters are in private corners of the machine, so that nodes can be drained beside other tests.
 """
@@ -42,7 +42,7 @@ class Said:
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
     """The cluster that the site virtual describes, in a private corner."""
-    done = corner.python("virtual_cluster.control", "up", *HEALTHY)
+    done = corner.python("ringside", "cluster", "up", *HEALTHY)
     assert done.returncode == 0, done.stderr
     return corner
 
@@ -55,8 +55,8 @@ def copy(shared_folder: Path) -> Checkout:
 
 def ask(where: Sandbox, checkout: Checkout, *config: str) -> Said:
     """Call the doctor."""
-    arguments = ["--config", *config] if config else []
-    return heard(where.python("sites.doctor", *arguments, folder=checkout.folder))
+    arguments = [f"--{each}" for each in config]
+    return heard(where.python("ringside", "doctor", *arguments, folder=checkout.folder))
 
 
 def heard(done: subprocess.CompletedProcess[str]) -> Said:
@@ -80,15 +80,15 @@ def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Check
     """Its own commands: up, a healthy cluster, down."""
     corner = corners()
     copy.path(".venv").symlink_to(CHECKOUT / ".venv")
-    up = corner.run("make", "cluster-up", "NODES=3", "BANDWIDTH=1gbit", "CPU=0.6", folder=copy.folder)
+    up = corner.run("./ringside", "cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", folder=copy.folder)
     assert up.returncode == 0, up.stderr
-    said = heard(corner.run("make", "doctor", folder=copy.folder))
+    said = heard(corner.run("./ringside", "doctor", folder=copy.folder))
     assert said.status == 0, said.output
     assert {verdict for verdict, _ in said.lines.values()} == {"ok"}, said.output
     assert said.text("test job") == "ran on node1, node2, node3"
     assert said.verdict("file locks") == "ok"
     assert [path.name for path in copy.path("results").iterdir()] == ["README.md"]
-    down = corner.run("make", "cluster-down", folder=copy.folder)
+    down = corner.run("./ringside", "cluster", "down", folder=copy.folder)
     assert down.returncode == 0, down.stderr
 
 
@@ -190,7 +190,7 @@ def test_options_that_only_sbatch_knows(cluster: Sandbox, copy: Checkout) -> Non
 
 def test_accounts(corners: Callable[[], Sandbox], copy: Checkout) -> None:
     corner = corners()
-    done = corner.python("virtual_cluster.control", "up", *HEALTHY, "--accounting")
+    done = corner.python("ringside", "cluster", "up", *HEALTHY, "--accounting")
     assert done.returncode == 0, done.stderr
     said = ask(corner, copy)
     assert said.status == 0, said.output
@@ -222,22 +222,22 @@ def without_slurm(tmp_path: Path) -> Iterator[str]:
 
 def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
     environment = {**copy.environment, "PATH": without_slurm, "PYTHONPATH": str(copy.path("workflow/scripts"))}
-    command = [sys.executable, "-m", "sites.doctor"]
+    command = [sys.executable, "-m", "ringside", "doctor"]
     said = heard(subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False))
     assert (said.status, said.failing) == (1, {"programs"}), said.output
 
 
 def test_a_site_without_slurm(copy: Checkout) -> None:
-    said = heard(copy.program("sites.doctor", "--config", "site=local"))
+    said = heard(copy.program("ringside", "doctor", "--site=local"))
     assert said.status == 0, said.output
     assert said.text("site") == "local is this machine and needs no Slurm"
     assert "test job" not in said.lines
     copy.edit("config/sites/local.yaml", "interface: lo", "interface: eth77")
-    said = heard(copy.program("sites.doctor", "--config", "site=local"))
+    said = heard(copy.program("ringside", "doctor", "--site=local"))
     assert (said.status, said.failing) == (1, {"machine", "interface"}), said.output
 
 
-@pytest.mark.parametrize("argument", ["site=nowhere", "site", "side=virtual", "study=none"])
+@pytest.mark.parametrize("argument", ["--site=nowhere", "--site", "--side=virtual", "none"])
 def test_bad_arguments_are_refused_in_one_line(copy: Checkout, argument: str) -> None:
-    done = copy.program("sites.doctor", "--config", argument)
+    done = copy.program("ringside", "doctor", argument)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

@@ -84,8 +84,8 @@ def test_snakemake_killed_by_sigkill_goes_on_without_repeating(shared_folder: Pa
         snakemake.kill()
     assert len(jobs()) == 1, "its job is an orphan that goes on"
     refused = campaign.start("runs")
-    assert refused.wait(60) == 2 and "make unlock" in campaign.output().splitlines()[-1]
-    assert campaign.checkout.program("plan.unlock").returncode == 0
+    assert refused.wait(60) == 2 and "ringside unlock" in campaign.output().splitlines()[-1]
+    assert campaign.checkout.program("ringside", "unlock").returncode == 0
     with campaign.running() as again:
         assert campaign.finish(again) == 0, campaign.output()
     assert [row["status"] for row in campaign.rows()] == ["ok", "ok"]

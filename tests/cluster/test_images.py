@@ -63,7 +63,7 @@ def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[
             with in_images.running("images") as snakemake:
                 assert in_images.finish(snakemake, 1800) == 0, in_images.output()
             for campaign in (in_images, in_venvs):
-                submitted = campaign.checkout.program("runs.submit", "--wait")
+                submitted = campaign.checkout.program("ringside", "submit", "--wait")
                 assert submitted.returncode == 0, submitted.stdout + submitted.stderr
                 assert {row["status"] for row in campaign.rows()} == {"ok"}, [row["reason"] for row in campaign.rows()]
             done[name] = in_venvs, in_images

@@ -40,7 +40,7 @@ found = {"mpi": rank.value, "total": total.value, "host": socket.gethostname(), 
 THEN
 mpi.MPI_Finalize()
 """
-# In the job: what `make figures` does for a run.
+# In the job: what `./ringside run` does for a run.
 MPI_JOB = """
 import dataclasses, json, sys
 from pathlib import Path
@@ -66,13 +66,13 @@ def installed(root: None) -> None:
 
 def up(corner: Sandbox, *options: str) -> None:
     """Start a cluster in the corner."""
-    done = corner.python("virtual_cluster.control", "up", "--scheduler=oar", *options)
+    done = corner.python("ringside", "cluster", "up", "--scheduler=oar", *options)
     assert done.returncode == 0, done.stderr
 
 
 def down(corner: Sandbox) -> None:
     """End it."""
-    done = corner.python("virtual_cluster.control", "down", "--force")
+    done = corner.python("ringside", "cluster", "down", "--force")
     assert done.returncode == 0, done.stderr
 
 
@@ -150,7 +150,7 @@ def test_another_oar_is_never_touched(corner: Sandbox) -> None:
         "sh", "-c", f"sed s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=real/ {CONF} > /run/real; mount --bind /run/real {CONF}"
     )
     try:
-        done = corner.python("virtual_cluster.control", "up", "--scheduler=oar")
+        done = corner.python("ringside", "cluster", "up", "--scheduler=oar")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"{CONF}: belongs to another OAR" in done.stderr
         down(corner)
         assert "DB_BASE_PASSWD=real" in corner.run("cat", CONF).stdout
@@ -167,7 +167,7 @@ def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
     job = submit(cluster, shared_folder, f"{sys.executable} busy.py > used; setsid sleep 986 & {stray}", nodes=2)
     wait_until(lambda: len(cluster.run("pgrep", "-f", "^sleep 98").stdout.split()) == 3, "all three are there")
     assert 0.6 * 2 * 0.6 < float((shared_folder / "used").read_text()) < 1.15 * 2 * 0.6
-    assert "jobs that wait or run" in cluster.python("virtual_cluster.control", "down").stderr
+    assert "jobs that wait or run" in cluster.python("ringside", "cluster", "down").stderr
     cluster.run("oardel", job)
     wait_until(lambda: state(cluster, job) == "Error", "the job is gone")
     assert not cluster.run("pgrep", "-f", "^sleep 98").stdout

@@ -1,4 +1,4 @@
-"""`make site` on a real virtual cluster, in a private corner: the file that it writes is right as it stands."""
+"""`ringside site` on a real virtual cluster, in a private corner: the file that it writes is right as it stands."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ UP = ["--nodes=2", "--bandwidth=123.4567mbit", "--cpu=0.7", "--accounting"]
 @pytest.fixture(scope="module")
 def cluster(corner: Sandbox) -> Sandbox:
     """A cluster that no site of the project's describes."""
-    done = corner.python("virtual_cluster.control", "up", *UP)
+    done = corner.python("ringside", "cluster", "up", *UP)
     assert done.returncode == 0, done.stderr
     return corner
 
@@ -29,7 +29,7 @@ def copy(shared_folder: Path) -> Checkout:
 
 
 def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster: Sandbox, copy: Checkout) -> None:
-    done = cluster.run("make", "site", "NAME=mine", folder=copy.folder)
+    done = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()
     assert said[1].startswith(f"{FILE}: written; ")
@@ -44,7 +44,7 @@ def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster
     assert "the test job on node" in text, "a node was asked"
 
     copy.path(FILE).write_text("# a person's own\n")
-    again = cluster.run("make", "site", "NAME=mine", folder=copy.folder)
+    again = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith(f"ringside: {FILE}: is there already and stays as it is; ")
     assert copy.path(FILE).read_text() == "# a person's own\n"
@@ -54,10 +54,10 @@ def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout
     copy.edit("workflow/scripts/sites/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
     job = cluster.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
     try:
-        done = cluster.run("make", "site", "NAME=mine", "PARTITION=virtual", folder=copy.folder)
+        done = cluster.run("./ringside", "site", "mine", "--partition=virtual", folder=copy.folder)
     finally:
         cluster.run("scancel", job.stdout.strip())
-    assert done.returncode == 0 and "test job (this machine alone: make site NAME=mine LOCAL=yes)" in done.stdout
+    assert done.returncode == 0 and "test job (this machine alone: ./ringside site mine --local)" in done.stdout
     assert "warn  test job: not tried again: none was free within 2 s; " in done.stdout, done.stdout + done.stderr
     text = copy.path(FILE).read_text()
     assert "No node was seen: none was free within 2 s; " in " ".join(text.replace("#", " ").split())
@@ -65,15 +65,15 @@ def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout
     assert "# ASSUMED: no node was seen" in line
 
 
-def test_what_looks_like_a_variable_of_make_is_none(cluster: Sandbox, copy: Checkout) -> None:
-    done = cluster.run("make", "site", "NAME=mine", "PARTITION=$(x)`id`", folder=copy.folder)
+def test_a_partition_that_is_not_there(cluster: Sandbox, copy: Checkout) -> None:
+    done = cluster.run("./ringside", "site", "mine", "--partition=$(x)`id`", folder=copy.folder)
     assert done.returncode == 2, done.stdout
-    assert done.stderr.startswith("ringside: PARTITION=$(x)`id`: ") and "[unknown-name]\n" in done.stderr
+    assert done.stderr.startswith("ringside: --partition: ") and "[unknown-name]\n" in done.stderr
     assert not copy.path(FILE).exists()
 
 
 def test_a_machine_without_slurm(copy: Checkout) -> None:
-    done = copy.program("sites.site_file", "--name=mine", "--local=yes")
+    done = copy.program("ringside", "site", "mine", "--local")
     assert done.returncode == 0 and "ok    machine: " in done.stdout, done.stdout + done.stderr
     site = load_site("mine", copy.path("config/sites"))
     assert (site.launcher, site.placement, site.interface) == ("local", "emulated", "lo")

@@ -65,7 +65,7 @@ open("/tmp/" + socket.gethostname(), "w").close()
 
 def refusal(corner: Sandbox, *arguments: str) -> str:
     """The one line with which the program refuses."""
-    done = corner.python("virtual_cluster.control", *arguments)
+    done = corner.python("ringside", "cluster", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -91,14 +91,14 @@ def test_it_comes_up_quickly_and_leaves_nothing_twice_in_a_row(corner: Sandbox) 
 
 
 def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
-    done = corner.python("virtual_cluster.control", "down")
+    done = corner.python("ringside", "cluster", "down")
     assert (done.returncode, done.stdout) == (0, "virtual cluster: there was none\n")
 
 
 @pytest.mark.parametrize("after_s", [pytest.param(0.3, marks=fault), 0.6])
 def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) -> None:
     done = corner.run(
-        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "virtual_cluster.control", "up", "--nodes=40"
+        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "ringside", "cluster", "up", "--nodes=40"
     )
     assert done.returncode == 124, done.stderr
     assert corner.left() == NOTHING
@@ -116,7 +116,7 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
     """Killed as soon as it has come so far."""
-    kills = f"{sys.executable} -m virtual_cluster.control up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
+    kills = f"{sys.executable} -m ringside cluster up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
     corner.run("sh", "-c", kills)
     assert corner.left() != NOTHING
     up(corner, "--nodes=1")
@@ -176,18 +176,18 @@ def test_a_node_has_its_share_of_the_processor(cluster: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("option", "key"),
     [
-        ("--nodes=0", "NODES=0"),
-        ("--nodes=-1", "NODES=-1"),
-        ("--nodes=many", "NODES=many"),
-        ("--nodes=100000", "NODES=100000"),
-        ("--bandwidth=fast", "BANDWIDTH=fast"),
-        ("--bandwidth=0gbit", "BANDWIDTH=0gbit"),
-        ("--bandwidth=", "BANDWIDTH="),
-        ("--cpu=0", "CPU=0"),
-        ("--cpu=nan", "CPU=nan"),
-        ("--cpu=-2", "CPU=-2"),
-        ("--memory=much", "MEMORY=much"),
-        ("--memory=4", "MEMORY=4"),
+        ("--nodes=0", "--nodes: '0'"),
+        ("--nodes=-1", "--nodes: '-1'"),
+        ("--nodes=many", "--nodes: 'many'"),
+        ("--nodes=100000", "--nodes: '100000'"),
+        ("--bandwidth=fast", "--bandwidth: 'fast'"),
+        ("--bandwidth=0gbit", "--bandwidth: '0gbit'"),
+        ("--bandwidth=", "--bandwidth: ''"),
+        ("--cpu=0", "--cpu: '0'"),
+        ("--cpu=nan", "--cpu: 'nan'"),
+        ("--cpu=-2", "--cpu: '-2'"),
+        ("--memory=much", "--memory: 'much'"),
+        ("--memory=4", "--memory: '4'"),
     ],
 )
 def test_bad_settings_are_refused(corner: Sandbox, option: str, key: str) -> None:
@@ -207,7 +207,7 @@ def test_another_slurm_is_never_touched(corner: Sandbox) -> None:
 
 
 def test_without_root_it_says_so(corner: Sandbox) -> None:
-    done = corner.run("unshare", "--user", sys.executable, "-m", "virtual_cluster.control", "up")
+    done = corner.run("unshare", "--user", sys.executable, "-m", "ringside", "cluster", "up")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "needs root" in done.stderr
 

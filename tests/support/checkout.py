@@ -52,6 +52,8 @@ NOT_A_USERS = (
     "MFLAGS",
     "MAKEOVERRIDES",
     "ARGS",
+    "RINGSIDE_STUDY",
+    "RINGSIDE_SITE",
 )  # of make test's own call
 
 
@@ -137,12 +139,19 @@ class Checkout:
         command = self.warm(*arguments)
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
+    def ringside(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Call the command as a user would, in the environment of the checkout that this one is a copy of."""
+        return self._call("./ringside", *arguments)
+
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Call make, as a user would, in the environment of the checkout that this one is a copy of."""
+        """Call make, likewise."""
+        return self._call("make", *arguments)
+
+    def _call(self, *command: str) -> subprocess.CompletedProcess[str]:
         if not self.path(".venv").exists():
             self.path(".venv").symlink_to(CHECKOUT / ".venv")
         return subprocess.run(
-            ["make", *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
 
     def warm(self, *arguments: str) -> list[str]:

@@ -35,7 +35,7 @@ def noted(file, state):
     write(file, state)
 
 daemons.write_json = noted
-control.main(["up", "--nodes=2"])
+control.start("2", "1gbit", "0.6", "6G", "slurm")
 """
 
 # Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds their folders.
@@ -163,12 +163,12 @@ def _remove(groups: list[Path]) -> None:
 def up(corner: Sandbox, *options: str) -> float:
     """Start a cluster in the corner; seconds that it took."""
     started = time.monotonic()
-    done = corner.python("virtual_cluster.control", "up", *options)
+    done = corner.python("ringside", "cluster", "up", *options)
     assert done.returncode == 0, done.stderr
     return time.monotonic() - started
 
 
 def down(corner: Sandbox) -> None:
     """End it."""
-    done = corner.python("virtual_cluster.control", "down")
+    done = corner.python("ringside", "cluster", "down")
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ def edit(file: Path, text: str, age_s: float) -> None:
 def made_again(checkout: Checkout, target: str = "figures") -> dict[str, int]:
     done = checkout.snakemake(target)
     assert done.status == 0, done.output
-    compared = checkout.program("provenance.verify", "--study", "small")
+    compared = checkout.program("ringside", "verify", "small")
     assert compared.returncode == 0, compared.stdout
     return done.jobs
 
@@ -61,7 +61,7 @@ def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
     head, first, second, *rest = before.split("\n")
     number, warm_up, time_s, *others = second.split(",")
     edit(file, "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *others]), *rest]), 86400)
-    compared = campaign.program("provenance.verify", "--study", "small")
+    compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1 and f"{file.relative_to(campaign.folder)}: differs" in compared.stdout
     assert made_again(campaign)["aggregate"] == 1
     assert (campaign.results / "runs.csv").read_text() != table
@@ -93,7 +93,7 @@ def test_an_edited_product_is_made_again(campaign: Checkout, names: list[str], r
     files = {campaign.results / name: (campaign.results / name).read_text() for name in names}
     for file, before in files.items():
         edit(file, before.replace("1", "2", 1), 3600)
-    compared = campaign.program("provenance.verify", "--study", "small")
+    compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1
     assert all(str(file.relative_to(campaign.folder)) in compared.stdout for file in files)
     assert made_again(campaign) == rules
@@ -104,7 +104,7 @@ def test_removed_outputs_of_one_job_are_made_again(campaign: Checkout) -> None:
     files = [campaign.results / "tables" / name for name in ("regression_cells.csv", "residuals.csv", "cells.tex")]
     for file in files:
         file.unlink()
-    compared = campaign.program("provenance.verify", "--study", "small")
+    compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1
     assert all(str(file.relative_to(campaign.folder)) in compared.stdout for file in files)
     assert made_again(campaign) == {"analysis": 1}

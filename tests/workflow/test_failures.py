@@ -79,7 +79,7 @@ def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]
     assert campaign.returncode == 0, output
     (row,) = rows(checkout)
     assert row["status"] == "failed" and "was killed by SIGKILL" in row["reason"]
-    assert "1 not ok" in output and "make repeat RUNS=failed" in output
+    assert "1 not ok" in output and "./ringside repeat failed" in output
     assert not ranks_of(checkout)
     assert (checkout.results / "figures" / "overview.pdf").exists()
     assert row["run_id"] in (checkout.results / "tables" / "missing.md").read_text()
@@ -150,7 +150,7 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert row["status"] == "failed" and row["reason"].endswith("RuntimeError: no luck today")
     assert checkout.snakemake(*everything).jobs == {}, "a failure is data: it is not repeated by itself"
 
-    repeated = checkout.program("records.repeat", "--runs", "failed")
+    repeated = checkout.program("ringside", "repeat", "failed", "--later")
     assert repeated.returncode == 0 and "1 run and 1 sweep will be repeated" in repeated.stdout, (
         "the run and its network's sweep"
     )
@@ -158,7 +158,7 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     assert done.status == 0 and done.jobs["run"] == 1, done.output
     assert [Path(attempt).name for attempt in checkout.attempts()] == ["attempt-1", "attempt-2"]
     assert rows(checkout)[0]["attempt"] == "2"
-    nothing = checkout.program("records.repeat", "--runs", "*horovod*")
+    nothing = checkout.program("ringside", "repeat", "*horovod*", "--later")
     assert nothing.returncode == 2 and nothing.stderr.count("\n") == 1
 
 

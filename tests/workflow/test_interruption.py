@@ -18,15 +18,15 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     finished = checkout.records()
-    assert (checkout.results / "peek" / "figures" / "residuals.png").exists(), "drawn before the second block began"
+    assert (checkout.results / "preview" / "figures" / "residuals.png").exists(), "drawn before the second block began"
 
     assert checkout.snakemake("-n", "figures").status == 0, "who only looks needs no lock"
     refused = checkout.snakemake("figures")
     assert refused.status != 0
     (line,) = [line for line in refused.output.splitlines() if line.startswith("ringside: ")]
-    assert "make unlock" in line
+    assert "./ringside unlock" in line
 
-    unlocked = checkout.program("plan.unlock")
+    unlocked = checkout.program("ringside", "unlock")
     assert unlocked.returncode == 0, unlocked.stderr
     done = checkout.snakemake("records")
     assert done.status == 0, done.output

@@ -16,16 +16,16 @@ LISTS = lists()
 STUDY = "config/studies/second-node.yaml"
 KEPT = "docs/campaigns/tf-strategies"
 SAID = {  # of what a command has to say
-    "make plan STUDY=second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
-    "make status STUDY=second-node": "done       12 ok",
-    "make repeat RUNS='*.b64.n2.s1.r1' STUDY=second-node": "1 run will be repeated",
-    "make archive STUDY=second-node": "results/second-node/second-node.tar.gz: ",
-    "make verify STUDY=second-node": " identical",
-    f"make compare BASE={KEPT}-virtual OTHER={KEPT}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
-    "make unlock": "there is no lock",
-    "make models ARGS=two-blocks": "two-blocks  32x32x3",
-    'make models ARGS="one-block --tokens 128:5000"': "one-block  128:5000",
-    "make plan STUDY=rehearsal SITE=virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
+    "./ringside plan second-node": "second-node at local: 12 runs, 4 cells in 3 blocks",
+    "./ringside status second-node": "done       12 ok",
+    "./ringside repeat '*.b64.n2.s1.r1' --study second-node": "1 run will be repeated",
+    "./ringside archive second-node": "results/second-node/second-node.tar.gz: ",
+    "./ringside verify second-node": " identical",
+    f"./ringside compare {KEPT}-virtual {KEPT}-unshaped": "to tf-strategies-unshaped, of 12 compared cells: ",
+    "./ringside unlock": "there is no lock",
+    "./ringside models two-blocks": "two-blocks  32x32x3",
+    "./ringside models one-block --tokens 128:5000": "one-block  128:5000",
+    "./ringside plan rehearsal --site virtual": "rehearsal at virtual: 24 runs, 12 cells in 2 blocks",
 }
 
 
@@ -63,7 +63,7 @@ def test_what_takes_minutes_is_planned(checkout: Checkout, command: str) -> None
     planned = re.sub(r"""ARGS="?([^"]+)"?$""", r"ARGS='\1 -n'", command)
     if planned == command:
         planned += " ARGS=-n" if command.startswith("make ") else " -n"
-    last = {"make strategies": "found", "make pilot": "pilot"}.get(" ".join(command.split()[:2]), "figure")
+    last = {"./ringside strategies": "found", "./ringside pilot": "pilot"}.get(" ".join(command.split()[:2]), "figure")
     assert planned_jobs(call(checkout, planned))[last] > 0
 
 

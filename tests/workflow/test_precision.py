@@ -56,8 +56,8 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     ), said
     assert "whether cells get more is decided next" in said and "[11/11] ok" in said, said
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
-    assert checkout.program("plan.unlock").returncode == 0
-    status = checkout.program("records.status").stdout
+    assert checkout.program("ringside", "unlock").returncode == 0
+    status = checkout.program("ringside", "status").stdout
     assert "11 of 13 runs done; 2 left" in status and "ratios of 0 of 2 cells within 40 % after block 4" in status, (
         status
     )
@@ -69,7 +69,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         in done.output
     )
     assert refined(checkout)["block-5.json"] == set()
-    status = " ".join(checkout.program("records.status").stdout.split())
+    status = " ".join(checkout.program("ringside", "status").stdout.split())
     assert "within 40 % after block 5, which is at_most: no cell gets more runs" in status, status
     assert [attempt.rsplit("/")[-1] for attempt in checkout.attempts()] == ["attempt-1"] * 13, (
         "the orphan's counts, too"
@@ -102,7 +102,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    """As the jobs of make submit ask for it, block by block; a cell alone knows its spread after 17 runs. A pilot needs no more than is there."""
+    """As the jobs of ./ringside submit ask for it, block by block; a cell alone knows its spread after 17 runs. A pilot needs no more than is there."""
     alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace("[64, 96, 128]", "64")
     checkout: Checkout = fresh(
         alone.replace(", contrasts: {batch_size: [64, 96]}", "").replace("epochs: 2", "epochs: 3")

@@ -30,7 +30,7 @@ LEFT_OUT = {  # of what is only recommended
 
 
 def verified(checkout: Checkout, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return checkout.program("provenance.verify", "--study", "small", *arguments)
+    return checkout.program("ringside", "verify", "small", *arguments)
 
 
 def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> None:
@@ -121,7 +121,7 @@ def archived(finished_campaign: Checkout, tmp_path_factory: pytest.TempPathFacto
 
 def test_an_archive_makes_everything_again_elsewhere(archived: Path) -> None:
     command = (archived / "remake").read_text()
-    assert "make figures STUDY=small SITE=local ARGS=records=available" in command
+    assert "./ringside run small --site local --records available" in command
     again = Checkout(archived / "ringside")
     assert not (again.results / "figures").exists() and not (again.results / "runs.csv").exists()
     done = again.snakemake("figures", "--config", "study=small", "site=local", "records=available")
@@ -206,7 +206,7 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
     for arguments, said in (
         (
             [],
-            "ringside: which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare",
+            "ringside: which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or snakemake compare",
         ),
         (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
         (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),

@@ -26,7 +26,7 @@ RUN = "pytorch-ddp.small-cnn.digits.b64.n2.s1.epochs=2.r1"
 
 def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY)
-    command = ["make", "trace", f"RUN={RUN}"]
+    command = ["./ringside", "trace", RUN]
     checkout.path(".venv").symlink_to(Path(__file__).resolve().parents[2] / ".venv")
     killed = subprocess.Popen(
         command, cwd=checkout.folder, env=checkout.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -37,7 +37,7 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
     subprocess.run(["kill", f"-{signal.SIGKILL}", "--", f"-{killed.pid}"], check=True)
     killed.communicate()
 
-    made = checkout.make("trace", f"RUN={RUN}")
+    made = checkout.ringside("trace", RUN)
     assert made.returncode == 0, made.stdout + made.stderr
     folder = checkout.results / "traces" / RUN
     said = [line.partition(": ") for line in made.stdout.splitlines() if f"traces/{RUN}/" in line]
@@ -55,6 +55,6 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
 
     attempts = [path.name for path in runs.glob("*/attempt-*")]
     assert sorted(attempts) == ["attempt-1", "attempt-2"], "the killed one is kept, and was begun anew"
-    again = checkout.make("trace", f"RUN={RUN}")
+    again = checkout.ringside("trace", RUN)
     assert again.returncode == 0 and len(list(runs.glob("*/attempt-*"))) == 2, "it is not trained again"
     assert not checkout.records() and not (checkout.results / "campaign.json").exists(), "the campaign has not begun"

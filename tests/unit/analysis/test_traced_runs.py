@@ -48,10 +48,10 @@ def test_notes_name_the_traced_runs_without_phases(made):
         some[0]: "attempt-1/phases.csv: lacks rank 1",
         some[1]: "attempt-2/clocks.csv: is not there",
     }
-    assert without.facts["command"] == f"make repeat STUDY=quickstart RUNS='{some[0]}'"
+    assert without.facts["command"] == f"./ringside repeat {some[0]} --study quickstart"
     assert without == (
         f"Traced, but without phases: {some[0]} (attempt-1/phases.csv: lacks rank 1), {some[1]} (attempt-2/clocks.csv: is not there); "
-        f"repeat such a run: make repeat STUDY=quickstart RUNS='{some[0]}'."
+        f"repeat such a run: ./ringside repeat {some[0]} --study quickstart."
     )
     assert conditions.tracing(runs[runs["trace"] == "none"]) == ""
 

@@ -453,7 +453,7 @@ def test_manifests(folder: Path, content: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bytes], subprocess.CompletedProcess[str]]:
-    """Says `make plan` with a file in place of a shipped one."""
+    """Says `./ringside plan` with a file in place of a shipped one."""
     copied = tmp_path_factory.mktemp("checkout")
     for name in ("config", "containers", "workflow"):
         shutil.copytree(CHECKOUT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))

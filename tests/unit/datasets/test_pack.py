@@ -23,8 +23,8 @@ ROTATED = 6  # to be turned by 90 degrees clockwise
 def packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], Content]]:
     """Packs by the program, and returns the printed entry as config/datasets.yaml has it, and what the archive holds."""
 
-    def run(*arguments: str) -> tuple[dict[str, Any], Content]:
-        pack.main([*arguments, "--name", "mine", "--output", str(tmp_path)])
+    def run(kind: str, source: Path, size: int, validation_share: float) -> tuple[dict[str, Any], Content]:
+        pack.pack_own(kind, source, "mine", size, validation_share, tmp_path)
         (tmp_path / "datasets.yaml").write_text(capsys.readouterr().out)
         entry = datasets.read_datasets(datasets.DATASETS, tmp_path / "datasets.yaml")["mine"]
         (file,) = entry["files"]
@@ -47,7 +47,7 @@ def test_packed_pictures_are_read_again(tmp_path: Path, packed: Callable[..., An
     folder = pictures(tmp_path / "pictures")
     (folder / ".DS_Store").touch()
     (folder / "oak" / "._1.png").write_bytes(b"\x00\x05\x16\x07")
-    entry, content = packed("images", str(folder))
+    entry, content = packed("images", folder, 32, 0.2)
     assert entry["classes"] == content.classes == ["ash_tree", "oak"]
     for blocks, samples in ((content.train, 16), (content.validation, 4)):
         images, labels = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -114,7 +114,7 @@ def test_too_few_pictures_are_refused(tmp_path: Path, number: int) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_a_packed_text_is_read_again(tmp_path: Path, packed: Callable[..., Any], encoding: str) -> None:
     (tmp_path / "poems.txt").write_text("a rosé is a rosé\n\n" * 100, encoding=encoding)
-    entry, content = packed("text", str(tmp_path / "poems.txt"))
+    entry, content = packed("text", tmp_path / "poems.txt", 64, 0.1)
     assert (entry["vocabulary"], entry["train_samples"], entry["validation_samples"]) == (5, 9, 1)
     for blocks, samples in ((content.train, 9), (content.validation, 1)):
         ((tokens, labels),) = blocks

@@ -170,7 +170,7 @@ def test_every_shipped_site_is_read_and_can_run_the_shipped_study(name: str) -> 
 def test_a_template_says_that_it_is_one() -> None:
     sites = {name: load_yaml(CHECKOUT / "config" / "sites" / f"{name}.yaml") for name in SHIPPED}
     for name in ("pcad", "plafrim", "grid5000", "slurm-example"):
-        assert "template" in sites[name]["description"] and "make doctor" in sites[name]["description"]
+        assert "template" in sites[name]["description"] and "./ringside doctor" in sites[name]["description"]
 
 
 def test_the_example_explains_every_key() -> None:

@@ -29,18 +29,18 @@ def test_nodes_may_be_unlike() -> None:
     for shares in ("0.9,0.6", "0.9,none,0.3"):
         with pytest.raises(InputError) as refused:
             parse("3", "none", shares, "none", accounting=False)
-        assert_refusal(refused.value, "wrong-count", "", [3], file=f"CPU={shares}", got=shares)
+        assert_refusal(refused.value, "wrong-count", "", [3], file="--cpu", got=shares)
         assert str(refused.value) == (
-            f"CPU={shares}: is not possible; expected cores of one node, or of each of the 3 nodes, such as CPU=0.9,0.6,0.3"
+            f"--cpu: '{shares}' is not possible; expected cores of one node, or of each of the 3 nodes, such as 0.9,0.6,0.3"
         )
 
 
 @pytest.mark.parametrize(
     ("scheduler", "accounting", "code", "file", "mentions"),
     [
-        ("oarr", False, "unknown-name", "SCHEDULER=oarr", ["slurm", "oar"]),
-        ("", False, "unknown-name", "SCHEDULER=", ["slurm", "oar"]),
-        ("oar", True, "conflicting-keys", "--accounting", ["SCHEDULER=slurm"]),
+        ("oarr", False, "unknown-name", "--scheduler", ["slurm", "oar"]),
+        ("", False, "unknown-name", "--scheduler", ["slurm", "oar"]),
+        ("oar", True, "conflicting-keys", "--accounting", ["--scheduler slurm"]),
     ],
 )
 def test_a_scheduler_that_there_is_not_is_refused(

@@ -1,6 +1,8 @@
-"""What `make models` prints, for shipped models and for one that a person has just written."""
+"""What `ringside models` prints, for shipped models and for one that a person has just written."""
 
+import json
 import re
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ def cells(text: str, model: str) -> list[list[str]]:
 
 
 def test_why_a_model_has_dashes_is_said_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    listing.main(["lenet-5"])
+    listing.show_models(["lenet-5"])
     text = capsys.readouterr().out
     assert cells(text, "lenet-5")[0] == ["lenet-5", "8x8x1", "10", *"–––––"]
     (said,) = [line for line in text.splitlines() if line.startswith("  model")]
@@ -50,43 +52,59 @@ def test_columns_are_explained() -> None:
 
 
 def test_other_images_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    listing.main(["resnet-50", "--image", "96x48x3", "--classes", "7"])
+    listing.show_models(["resnet-50"], image="96x48x3", classes=7)
     (row,) = cells(capsys.readouterr().out, "resnet-50")
     made = named.graph("resnet-50", (96, 48, 3), 7)
     assert row[1:6] == ["96x48x3", "7", "original", f"{made.parameters:,}", f"{made.macs / 1e6:.1f}"]
 
 
 def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixture[str]) -> None:
-    listing.main(["gpt-nano", "rnn-text", "--tokens", "12:300", "--classes", "7"])
+    listing.show_models(["gpt-nano", "rnn-text"], tokens="12:300", classes=7)
     text = capsys.readouterr().out
     made = named.graph("gpt-nano", (12,), 300, 300, "next")
     assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{made.parameters:,}"]
     assert cells(text, "rnn-text")[0][1:3] == ["12:300", "7"]
-    listing.main(["gpt-nano"])
+    listing.show_models(["gpt-nano"])
     assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == ["40:10000", "64:256", "1024:50257"]
-    listing.main(["--tokens", "12:300"])
+    listing.show_models(tokens="12:300")
     assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
-    listing.main(["vgg-16", "--tokens", "12:300"])
+    listing.show_models(["vgg-16"], tokens="12:300")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  model vgg-16 ")]
     assert "12 tokens" in line
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "got", "line"),
+    ("options", "code", "got", "line"),
     [
-        (["resnet"], "unknown-name", "resnet", "'resnet' is no model; did you mean 'resnet-50'?"),
-        (["--classes", "1"], "out-of-range", 1, "--classes: 1 is too small; expected at least 2"),
+        ({"names": ["resnet"]}, "unknown-name", "resnet", "'resnet' is no model; did you mean 'resnet-50'?"),
+        ({"classes": 1}, "out-of-range", 1, "--classes: 1 is too small; expected at least 2"),
+        (
+            {"image": "big"},
+            "bad-pattern",
+            "big",
+            "--image: is 'big'; expected HEIGHTxWIDTHxCHANNELS, such as 224x224x3",
+        ),
+        (
+            {"tokens": "12x300"},
+            "bad-pattern",
+            "12x300",
+            "--tokens: is '12x300'; expected LENGTH:VOCABULARY, such as 40:10000",
+        ),
     ],
 )
-def test_a_wrong_question_is_refused_in_one_line(arguments: list[str], code: str, got: object, line: str) -> None:
+def test_a_wrong_question_is_refused_in_one_line(options: dict[str, Any], code: str, got: object, line: str) -> None:
     with pytest.raises(InputError) as refused:
-        listing.main(arguments)
+        listing.show_models(**options)
     assert (refused.value.code, refused.value.got) == (code, got) and str(refused.value) == line
 
 
-def test_help_names_what_people_call(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["--image", "big"], ["--tokens", "12x300"]):
-        with pytest.raises(SystemExit):
-            listing.main(arguments)
-        shown = capsys.readouterr()
-        assert "usage: make models ARGS=" in shown.out + shown.err
+def test_json_has_the_numbers_and_why_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.show_models(["lenet-5"], as_json=True)
+    small, *_, large = json.loads(capsys.readouterr().out)
+    assert (small["sample"], "reason" in small, "parameters" in small) == ("8x8x1", True, False)
+    made = named.graph("lenet-5", (224, 224, 3), 1000)
+    assert (large["parameters"], large["gradient_bytes"], large["classes"]) == (
+        made.parameters,
+        made.gradient_bytes,
+        1000,
+    )

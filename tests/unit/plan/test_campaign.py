@@ -57,7 +57,7 @@ def test_of_another_site_no_machine_is_told() -> None:
     assert refused.value.got == {"site": "virtual"}
     assert str(refused.value).startswith(
         "results/quickstart/campaign.json: these results belong to site virtual, here it is local; for figures of them: "
-        "make figures ARGS=records=available"
+        "./ringside run --records available"
     )
     bound(machine=None, machine_id=None)
     with pytest.raises(InputError) as refused:
@@ -75,12 +75,12 @@ def test_what_was_bound_meanwhile_is_not_bound_again() -> None:
 
 def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     for study, site in (("tf-strategies-virtual", "virtual"), ("tf-strategies-virtual", "virtual-unshaped")):
-        cost.main(["--config", f"study={study}", f"site={site}"])
+        cost.main(study=study, site=site)
         first = capsys.readouterr().out.splitlines()[0]
         assert first.startswith(study) and site in first and "270" in first
     assert not Path("results").exists()
     bound(site="virtual", machine=None)
-    cost.main(["--config", "study=quickstart", "site=local"])
+    cost.main(study="quickstart", site="local")
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("quickstart") and "local" in first
 
@@ -251,7 +251,7 @@ def test_a_configuration_without_keys_is_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(
         InputError, match=r"config.yaml: holds \"\['study', 'site'\]\"; expected keys, such as study: NAME"
     ):
-        campaign.configured([])
+        campaign.configured()
 
 
 def stated(note: Note | None) -> tuple[str, dict[str, object]] | None:

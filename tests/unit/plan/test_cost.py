@@ -211,18 +211,23 @@ def test_report_of_one_run_is_worded_in_the_singular() -> None:
     assert "records so far: none; without an ok record: 1 run, 6." in said
 
 
-def test_a_block_can_be_asked_for_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for: list[Cost] = []
     monkeypatch.setattr("plan.cost.report", asked_for.append)
-    for asked in (["block=2"], ["--config", "study=rehearsal", "site=virtual", "block=2"]):
-        main(asked)
+    for names in ({}, {"study": "rehearsal", "site": "virtual"}):
+        main(**names, block=2)
         assert title(asked_for.pop()).facts["blocks"] == 1
-    for asked, code, got in (("block=99", "unknown-name", 99), ("--wait", "unknown-argument", "--wait")):
-        with pytest.raises(InputError) as refused:
-            main([asked])
-        assert (refused.value.code, refused.value.got) == (code, got)
-    with pytest.raises(InputError, match="block"):
-        main(["block=two"])
+    with pytest.raises(InputError) as refused:
+        main(block=99)
+    assert (refused.value.code, refused.value.got) == ("unknown-name", 99)
+
+
+def test_json_has_what_the_report_says(capsys: pytest.CaptureFixture[str]) -> None:
+    main(study="rehearsal", site="virtual", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["study"], found["site"], found["runs"], found["cells"]) == ("rehearsal", "virtual", 24, 12)
+    assert sum(group["runs"] for group in found["groups"]) == 24
+    assert 0 < sum(group["total_s"] for group in found["groups"]) < found["total_s"], "without the sweeps"
 
 
 def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,10 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
     assert find_note(said, "replicates-by-precision").facts == {"rule": RULE, "open": True}
     at_most = find_note(said, "at-most").facts
     assert at_most["runs"] == 12 and at_most["total_s"] > find_note(said, "total").facts["total_s"]
-    assert find_note(said, "expected-later").facts == {"block": 3, "command": "make pilot STUDY=quickstart SITE=local"}
+    assert find_note(said, "expected-later").facts == {
+        "block": 3,
+        "command": "./ringside pilot quickstart --site local",
+    }
     decide(3, A)
     said = notes(cost())
     assert title(cost()).facts == {"runs": 7, "most": 12, "cells": 2, "blocks": 4}
@@ -124,7 +127,7 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
 def test_wording_of_a_cost_by_precision() -> None:
     lines = report(Cost(campaign(), measured_at("local"), {})).splitlines()
     rule = "a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
-    pilot = "make pilot STUDY=quickstart SITE=local tells it after two"
+    pilot = "./ringside pilot quickstart --site local tells it after two"
     assert f"  replicates by precision: {rule}; the numbers above are of the runs that are certain" in lines
     assert f"  how many are to be expected is told after block 3; {pilot}" in lines
     assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)
@@ -151,9 +154,9 @@ def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     never = find_note(said(8), "never-precise")
     assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
     assert "never-precise" not in codes(said(9))
-    assert campaign(Replicates(3, 8, 0.05)).never_precise() == [never], "make figures says it first, too"
+    assert campaign(Replicates(3, 8, 0.05)).never_precise() == [never], "./ringside run says it first, too"
     pairs = {"contrasts": {"batch_size": (16, 32)}}
-    assert find_note(said(16), "expected-later").facts["command"].startswith("make pilot")
+    assert find_note(said(16), "expected-later").facts["command"].startswith("./ringside pilot")
     assert find_note(said(16, **pairs), "expected-later").facts["command"] is None, "a pilot tells nothing of ratios"
     assert find_note(said(16, **pairs), "never-precise").facts["known_after"] == 17
     assert "never-precise" not in codes(said(17, **pairs))

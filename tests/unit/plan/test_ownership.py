@@ -14,6 +14,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
+from environments import controller
 from plan import ownership, start, unlock
 
 HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
@@ -52,8 +53,8 @@ def test_a_lock_without_a_holder_is_stale(state: Path, capsys: pytest.CaptureFix
     with pytest.raises(InputError) as refused:
         ownership.refuse_stale(state)
     assert (refused.value.code, refused.value.file) == ("stale-lock", ".snakemake/locks")
-    assert "make unlock" in refused.value.hint
-    unlock.main(["--if-stale"])
+    assert "./ringside unlock" in refused.value.hint
+    unlock.main(if_stale=True)
     assert not lock.exists() and capsys.readouterr().out
     ownership.refuse_stale(state)
 
@@ -61,14 +62,14 @@ def test_a_lock_without_a_holder_is_stale(state: Path, capsys: pytest.CaptureFix
 def test_a_living_holders_lock_is_kept_until_it_is_killed(state: Path, holder: subprocess.Popen[str]) -> None:
     lock = leave_lock(state)
     ownership.refuse_stale(state)  # Snakemake itself says that it is locked
-    unlock.main(["--if-stale"])
+    unlock.main(if_stale=True)
     with pytest.raises(InputError) as refused:
-        unlock.main([])
+        unlock.main()
     assert (refused.value.code, refused.value.file) == ("already-running", ".snakemake/locks")
     assert lock.exists()
     holder.kill()
     holder.wait()
-    unlock.main([])
+    unlock.main()
     assert not lock.exists()
 
 
@@ -97,24 +98,15 @@ def test_results_of_somebody_else_are_refused() -> None:
             os.chmod(folder, stat.S_IRWXU)
 
 
-@pytest.mark.parametrize("target", ["figures", "images", "datasets"])
-def test_a_stale_lock_stops_no_target_of_make(target: str) -> None:
-    asked = ["make", "--no-print-directory", "--dry-run", "--assume-old", ".venv/.made-of-requirements", target]
-    (line,) = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert f"plan.unlock --if-stale && .venv/bin/snakemake {target}" in line
-
-
 def plain_snakemake(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Call Snakemake as an activated .venv does, whose Python imports what ringside.pth names."""
-    scripts = CHECKOUT / "workflow" / "scripts"
-    program = tmp_path / "program" / "snakemake"
-    program.parent.mkdir()
-    program.write_text(
-        f"import site\nsite.addsitedir({str(program.parent)!r})\nfrom snakemake.cli import main\nmain()\n"
-    )
-    makefile = (CHECKOUT / "Makefile").read_text()
-    assert "import plan.start" in makefile[makefile.index("ringside.pth") :]
-    (program.parent / "ringside.pth").write_text(f"{scripts}\nimport plan.start\n")
+    """Call Snakemake by a Python that begins as that of `.venv` does."""
+    venv = tmp_path / "venv"
+    packages = venv / "lib" / "python3.11" / "site-packages"
+    for folder in (packages, venv / "bin"):
+        folder.mkdir(parents=True)
+    controller._finish(CHECKOUT, venv, 0)
+    program = tmp_path / "snakemake"
+    program.write_text(f"import site\nsite.addsitedir({str(packages)!r})\nfrom snakemake.cli import main\nmain()\n")
     command = [sys.executable, program, "--version"]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
 

@@ -81,15 +81,13 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     assert len(keys) == 2, "another strategy is another run"
 
 
-@pytest.mark.parametrize(
-    ("launcher", "way"), [("local", ""), ("slurm", ' ARGS="--profile slurm"'), ("oar", ' ARGS="--profile oar"')]
-)
+@pytest.mark.parametrize(("launcher", "way"), [("local", ""), ("slurm", " --profile slurm"), ("oar", " --profile oar")])
 def test_cells_without_a_strategy_name_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
     study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=Replicates(3, 3))
     campaign = planned(study, replace(site, launcher=launcher))
-    command = f"make strategies STUDY={study.name} SITE=local{way}"
+    command = f"./ringside strategies {study.name} --site local{way}"
     (note,) = campaign.left_out()
     assert note.code == "strategy-not-found-yet" and note.facts == {"runs": 6, "cells": 2, "command": command}
     assert note.endswith(f"call {command}")
@@ -112,7 +110,7 @@ def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str,
         design(study, site)
     error = refused.value
     assert (error.code, error.file, error.key) == (code, shown(file), key.replace("QUESTION", asked))
-    assert "make strategies" in error.hint and "\n" not in str(error)
+    assert "./ringside strategies" in error.hint and "\n" not in str(error)
 
 
 def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:

@@ -1,6 +1,7 @@
 """How many nodes are worth it: the command without a campaign and with one."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from analysis import conditions
 from analysis.measured import Records, read_timed
 from common.errors import InputError, exit_status
 from common.notes import codes, find_note
+from common.options import parse_arguments
 from declared.figures import Declared
 from figures import outlook as figure
 from figures import panels
@@ -22,14 +24,23 @@ MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
 
 
 def ask(folder, *options):
-    """The table that `make predict` writes."""
-    figure.main([*options, "--out", str(folder / "outlook")])
+    """The table that `ringside predict` writes."""
+    predict(*options, out=folder / "outlook")
     return pd.read_csv(folder / "outlook.csv")
 
 
 def answered(*options):
-    """The answer as `make predict` has it before it writes it."""
-    return outlook.answer(question.asked(list(options)))
+    """The answer as `ringside predict` has it before it writes it."""
+    return outlook.answer(asked(*options))
+
+
+def asked(*options):
+    """The question that some options make."""
+    return question.ask(**parse_arguments(question.ask, options))
+
+
+def predict(*options, out=None):
+    figure.predict(asked(*options), out)
 
 
 def test_the_last_number_of_nodes_above_a_level():
@@ -91,7 +102,7 @@ def test_faster_links_are_never_worse(tmp_path):
 
 
 def test_without_out_the_table_is_printed(capsys):
-    figure.main([*MODEL, "--rate", "25"])
+    predict(*MODEL, "--rate", "25")
     said = capsys.readouterr().out
     assert "25 Gbit/s" in said
     assert "100 MB of gradients" in said
@@ -114,7 +125,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
         ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
         ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),
-        ([*MODEL, "--batch-size", "64.5"], "wrong-type", "--batch-size", ""),
+        ([*MODEL, "--batch-size", "64.5"], "bad-arguments", "", ""),
         ([*MODEL, "--nodes", "1" + 23 * "0"], "out-of-range", "--nodes", "at most 1e+09"),
         ([*MODEL, "--samples", "1" + 20 * "0"], "out-of-range", "--samples", "at most 1e+15"),
         ([*MODEL, "--sync-every", "1" + 20 * "0"], "out-of-range", "--sync-every", "at most 1e+09"),
@@ -132,28 +143,28 @@ def test_without_out_the_table_is_printed(capsys):
 )
 def test_bad_input_is_refused(options, code, option, expected):
     with pytest.raises(InputError) as refused:
-        figure.main(options)
+        predict(*options)
     assert (refused.value.code, refused.value.file) == (code, option)
     assert not expected or expected in refused.value.expected
 
 
 def test_a_model_is_suggested():
     with pytest.raises(InputError) as refused:
-        figure.main(["--step-time", "0.1", "--model", "alexnett"])
+        predict("--step-time", "0.1", "--model", "alexnett")
     assert refused.value.suggestion == "alexnet"
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "out", "named"),
     [
-        (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], "--dataset: 'x'"),
-        ([*MODEL, "--out", "/proc/none/x"], "/proc/none"),
-        (["--from", "/nowhere"], "/nowhere/runs.csv: "),
-        ([*MODEL, "--rate", "0"], "--rate: 0"),
+        (["--step-time", "0.1", "--model", "alexnet", "--dataset", "x"], None, "--dataset: 'x'"),
+        (MODEL, Path("/proc/none/x"), "/proc/none"),
+        (["--from", "/nowhere"], None, "/nowhere/runs.csv: "),
+        ([*MODEL, "--rate", "0"], None, "--rate: 0"),
     ],
 )
-def test_bad_input_is_one_line(capsys, options, named):
-    assert exit_status(lambda: figure.main(options)) == 2
+def test_bad_input_is_one_line(capsys, options, out, named):
+    assert exit_status(lambda: predict(*options, out=out)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ringside: ")
     assert named in line
@@ -166,7 +177,7 @@ def test_bad_input_is_one_line(capsys, options, named):
 @pytest.mark.parametrize("rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]])
 def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
     options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
-    figure.main([*options, *rest, "--nodes", "1000000000"])
+    predict(*options, *rest, "--nodes", "1000000000")
     said = capsys.readouterr().out
     assert "nan" not in said and "inf" not in said
 
@@ -313,7 +324,7 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypa
     monkeypatch.setattr(outlook, "DRAWS", 5)
     folder, _ = study
     curves = tmp_path / "outlook_curves.csv"
-    outlook.main(["--from", str(folder), "--out", str(tmp_path / "outlook"), "--curves", str(curves)])
+    outlook.main(from_=folder, out=tmp_path / "outlook", curves=curves)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "outlook.pdf").exists()
     records = Records(folder / "runs.csv", tmp_path / "none", outlook_csv=tmp_path / "outlook.csv")

@@ -119,5 +119,5 @@ def test_missing_parts_are_refused_before_anything_is_fetched(
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match=r"\bapptainer\b"):
         bundle.check(replace(campaign, site=replace(campaign.site, deployment="apptainer")))
-    assert exit_status(lambda: bundle.main(["--config", "study=quickstart", "site=nowhere"])) == 2
+    assert exit_status(lambda: bundle.make_bundle("quickstart", "nowhere")) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not campaign.site.cache.exists()

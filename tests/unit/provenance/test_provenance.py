@@ -223,8 +223,8 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
     with pytest.raises(InputError) as refused:
-        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
-    assert (refused.value.code, refused.value.got) == ("other-study", "other") and "STUDY=" in refused.value.hint
+        verify.verify("mine", tmp_path / "manifest.json")
+    assert (refused.value.code, refused.value.got) == ("other-study", "other") and "verify other" in refused.value.hint
     assert refused.value.file == str(tmp_path / "manifest.json")
 
 
@@ -237,7 +237,7 @@ def test_a_manifest_that_names_no_file_is_refused(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
     with pytest.raises(InputError) as refused:
-        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+        verify.verify("mine", tmp_path / "manifest.json")
     assert refused.value.code == "empty-manifest"
 
 
@@ -262,7 +262,7 @@ def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: 
     }  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps(said))
     with pytest.raises(InputError) as refused:
-        verify.main(["--study", "mine", "--against", str(tmp_path / "manifest.json")])
+        verify.verify("mine", tmp_path / "manifest.json")
     assert refused.value.code in ("foreign-product", "broken-file") and file in str(refused.value)
     assert (refused.value.expected, refused.value.hint) == (verify.WHICH, "")
 

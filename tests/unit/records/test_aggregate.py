@@ -23,7 +23,7 @@ from plan.identity import cores_per_rank, digests, run_key
 from plan.recorded import record_of
 from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate, of_tokens, summary
-from records.ways import arguments_for
+from records.ways import Named, named_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from support.recorded import content
@@ -155,8 +155,8 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     notes = summary(runs)
     assert find_note(notes, "runs").facts == {"runs": 4, "ok": 1, "failed": 1, "missing": 2}
     assert [note.facts["run"] for note in notes if note.code == "run-not-ok"] == runs.run_id[1:].tolist()
-    assert find_note(notes, "to-repeat").facts["command"] == "make repeat RUNS=failed"
-    assert find_note(notes, "to-run").facts["command"] == "make figures"
+    assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat failed"
+    assert find_note(notes, "to-run").facts["command"] == "./ringside run"
     write_table(runs, "runs", tmp_path / "runs.csv")
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
 
@@ -165,10 +165,10 @@ def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -
     reason = "disturbed: 20% of the processor time went to others (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
-    notes = summary(aggregated(campaign)[0], "STUDY=x", site="config/sites/local.yaml")
+    notes = summary(aggregated(campaign)[0], Named("x"), site="config/sites/local.yaml")
     assert codes(notes) == ["runs", *["run-not-ok"] * 4, "all-disturbed", "to-repeat"]
     assert find_note(notes, "all-disturbed").facts == {"runs": 4, "site": "config/sites/local.yaml"}
-    assert find_note(notes, "to-repeat").facts["command"] == "make repeat RUNS=invalid STUDY=x"
+    assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat invalid --study x"
 
 
 def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
@@ -188,15 +188,15 @@ def test_summaries_read_like_this() -> None:
             for number in range(20)
         ),
     ]
-    read = "\n".join(summary(pd.DataFrame(rows), "STUDY=s")).splitlines()
+    read = "\n".join(summary(pd.DataFrame(rows), Named("s"))).splitlines()
     assert [*read[:3], *read[-4:]] == [
         "22 runs: 1 ok, 1 invalid, 20 missing",
         "  b: invalid: disturbed: 20%",
         "  c0: missing: absent: has not run",
         "  and 1 more, in runs.csv",
-        "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; repeat it: make repeat RUNS='a' STUDY=s",
-        "to repeat them: make repeat RUNS=invalid STUDY=s",
-        "to run what is missing: make figures STUDY=s",
+        "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; repeat it: ./ringside repeat a --study s",
+        "to repeat them: ./ringside repeat invalid --study s",
+        "to run what is missing: ./ringside run s",
     ]
     read = summary(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
     assert find_note(read, "all-disturbed") == (
@@ -263,7 +263,7 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
         aggregated(campaign)
     (error,) = refused.value.errors
     assert (error.code, Path(error.file).name) == ("broken-file", "record.json")
-    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    assert error.hint.endswith(f"./ringside repeat {campaign.runs[0].run_id} --study quickstart")
     assert "\n" not in str(error)
 
 
@@ -294,7 +294,7 @@ def test_a_record_that_contradicts_place_or_plan_is_refused(
     (error,) = refused.value.errors
     assert (error.code, Path(error.file).name) == ("wrong-record", "record.json")
     assert all(name in error.got for name in named), error.got
-    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    assert error.hint.endswith(f"./ringside repeat {campaign.runs[0].run_id} --study quickstart")
 
 
 def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def refused_epochs(campaign: Campaign) -> InputError:
         aggregated(campaign)
     (error,) = refused.value.errors
     assert error.file.endswith("/attempt-1/epochs.csv")
-    assert error.hint.endswith(f"make repeat RUNS='{campaign.runs[0].run_id}' STUDY=quickstart")
+    assert error.hint.endswith(f"./ringside repeat {campaign.runs[0].run_id} --study quickstart")
     return error
 
 
@@ -395,7 +395,7 @@ def test_refused_records_read_like_this(campaign: Campaign) -> None:
         "attempt-1/epochs.csv: epoch 2 has warm_up true, the study's warmup_epochs is 1",
     ]
     assert [str(error) for error in refused.value.errors] == [
-        f"{folder}/{problem}; repeat it: make repeat RUNS='{folder.parent.name}' STUDY=quickstart"
+        f"{folder}/{problem}; repeat it: ./ringside repeat {folder.parent.name} --study quickstart"
         for folder, problem in zip(folders, problems, strict=True)
     ]
 
@@ -434,8 +434,8 @@ def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign
 
 
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
-    assert arguments_for("quickstart", "local") == ""
-    assert arguments_for("another", "local") == "STUDY=another"
+    assert named_for("quickstart", "local") == Named()
+    assert named_for("another", "local") == Named("another")
 
 
 def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
@@ -466,12 +466,12 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     rows = runs.set_index("run_id")
     assert list(runs.status) == ["ok", "ok"] and rows.without_phases.notna().sum() == 1
     assert rows.at[run.run_id, "without_phases"].startswith("attempt-1/phases.csv: ")
-    notes = summary(runs, "STUDY=quickstart")
+    notes = summary(runs, Named("quickstart"))
     assert codes(notes) == ["runs", "run-without-phases"]
     assert notes[1].facts == {
         "run": run.run_id,
         "damage": f"{folder.parent}/{rows.at[run.run_id, 'without_phases']}",
-        "command": f"make repeat RUNS='{run.run_id}' STUDY=quickstart",
+        "command": f"./ringside repeat {run.run_id} --study quickstart",
     }
     write_table(runs, "runs", Path("runs.csv"))
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1

@@ -1,14 +1,14 @@
-"""make repeat says what it repeats; after the sweeps' summary no other command than after the runs'."""
+"""`ringside repeat` says what it repeats; after the sweeps' summary no other command than after the runs'."""
 
 import pandas as pd
 import pytest
 
-from common.errors import InputError
 from common.notes import find_note
+from common.text import suggest_pattern
 from network.gather import summary
-from records import repeat
+from plan.recorded import STATUSES
 from records.repeat import counted
-from records.ways import to_repeat
+from records.ways import Named, to_repeat
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,25 @@ def test_runs_and_sweeps_are_counted_apart(names: list[str], said: str) -> None:
 def test_one_command_repeats_both() -> None:
     place = {"collective": "all_reduce", "framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
     sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
-    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), "STUDY=x")
+    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), Named("x"))
     assert find_note(notes, "sweeps").facts == {"sweeps": 2, "ok": 1}
     assert find_note(notes, "sweep-not-ok").facts.items() <= sweep.items()
-    assert notes[-1:] == to_repeat(["invalid"], "STUDY=x")
-    assert to_repeat(["missing", "ok"], "") == []
+    assert notes[-1:] == to_repeat(["invalid"], Named("x"))
+    assert to_repeat(["missing", "ok"], Named()) == []
 
 
-def test_without_a_choice_nothing_is_repeated() -> None:
-    with pytest.raises(InputError) as refused:
-        repeat.main(["--runs", ""])
-    assert refused.value.code == "missing-option"
-    assert str(refused.value) == (
-        "RUNS: is not set; expected a status (ok, failed, timeout, invalid, broken) or a pattern of run_id; make repeat RUNS=invalid"
-    )
+RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.digits.b16.n1.s1.r1"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "suggestion"),
+    [
+        ("invalidd", "invalid"),
+        ("*pytorch-dpp*.n2.*", "*pytorch-ddp*.n2.*"),
+        (RUNS[0][:-1] + "2", RUNS[0]),
+        ("*lbann*", ""),
+        ("*pytorch-dpp*.n9.*", ""),
+    ],
+)
+def test_the_pattern_that_was_meant_is_suggested(pattern: str, suggestion: str) -> None:
+    assert suggest_pattern(pattern, RUNS, STATUSES) == suggestion

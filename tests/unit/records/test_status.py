@@ -102,7 +102,7 @@ def names(found: Standing) -> list[str]:
 def test_a_campaign_that_has_not_begun_has_no_bar() -> None:
     found = look(campaign())
     assert (found.planned, found.possible, found.done, found.left, found.begun) == (4, 4, 0, 4, False)
-    assert found.run == "make figures"
+    assert found.run == "./ringside run"
     assert "#" not in status.text(found) and not {"done", "running", "snakemake"} & set(names(found))
 
 
@@ -119,7 +119,7 @@ def test_problems_are_counted_by_reason() -> None:
     ]
     assert (found.planned, found.done, found.left) == (8, 5, 3)
     assert found.statuses == {"ok": 1, "failed": 1, "invalid": 3}
-    assert found.repeat == "make repeat RUNS=failed, or RUNS=invalid"
+    assert found.repeat == "./ringside repeat failed (likewise: invalid)"
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
         "'zzz'",
     ):  # JSON's own words, and what is wrong in a record
         assert any(expected in reason for reason in reasons), reasons
-    assert json.loads(status.to_json(found))["repeat"] == "make repeat RUNS=broken"
+    assert json.loads(status.to_json(found))["repeat"] == "./ringside repeat broken"
 
 
 def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
@@ -373,7 +373,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(lambda: status.main(["--config", "study=nothing"])) == 2
+    assert exit_status(lambda: status.show_status("nothing")) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "config/studies/nothing.yaml" in said
 
@@ -383,7 +383,7 @@ def test_what_was_submitted_is_looked_for_at_slurms_site(
 ) -> None:
     queue("")
     (Path("results") / "tf-strategies-virtual" / "logs" / "submit").mkdir(parents=True)
-    status.main(["--json", "--config", "study=tf-strategies-virtual"])
+    status.show_status("tf-strategies-virtual", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["study"], found["site"], found["planned"], found["begun"]) == (
         "tf-strategies-virtual",
@@ -463,7 +463,7 @@ def made_up(**changes: Any) -> Standing:
     """A campaign of eight runs that has not begun, but for `changes`."""
     plain: dict[str, Any] = {
         "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [], "left": 8, "left_s": None,
-        "problems": [], "repeat": "", "run": "make figures", "sweeps": NOTHING, "timings": NOTHING, "environments": [], "datasets": [],
+        "problems": [], "repeat": "", "run": "./ringside run", "sweeps": NOTHING, "timings": NOTHING, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
     }  # fmt: skip
     return Standing(**{**plain, **changes})
@@ -480,7 +480,7 @@ def utc_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("utc_clock")
 def test_standings_read_like_this() -> None:
-    """Each sentence of `make status` once."""
+    """Each sentence of `./ringside status` once."""
     precise = {"rule": {"until": 0.02, "at_most": 5, "contrasts": {}}, "most": 10, "open": True}
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True}
     cells = {"a": cell, "b": {**cell, "half_width": None, "reached": "perhaps by chance"}, "c": {**cell, "reached": "yes", "refine": False}}  # fmt: skip
@@ -500,7 +500,7 @@ def test_standings_read_like_this() -> None:
     standings = [
         made_up(),
         made_up(possible=0),
-        made_up(statuses={"ok": 2, "failed": 1}, left=5, left_s=600.0, under_way=under_way, repeat="make repeat RUNS=failed",
+        made_up(statuses={"ok": 2, "failed": 1}, left=5, left_s=600.0, under_way=under_way, repeat="./ringside repeat failed",
                 problems=[Problem("failed", "it fell", 1, "a.r2"), *(Problem("not here", f"no {name}", 2, "z.r1") for name in "bcdefgh")]),
         made_up(left=7, statuses={"ok": 1}, sweeps={"planned": 2, "done": 2, "ok": 1}, timings={"planned": 3, "done": 1, "ok": 1},
                 environments=["jax", "pytorch"], datasets=["digits"], sessions=3, last_session=last, snakemake=True,
@@ -517,7 +517,7 @@ def test_standings_read_like_this() -> None:
 
 
 RENDERED = """\
-strategies at here: 8 runs, not begun; make figures starts it
+strategies at here: 8 runs, not begun; ./ringside run starts it
 
 strategies at here: 8 runs, none of which can run here
 
@@ -540,8 +540,8 @@ not here   2 x no b
            2 x no f
            2 x no g
            2 x for other reasons
-to repeat  make repeat RUNS=failed
-snakemake  is not running in this checkout; to continue: make figures
+to repeat  ./ringside repeat failed
+snakemake  is not running in this checkout; to continue: ./ringside run
 
 strategies at here: 1 of 8 runs done; the time left is known when one run has
 ended
@@ -563,7 +563,7 @@ strategies at here: 8 of 8 runs done; nothing is left to run
 done       8 ok
 jobs       none in the queue
 
-strategies at here: 8 runs, not begun; make figures starts it
+strategies at here: 8 runs, not begun; ./ringside run starts it
 jobs       0 (block 1) runs on node[1-3] since 20:32
            1 (block 1) runs on node[1-3] since 20:32
            2 (block 1) runs on node[1-3] since 20:32
@@ -573,7 +573,7 @@ jobs       0 (block 1) runs on node[1-3] since 20:32
            and 1 more run
            7 pending, Dependency
 
-strategies at here: 8 runs, not begun; make figures starts it
+strategies at here: 8 runs, not begun; ./ringside run starts it
 precision  2 % wanted; told after the first blocks
 jobs       the queue is closed
 
@@ -590,13 +590,13 @@ done       1 ok
 precision  2 of 3 cells within 2 %, 1 perhaps by chance after block 3
            b: n = 3, no interval, perhaps by chance, gets another run
            a: n = 3, within 3.1 %, gets another run
-snakemake  is not running in this checkout; to continue: make figures
+snakemake  is not running in this checkout; to continue: ./ringside run
 
 strategies at here: 8 of 8 runs done; nothing is left to run
 [########################################] 100 %
 done       8 ok
 precision  ratios of 2 of 3 cells within 2 %, 1 perhaps by chance after block 4;
-           make figures says what was reached after the last one
+           ./ringside run says what was reached after the last one
            b: n = 3, no interval, perhaps by chance
            a: n = 3, ratio within 3.1 %
 

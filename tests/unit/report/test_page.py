@@ -318,7 +318,7 @@ def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:
 
 
 def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> None:
-    assert "make report STUDY=quickstart SITE=local" in page.text and "20261120" in page.text
+    assert "./ringside report quickstart --site local" in page.text and "20261120" in page.text
     state = State(COMMIT.commit, ("a file",))
     note = setting.again(made.campaign(), None, "available", state).commit
     assert (note.code, note.facts) == ("changed-commit", {"commit": COMMIT.commit, "changed": ("a file",)})
@@ -405,5 +405,5 @@ def test_a_missing_file_is_one_line(made, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError) as refused:
         made.report(out="broken.html")
     assert refused.value.code == "missing-file" and refused.value.file.endswith("tables/absent.csv")
-    assert "snakemake figures" in refused.value.hint
+    assert "./ringside run" in refused.value.hint
     assert not (made.results / "broken.html").exists()

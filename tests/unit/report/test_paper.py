@@ -264,7 +264,7 @@ def test_threats_are_those_that_the_records_show() -> None:
     assert (steal["runs"], steal["successful"]) == (9, 270)
     assert all(note in threats(facts) for note in notes)
     commands = reproducibility(facts).replace(r"\allowbreak{}", "")
-    assert "make submit STUDY=tf-strategies-virtual" in commands
+    assert "./ringside submit tf-strategies-virtual" in commands
 
 
 def test_methods_say_what_each_strategy_is_with_its_source() -> None:

@@ -184,7 +184,7 @@ def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
     session.count_failure("failed", "rank 0 ended with status 1: ImportError")
     assert stops == [1] and session.stopped is not None
     assert session.stopped.code == "same-failure" and session.stopped.facts["runs"] == 3
-    assert "make repeat RUNS=failed" in session.stopped and "--keep-going" in session.stopped
+    assert "./ringside repeat failed" in session.stopped and "--keep-going" in session.stopped
 
 
 @pytest.mark.parametrize("statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]])

@@ -150,10 +150,10 @@ class TestStatusOfJobs:
         [
             ("squeue", False, "300 sec", True, "ok", "ok", None),
             ("squeue", False, "60 sec", True, "ok", "ok", None),
-            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "make submit"),
-            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", False, "59 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
+            ("squeue", False, "0 sec", True, "FAIL", "forgets-jobs", "./ringside submit"),
             ("squeue", True, "2 sec", True, "FAIL", "forgets-jobs", "sacct"),
-            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "make submit"),
+            ("squeue", True, "2 sec", False, "FAIL", "forgets-jobs", "./ringside submit"),
             ("sacct", False, "300 sec", True, "FAIL", "no-accounts", "squeue"),
             ("sacct", True, "2 sec", True, "ok", "ok", None),
             ("sacct", True, "2 sec", False, "FAIL", "not-installed", "squeue"),
@@ -174,7 +174,7 @@ class TestStatusOfJobs:
         ("written", "sacct", "end"),
         [
             ("sacct", True, "Snakemake would wait for ever; set slurm-status-command: squeue"),
-            ("squeue", True, "use make submit, or ask the administrators for MinJobAge=60 or more"),
+            ("squeue", True, "use ./ringside submit, or ask the administrators for MinJobAge=60 or more"),
         ],
     )
     def test_wording(self, written: str, sacct: bool, end: str) -> None:

@@ -36,8 +36,8 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
 @pytest.mark.parametrize(
     ("runs", "way"),
     [
-        (True, "use snakemake --profile slurm, or make submit; for figures of what is there add --config records=available"),
-        (False, 'use snakemake --profile slurm, or make with ARGS="--profile slurm"'),
+        (True, "use snakemake --profile slurm, or ./ringside submit; for figures of what is there add --config records=available"),
+        (False, 'use --profile slurm'),
     ],
 )  # fmt: skip
 def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
@@ -71,7 +71,7 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
         check_virtual(load_site("virtual-oar"))
     error = refused.value
     assert (error.code, error.file, error.key, error.got) == (code, "config/sites/virtual-oar.yaml", key, got)
-    assert error.hint.endswith("make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.6 SCHEDULER=oar")
+    assert error.hint.endswith("./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.6 --scheduler oar")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_unlike_nodes_have_to_be_those_of_the_site(
     assert (refused.value.code, refused.value.key, refused.value.got) == ("other-cluster", "cpu_share", [0.9, 0.6, 0.3])
     assert str(refused.value) == (
         f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up {up}; "
-        "make cluster-down, then make cluster-up NODES=3 BANDWIDTH=1000mbit CPU=0.9,0.6,0.3"
+        "./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.9,0.6,0.3"
     )
 
 
@@ -186,7 +186,7 @@ class TestABundle:
 
     def test_a_manifest_that_cannot_be_read(self, site: Site) -> None:
         (site.cache / "bundle" / "small-local.json").write_text("{")
-        assert "make unbundle" in self.refusal(site, ["pytorch"])
+        assert "./ringside unbundle" in self.refusal(site, ["pytorch"])
 
     def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")

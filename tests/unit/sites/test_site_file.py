@@ -1,4 +1,4 @@
-"""What `make site` makes of what Slurm and a node say: given these texts, the site file says that."""
+"""What `./ringside site` makes of what Slurm and a node say: given these texts, the site file says that."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -158,13 +158,13 @@ class TestPartition:
         with pytest.raises(InputError) as refused:
             partition(self.FOUND, wanted)
         error = refused.value
-        assert (error.code, error.file, error.got) == (code, f"PARTITION={wanted}", got)
-        assert str(error) == f"PARTITION={wanted}: {line}"
+        assert (error.code, error.file, error.got) == (code, f"partition {wanted}", got)
+        assert str(error) == f"partition {wanted}: {line}"
 
     def test_without_a_default(self) -> None:
         with pytest.raises(InputError) as refused:
             partition({"gpu": self.FOUND["gpu"]}, "")
-        assert (refused.value.code, refused.value.file) == ("missing-key", "PARTITION")
+        assert (refused.value.code, refused.value.file) == ("missing-key", "--partition")
         assert refused.value.hint.endswith("gpu")
 
 
@@ -383,43 +383,47 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("name", "code", "file"),
         [
-            ("", "missing-key", "NAME"),
-            ("My_Cluster", "bad-pattern", "NAME=My_Cluster"),
-            ("../x", "bad-pattern", "NAME=../x"),
+            ("", "bad-pattern", ""),
+            ("My_Cluster", "bad-pattern", ""),
+            ("../x", "bad-pattern", ""),
             ("local", "already-there", "config/sites/local.yaml"),
         ],
     )
     def test_names(self, name: str, code: str, file: str) -> None:
         with pytest.raises(InputError) as refused:
-            site_file.main([f"--name={name}"])
+            site_file.write_site(name)
         assert (refused.value.code, refused.value.file) == (code, file)
 
     @pytest.mark.parametrize(
-        ("there", "arguments", "code", "line"),
+        ("there", "options", "code", "line"),
         [
-            ([], ["--partition=gpu"], "not-installed", "PARTITION=gpu: Slurm is not on this machine (sinfo)"),
-            (["sinfo"], ["--partition=gpu", "--local=yes"], "conflicting-keys", "PARTITION=gpu: is not for LOCAL=yes"),
-            (["sinfo"], ["--local=maybe"], "unknown-name", "LOCAL=maybe: is neither yes nor no; expected yes or no"),
+            ([], {"partition": "gpu"}, "not-installed", "--partition: Slurm is not on this machine (sinfo)"),
+            (
+                ["sinfo"],
+                {"partition": "gpu", "local": True},
+                "conflicting-keys",
+                "--partition: cannot be combined with --local",
+            ),
             (
                 ["oarnodes"],
-                [],
+                {},
                 "not-possible-here",
                 "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; "
-                "for this machine alone: make site NAME=nowhere LOCAL=yes",
+                "for this machine alone: ./ringside site nowhere --local",
             ),
             (
                 ["sinfo"],
-                [],
+                {},
                 "scheduler-silent",
-                "Slurm is here, but does not answer (scontrol: is not on this machine); call make site on a login node, "
-                "or for this machine alone: make site NAME=nowhere LOCAL=yes",
+                "Slurm is here, but does not answer (scontrol: is not on this machine); call it on a login node, "
+                "or for this machine alone: ./ringside site nowhere --local",
             ),
         ],
     )
     def test_machines(
         self,
         there: list[str],
-        arguments: list[str],
+        options: dict[str, Any],
         code: str,
         line: str,
         tmp_path: Path,
@@ -429,5 +433,5 @@ class TestRefused:
             (tmp_path / program).touch(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError) as refused:
-            site_file.main(["--name=nowhere", *arguments])
+            site_file.write_site("nowhere", **options)
         assert refused.value.code == code and str(refused.value) == line

@@ -1,4 +1,4 @@
-"""What `make strategies` is asked, and what it answers."""
+"""What `ringside strategies` is asked, and what it answers."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
+from common.options import parse_arguments
 from strategies import find
 from strategies.topology import Level
 
@@ -21,8 +22,12 @@ def planner(real):
     return Path(real("planner")["python"]["executable"])
 
 
-def topology(*argv):
-    return find.asked(["--model", "lenet-5", "--batch-size", "64", *argv])[0].topology
+def ask(*options):
+    return find.ask(**parse_arguments(find.ask, ["--model", "lenet-5", "--batch-size", "64", *options]))
+
+
+def topology(*options):
+    return ask(*options).topology
 
 
 def test_devices_and_links_are_those_of_a_file_or_as_asked():
@@ -35,9 +40,8 @@ def test_devices_and_links_are_those_of_a_file_or_as_asked():
 
 
 def test_a_search_may_leave_out_the_random_start():
-    question, _ = find.asked(["--model", "lenet-5", "--batch-size", "64", "--starts", "data", "expert"])
-    assert question.job()["starts"] == ("data", "expert")
-    assert find.asked(["--model", "lenet-5", "--batch-size", "64"])[0].job()["starts"] == ("data", "expert", "random")
+    assert ask("--starts", "data", "expert").job()["starts"] == ("data", "expert")
+    assert ask().job()["starts"] == ("data", "expert", "random")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_a_search_may_leave_out_the_random_start():
 )
 def test_a_question_that_is_none_is_refused(argv, code, file, got, words):
     with pytest.raises(InputError) as refused:
-        find.asked(["--model", "lenet-5", "--batch-size", "64", *argv])
+        ask(*argv)
     assert (refused.value.code, refused.value.file, refused.value.got) == (code, file, got)
     assert words in str(refused.value) and len(str(refused.value).splitlines()) == 1
 
@@ -70,7 +74,7 @@ def test_a_question_that_is_none_is_refused(argv, code, file, got, words):
 )
 def test_a_broken_option_is_named_with_what_is_expected(argv, words):
     with pytest.raises(InputError) as refused:
-        find.asked(["--model", "lenet-5", "--batch-size", "64", *argv])
+        ask(*argv)
     assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1
 
 
@@ -90,7 +94,7 @@ def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
 def test_a_model_that_fits_nowhere_is_said_to(planner):
     assert planner.exists()
     with pytest.raises(InputError) as refused:
-        find.main(["--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"])
+        find.search(ask("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-little-memory", "vgg-16", 16e9)
     assert "16.0 GB" in refused.value.problem and "--batch-size" in refused.value.hint
 
@@ -98,8 +102,7 @@ def test_a_model_that_fits_nowhere_is_said_to(planner):
 def test_strategies_are_found_and_told(planner, tmp_path, capsys):
     assert planner.exists()
     stem = tmp_path / "found"
-    asked = ["--model", "alexnet", "--image", "64x64x3", "--batch-size", "64", "--devices", "4", "--proposals", "2000"]
-    find.main([*asked, "--out", str(stem)])
+    find.search(ask("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"), stem)
     told = json.loads(stem.with_suffix(".json").read_text())
     by_name = {(answer["method"], answer["start"]): answer for answer in told["answers"]}
     data = by_name[None, "data"]["seconds"]

@@ -35,7 +35,7 @@ def test_kept_answers_are_drawn_and_nothing_is_computed_again(tmp_path, capsys, 
     for point in paper.points(["p100"]):
         some = answers(*STARTED.get(point.network, (0.2, 0.2, 0.2)))
         (tmp_path / "answers" / f"{point.name}.100.json").write_text(json.dumps(some))
-    paper.main(["--out", str(tmp_path), "--clusters", "p100", "--proposals", "100"])
+    paper.main(out=tmp_path, clusters=["p100"], proposals=100)
     rows = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if "alexnet" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
         ["16 p100", "alexnet", way, "300", "200", "100", "3.00", "2.00"] for way in (RING, MESSAGES)

@@ -45,7 +45,7 @@ def campaign() -> Campaign:
 
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
-    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0), "call make strategies")
+    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`make trace`: which run is meant, and what is said where none can be traced."""
+"""`ringside trace`: which run is meant, and what is said where none can be traced."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,14 +32,14 @@ def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
     with pytest.raises(InputError) as refused:
         make.the_one(campaign, "*")
     several, known = refused.value, list(campaign.by_id)
-    assert (several.code, several.file, several.got) == ("ambiguous-name", "RUN=*", "*")
+    assert (several.code, several.file, several.got) == ("ambiguous-name", "*", "*")
     assert str(len(campaign.runs)) in several.problem
     assert all(run in several.expected for run in known[: make.MOST_NAMED]) and known[-1] not in several.expected
     some = campaign.runs[0].run_id
     with pytest.raises(InputError) as refused:
         make.the_one(campaign, f"{some}x")
     none = refused.value
-    assert (none.code, none.file, none.got) == ("unknown-name", f"RUN={some}x", f"{some}x")
+    assert (none.code, none.file, none.got) == ("unknown-name", f"{some}x", f"{some}x")
     assert some in none.hint and "\n" not in str(none)
 
 
@@ -55,7 +55,7 @@ def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> Non
     with pytest.raises(InputError) as refused:
         make.at_level(campaign, run, "phases")
     error = refused.value
-    assert (error.code, error.file, error.got) == ("unsupported-level", f"RUN={run.run_id}", "phases")
+    assert (error.code, error.file, error.got) == ("unsupported-level", run.run_id, "phases")
     assert run.framework.name in error.problem and run.framework.why["trace"] in error.problem
 
 
@@ -67,7 +67,7 @@ def test_only_full_traces_need_the_sites_score_p(campaign: Campaign) -> None:
     assert make.at_level(there, run, "phases").key
     with pytest.raises(InputError) as refused:
         make.at_level(there, run, "full")
-    assert (refused.value.code, refused.value.file) == ("not-possible-here", f"RUN={run.run_id}")
+    assert (refused.value.code, refused.value.file) == ("not-possible-here", run.run_id)
     assert "/nowhere" in refused.value.problem and "bin/scorep-config" in refused.value.problem
 
 
@@ -84,32 +84,17 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     error = refused.value
     assert (error.code, error.key) == ("needs-job", "launcher") and error.file.endswith("virtual.yaml")
     assert "salloc --nodes=2 " in error.hint and "--signal" not in error.hint
-    assert error.hint.endswith(f"make trace STUDY=tf-strategies-small SITE=virtual RUN={run.run_id}")
+    assert error.hint.endswith(f"./ringside trace {run.run_id} --study tf-strategies-small --site virtual")
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "option"),
-    [
-        (["--run", ""], "missing-option", "RUN"),
-        (["--run", "x", "--full", "maybe"], "not-one-of", "FULL=maybe"),
-    ],
-)
-def test_what_was_forgotten_is_said(arguments: list[str], code: str, option: str) -> None:
-    with pytest.raises(InputError) as refused:
-        make.main(arguments)
-    assert (refused.value.code, refused.value.file) == (code, option)
-
-
-def test_what_make_trace_refuses_reads_like_this(campaign: Campaign) -> None:
+def test_what_ringside_trace_refuses_reads_like_this(campaign: Campaign) -> None:
     first, *_, last = campaign.by_id
     fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
     for do, text in (
-        (lambda: make.the_one(campaign, f"{first[:-1]}?"), f"RUN={first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
-        (lambda: make.the_one(campaign, f"{last}x"), f"RUN={last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
-        (lambda: make.at_level(campaign, fit, "phases"), f"RUN={fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
-        (lambda: make.main(["--run", ""]), "RUN: is not set; give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"),
-        (lambda: make.main(["--run", "x", "--full", "maybe"]), "FULL=maybe: is not allowed; expected one of yes, no"),
+        (lambda: make.the_one(campaign, f"{first[:-1]}?"), f"{first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
+        (lambda: make.the_one(campaign, f"{last}x"), f"{last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
+        (lambda: make.at_level(campaign, fit, "phases"), f"{fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
     ):  # fmt: skip
         with pytest.raises(InputError) as refused:
             do()

@@ -130,7 +130,7 @@ def test_the_time_of_day_of_an_archive(resolution: int, offset: int, told: int |
 
 def test_what_score_p_wrote(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN, tmp_path / "score_p")
-    otf2_read.main([str(tmp_path / "score_p" / "traces.otf2")])
+    otf2_read.convert(tmp_path / "score_p" / "traces.otf2")
     told = read_intervals(tmp_path / "score_p" / "phases.csv")
     told["length"] = told["end"] - told["start"]
     assert set(told["rank"]) == {0, 1}
@@ -171,10 +171,8 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     for do, code, file, text in (
         (lambda: read(tmp_path / "traces.otf2"), "missing-file", "traces.otf2",
          "no such file; expected the file of an archive of OTF2, such as traces.otf2"),
-        (lambda: otf2_read.main(["traces.json"]), "bad-pattern", "FILE=traces.json",
-         "is no archive of OTF2; name its file .otf2: make read-trace FILE=traces.otf2"),
-        (lambda: otf2_read.main([""]), "missing-option", "FILE",
-         "is not set; name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"),
+        (lambda: otf2_read.convert(Path("traces.json")), "bad-pattern", "traces.json",
+         "is no archive of OTF2; expected its file with the ending .otf2, such as traces.otf2"),
         (lambda: read(empty), "no-phases", "empty/traces.otf2",
          "has no process with a call of MPI, or with a region that is called like a phase"),
     ):  # fmt: skip

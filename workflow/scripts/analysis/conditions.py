@@ -417,7 +417,7 @@ def lost_phases(runs: pd.DataFrame, told: Collection[str] | None = None) -> str:
         return ""
     each = named([f"{run_id} ({why})" for run_id, why in reasons.items()])
     first = next(iter(reasons))
-    command = f"make repeat STUDY={ok.at[first, 'study']} RUNS='{first}'"
+    command = f"./ringside repeat {first} --study {ok.at[first, 'study']}"
     text = f"Traced, but without phases: {each}; repeat such a run: {command}."
     return Note("without-phases", text, reasons=reasons, command=command)
 

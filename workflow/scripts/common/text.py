@@ -1,6 +1,8 @@
 """Text for people to read in a terminal or a plain file."""
 
 import difflib
+import fnmatch
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +12,25 @@ def alternatives(name: object, known: Iterable[object]) -> dict[str, Any]:
     names = [str(one) for one in known]
     close = difflib.get_close_matches(str(name), names, n=1)
     return {"suggestion": close[0]} if close else {"expected": names or "none"}
+
+
+def suggest_pattern(pattern: str, names: Iterable[str], words: Iterable[str] = ()) -> str:
+    """Return what was probably meant by a pattern of dotted names that fits none of them; nothing where that is not clear.
+
+    Args:
+        pattern: As fnmatch takes it, such as ``*pytorch-dpp*``.
+        names: Names to choose from, such as ``pytorch-ddp.small-cnn.b16.r1``.
+        words: Other words that may stand in place of a pattern.
+    """
+    known = list(names)
+    if close := difflib.get_close_matches(pattern, [*words, *known], n=1):
+        return close[0]
+    parts = {part for name in known for part in name.split(".")}
+    changed = pattern
+    for token in re.findall(r"[\w-]{3,}", pattern):
+        if not any(token in part for part in parts) and (close := difflib.get_close_matches(token, parts, n=1)):
+            changed = changed.replace(token, close[0])
+    return changed if changed != pattern and fnmatch.filter(known, changed) else ""
 
 
 def size(count: float) -> str:

@@ -198,7 +198,7 @@ def refuse() -> None:
     """InputError: two campaigns have to be named."""
     raise InputError(
         "missing-key",
-        "which two campaigns? expected two folders with runs.csv: make compare BASE=FOLDER OTHER=FOLDER, or snakemake compare --config "
+        "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or snakemake compare --config "
         "base=FOLDER other=FOLDER",
     )
 

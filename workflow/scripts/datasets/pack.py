@@ -3,21 +3,18 @@
 Pictures become the binary format of CIFAR-10, a text becomes the format of WikiText. Packing the same files again gives the same archive.
 """
 
-import argparse
 import gzip
 import io
 import random
-import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import dump_yaml, written_whole
 from datasets.formats import CIFAR, CIFAR_BATCHES, LINE_END, UNKNOWN, WIKITEXT, one_word
 from datasets.lock import digests
@@ -170,43 +167,26 @@ def _refused(file: Path, code: str, problem: str, expected: str) -> InputError:
     return InputError(code, problem, file=file, expected=expected)
 
 
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share < 1:
-        raise ValueError
-    return share
+def pack_own(kind: str, source: Path, name: str, size: int, validation_share: float, folder: Path) -> None:
+    """Pack pictures or a text for config/datasets.yaml, and print the entry.
 
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Pack pictures or a text for config/datasets.yaml, and print the entry."""
-    parser = argparse.ArgumentParser(prog="datasets.pack", description=main.__doc__)
-    kinds = parser.add_subparsers(dest="kind", required=True)
-    images = kinds.add_parser("images", help="pack a folder that has a folder of pictures for each class")
-    images.add_argument("source", type=Path, metavar="FOLDER")
-    images.add_argument("--side", type=_positive, default=32, help="height and width in pixels (default 32)")
-    text = kinds.add_parser("text", help="pack the lines of a text")
-    text.add_argument("source", type=Path, metavar="FILE")
-    text.add_argument("--length", type=_positive, default=64, help="tokens of a sequence (default 64)")
-    for kind, share in ((images, 0.2), (text, 0.1)):
-        kind.add_argument("--name", required=True, help="name of the data set")
-        kind.add_argument("--validation-share", type=_share, default=share, help=f"share that validates ({share})")
-        kind.add_argument("--output", type=Path, default=Path(), help="folder of the archive (default: this one)")
-    options = parser.parse_args(argv)
-    if options.kind == "images":
-        archive = options.output / f"{options.name}.tar.gz"
-        entry = pack_pictures(options.source, archive, options.side, options.validation_share)
+    Args:
+        kind: ``images`` (a folder that has a folder of pictures for each class) or ``text`` (the lines of a file).
+        source: The folder or the file.
+        name: Name of the data set.
+        size: Height and width of pictures in pixels, or tokens of a sequence.
+        validation_share: Share of the samples that validates.
+        folder: Folder of the archive.
+    """
+    if size < 1:
+        option = "--side" if kind == "images" else "--length"
+        raise InputError("out-of-range", f"{size} is too small", file=option, got=size, expected="at least 1")
+    if not 0 < validation_share < 1:
+        expected = "a share between 0 and 1"
+        problem = f"is {validation_share}"
+        raise InputError("out-of-range", problem, file="--validation-share", got=validation_share, expected=expected)
+    if kind == "images":
+        entry = pack_pictures(source, folder / f"{name}.tar.gz", size, validation_share)
     else:
-        archive = options.output / f"{options.name}.zip"
-        entry = pack_text(options.source, archive, options.length, options.validation_share)
-    print(dump_yaml({options.name: {**entry, "licence": "say which", "citation": "say whose"}}), end="")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+        entry = pack_text(source, folder / f"{name}.zip", size, validation_share)
+    print(dump_yaml({name: {**entry, "licence": "say which", "citation": "say whose"}}), end="")

@@ -68,25 +68,25 @@ def address(node: int) -> str:
 
 
 def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm") -> Settings:
-    """Settings as a person writes them: NODES=3 BANDWIDTH=1gbit CPU=0.6 MEMORY=4G; `none` takes a limit away."""
+    """Settings as a person writes them: 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; `none` takes a limit away."""
     if scheduler not in SCHEDULERS:
-        raise _not_possible("SCHEDULER", scheduler, "unknown-name", list(SCHEDULERS))
+        raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
     if accounting and scheduler != "slurm":
-        hint = f"take it out, or take SCHEDULER=slurm instead of {scheduler}"
+        hint = f"take it out, or take --scheduler slurm instead of {scheduler}"
         raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
-        raise _not_possible("NODES", nodes, "out-of-range", f"a number from 1 to {MOST_NODES}")
+        raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MOST_NODES}")
     shares = [_share(part) for part in cpu.split(",")]
     if len(shares) > 1 and (len(shares) != int(nodes) or None in shares):
-        expected = f"cores of one node, or of each of the {nodes} nodes, such as CPU=0.9,0.6,0.3"
-        raise _not_possible("CPU", cpu, "wrong-count", expected)
+        expected = f"cores of one node, or of each of the {nodes} nodes, such as 0.9,0.6,0.3"
+        raise _not_possible("--cpu", cpu, "wrong-count", expected)
     alike, unlike = as_settings([share for share in shares if share])
     return Settings(int(nodes), _rate(bandwidth), alike, _size(memory), accounting, scheduler, unlike)
 
 
-def _not_possible(variable: str, text: str, code: str, expected: str | Sequence[str]) -> InputError:
-    """Return the error about what `make VARIABLE=text` says."""
-    return InputError(code, "is not possible", file=f"{variable}={text}", got=text, expected=expected)
+def _not_possible(option: str, text: str, code: str, expected: str | Sequence[str]) -> InputError:
+    """Return the error about the value of an option."""
+    return InputError(code, f"'{text}' is not possible", file=option, got=text, expected=expected)
 
 
 def as_settings(shares: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
@@ -106,7 +106,7 @@ def _rate(text: str) -> float | None:
     rate = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8 if found else 0.0
     if rate < 125e3:
         expected = "a rate such as 1gbit or 100mbit (at least 1mbit), or none"
-        raise _not_possible("BANDWIDTH", text, "out-of-range", expected)
+        raise _not_possible("--bandwidth", text, "out-of-range", expected)
     return rate
 
 
@@ -118,7 +118,7 @@ def _share(text: str) -> float | None:
     except ValueError:
         share = 0.0
     if not 0.2 <= share <= 1024:  # the kernel's least quota is 1 ms, of periods of 5 ms
-        raise _not_possible("CPU", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none")
+        raise _not_possible("--cpu", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none")
     return share
 
 
@@ -128,5 +128,5 @@ def _size(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
     size = int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]]) if found else 0
     if size < 2**26:
-        raise _not_possible("MEMORY", text, "out-of-range", "a size such as 4G or 512M (at least 64M), or none")
+        raise _not_possible("--memory", text, "out-of-range", "a size such as 4G or 512M (at least 64M), or none")
     return size

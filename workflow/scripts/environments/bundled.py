@@ -43,7 +43,7 @@ def manifests() -> list[dict[str, Any]]:
             _ = [each["sha256"] for each in manifest["files"].values()]
             found.append(manifest)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            hint = "unpack the bundle again: make unbundle"
+            hint = "unpack the bundle again: ./ringside unbundle FILE"
             raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
     return found
 
@@ -94,7 +94,7 @@ def lacking(what: str) -> InputError:
         "not-in-bundle",
         f"has no {what}; the bundles there are of {of}",
         file=folder(),
-        hint="make another where there is internet (make bundle STUDY=NAME SITE=NAME) and unpack it here (make unbundle FILE=FILE); "
+        hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here (./ringside unbundle FILE); "
         "if there is internet here, remove that folder",
     )
 

@@ -1,11 +1,10 @@
-"""Unpack a bundle (make bundle) into the cache of a machine without internet.
+"""Unpack a bundle (`ringside bundle`) into the cache of a machine without internet.
 
 A bundle is a tar without compression. Its first member, manifest.json, has the size and the SHA-256 of every other. All of them
 are compared before the first is moved to its place; files are moved whole, so whoever was interrupted starts again.
 Standard library only: it runs before there is a .venv.
 """
 
-import argparse
 import contextlib
 import errno
 import fcntl
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from common.caches import check_cache, follow_modes
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
+from common.options import OneLineParser
 from common.python import python_abi
 from common.text import size
 from environments import bundled
@@ -48,7 +48,7 @@ TYPES: dict[str, type] = {
 }  # fmt: skip
 
 
-EXPECTED = "what make bundle has made: make unbundle FILE=FILE"
+EXPECTED = "what ringside bundle has made: ./ringside unbundle FILE"
 NOTHING = "nothing was unpacked"
 
 
@@ -76,7 +76,7 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                problem = "another make unbundle is at work there"
+                problem = "another ringside unbundle is at work there"
                 raise InputError("busy", problem, file=here, hint="wait for it") from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
@@ -108,7 +108,7 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     first = bundle.next()
     if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > MOST_MANIFEST_BYTES:
         problem = f"does not begin with a {MANIFEST}, so it is no bundle"
-        raise InputError("no-bundle", problem, file=file, expected="what make bundle has made")
+        raise InputError("no-bundle", problem, file=file, expected="what ringside bundle has made")
     try:
         manifest: dict[str, Any] = json.loads(_content(bundle, first).read())
         if manifest["format"] != FORMAT:
@@ -126,7 +126,7 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         right = False
     if not right:
-        problem = f"its {MANIFEST} is not one that make bundle writes"
+        problem = f"its {MANIFEST} is not one that ringside bundle writes"
         raise InputError("broken-bundle", problem, file=file, hint=_again())
     for name in (manifest["study"], manifest["site"]):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.A):
@@ -143,12 +143,12 @@ def check(manifest: Mapping[str, Any], file: Path, wanted: Mapping[str, str], ch
     """InputError when the bundle is for another study, site, Python or C library, or was made of other locks than `checkout` has."""
     for key, name in wanted.items():
         if manifest[key] != name:
-            problem, hint = f"is for the {key} {manifest[key]}, not {name}", "make one for it: make bundle"
+            problem, hint = f"is for the {key} {manifest[key]}, not {name}", "make one for it: ./ringside bundle"
             raise InputError(f"wrong-{key}", problem, file=file, got=manifest[key], hint=hint)
     if manifest["python_abi"] != python_abi():
         made = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
         same = made and made[3] == python_abi().partition("-")[2]
-        advice = f"say make unbundle PYTHON=python{made[1]}.{made[2]}, or " if made and same else ""
+        advice = f"call python{made[1]}.{made[2]} ringside unbundle, or " if made and same else ""
         raise InputError(
             "wrong-python",
             f"is for {manifest['python_abi']}, this Python is {python_abi()}",
@@ -303,25 +303,29 @@ def _again() -> str:
     return f"{NOTHING}; copy it again, and compare what sha256sum prints here and there"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Unpack a bundle into the cache: make unbundle FILE=FILE. With STUDY=NAME and SITE=NAME only if it is theirs."""
-    parser = argparse.ArgumentParser(prog="make unbundle", description=main.__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE", help="what make bundle has made")
-    parser.add_argument("--study", help=argparse.SUPPRESS)
-    parser.add_argument("--site", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.file == Path():
-        raise InputError("missing-argument", "no FILE is given", expected=EXPECTED)
-    wanted = {key: name for key in ("study", "site") if (name := vars(options)[key])}
-    print(f"ringside: {options.file}: comparing every file before any is unpacked", flush=True)
+def unpack(file: Path, study: str = "", site: str = "") -> None:
+    """Unpack a bundle into the cache, and print what was done.
+
+    Args:
+        file: What `ringside bundle` has made.
+        study: Unpack it only if it is for this study.
+        site: Unpack it only if it is for this site.
+    """
+    wanted = {key: name for key, name in (("study", study), ("site", site)) if name}
+    print(f"ringside: {file}: comparing every file before any is unpacked", flush=True)
     try:
-        done = unbundle(options.file, wanted)
+        done = unbundle(file, wanted)
     except KeyboardInterrupt:
-        sys.exit("ringside: interrupted; say the same again")
+        sys.exit("ringside: interrupted; run the same command again")
     print(
         f"ringside: {done.cache}: {done.placed:,} files unpacked, {done.there:,} were there already; {size(done.size_bytes)} in all"
     )
 
 
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+def main(argv: Sequence[str] | None = None) -> None:
+    """Unpack a bundle where there is no `.venv` yet, and no typer: `./ringside unbundle` calls this."""
+    parser = OneLineParser(prog="ringside unbundle", description="Unpack a bundle into the cache.")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what ringside bundle has made")
+    parser.add_argument("--study", default="", help="unpack it only if it is for this study")
+    parser.add_argument("--site", "-s", default="", help="unpack it only if it is for this site")
+    unpack(**vars(parser.parse_args(argv)))

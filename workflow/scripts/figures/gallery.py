@@ -103,7 +103,7 @@ def _made(name: str, kept: Path, folder: Path) -> Path:
         )
         return Path(f"{stem}.csv")
     if not (table := Path(f"{stem}.csv")).exists():
-        outlook.main(["--from", str(kept), "--out", str(stem), "--curves", str(curves_beside(table))])
+        outlook.main(from_=kept, out=stem, curves=curves_beside(table))
     return table
 
 

@@ -1,10 +1,10 @@
 """Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate.
 
-As a program (`make predict`): answer a question of `prediction.question`, and draw the answer.
+`predict` answers a question of `prediction.question`, and draws the answer.
 """
 
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,15 @@ from matplotlib.ticker import NullLocator
 
 from analysis import conditions, tables
 from analysis.measured import Records
-from common.errors import exit_status, system_faults
+from common.errors import system_faults
 from common.files import write_text
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction import question
 from prediction.law import rate_text
 from prediction.outlook import answer
+from prediction.question import Question
 
 PANEL_IN = 1.7
 PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
@@ -107,18 +107,18 @@ def _scales(ax: Axes, most: int) -> None:
     ax.grid(True)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Answer, as a table and a figure."""
-    args = question.asked(argv)
-    found = answer(args)
+def predict(question: Question, out: Path | None = None) -> None:
+    """Print the answer to a question, or write it as a table and a figure.
+
+    Args:
+        question: What is asked (prediction.question).
+        out: Files to write, without their suffix; None prints the table alone.
+    """
+    found = answer(question)
     print(tables.markdown(found.table))
-    if args.out:
+    if out:
         picture, caption = curves(found.curves, found.rows, found.notes)
-        with system_faults(args.out):
-            tables.write(found.table, args.out)
-            style.save(picture, args.out)
-            write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+        with system_faults(out):
+            tables.write(found.table, out)
+            style.save(picture, out)
+            write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

@@ -81,7 +81,7 @@ class Slurm:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
         if job is None:
-            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or make submit")
+            raise outside_of_job(site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit")
         if len(job.hosts) < spec["nodes"]:
             raise too_few_nodes(f"Slurm job {job.number}", len(job.hosts), spec["nodes"])
         self._site, self._spec, self._mpi = site, spec, mpi

@@ -1,11 +1,10 @@
-"""All models in numbers: what `make models` prints."""
+"""All models in numbers: what `ringside models` prints."""
 
-import argparse
+import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.text import aligned, alternatives
 from models.graph import Graph, Shape
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
@@ -20,6 +19,7 @@ INPUTS: dict[str, tuple[Samples, ...]] = {
 HEADER = ("model", "sample", "classes", "stem", "parameters", "MMACs", "gradients, MB", "activations, MB a sample")
 WORDS = HEADER[:4]
 DASH = "–"
+MIN_CLASSES = 2
 LEGEND = (
     "sample: an image, HEIGHTxWIDTHxCHANNELS, or a sequence of tokens, LENGTH:VOCABULARY.",
     "classes: the model's outputs, as the data sets with such samples have them; a language model has so many at each position.",
@@ -68,58 +68,76 @@ def _told(name: str, samples: Samples) -> tuple[str, str, str]:
     return name, f"{shape[0]}:{tokens[0]}" if tokens else "x".join(map(str, shape)), str(classes)
 
 
-def image(text: str) -> Shape:
-    """The shape that HEIGHTxWIDTHxCHANNELS names. ArgumentTypeError where it names none."""
+def parse_image(text: str) -> Shape:
+    """Return the shape that HEIGHTxWIDTHxCHANNELS names."""
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}x[1-9]\d{0,4}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no image; expected HEIGHTxWIDTHxCHANNELS, such as 224x224x3")
+        expected = "HEIGHTxWIDTHxCHANNELS, such as 224x224x3"
+        raise InputError("bad-pattern", f"is {text!r}", file="--image", got=text, expected=expected)
     height, width, channels = map(int, text.split("x"))
     return height, width, channels
 
 
-def tokens(text: str) -> tuple[int, int]:
-    """The length and the vocabulary that LENGTH:VOCABULARY names. ArgumentTypeError where it names none."""
+def parse_tokens(text: str) -> tuple[int, int]:
+    """Return the length and the vocabulary that LENGTH:VOCABULARY names."""
     if not re.fullmatch(r"[1-9]\d{0,5}:[1-9]\d{0,6}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} are no tokens; expected LENGTH:VOCABULARY, such as 40:10000")
+        expected = "LENGTH:VOCABULARY, such as 40:10000"
+        raise InputError("bad-pattern", f"is {text!r}", file="--tokens", got=text, expected=expected)
     length, vocabulary = map(int, text.split(":"))
     return length, vocabulary
 
 
-def _asked(options: argparse.Namespace) -> dict[str, Sequence[Samples]]:
-    """The samples that a person asks for; by default the usual ones."""
-    asked: dict[str, Sequence[Samples]] = {}
-    if options.image:
-        asked[IMAGES] = [(options.image, options.classes)]
-    if options.tokens:
-        length, vocabulary = options.tokens
-        asked[TEXTS] = [((length,), options.classes, vocabulary, "class")]
-        asked[TOKENS] = [((length,), vocabulary, vocabulary, "next")]
-    return asked or {**INPUTS}
+def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[str, Sequence[Samples]]:
+    """Return the samples that a person asks for, by what models take; by default the usual ones."""
+    chosen: dict[str, Sequence[Samples]] = {}
+    if image:
+        chosen[IMAGES] = [(parse_image(image), classes)]
+    if tokens:
+        length, vocabulary = parse_tokens(tokens)
+        chosen[TEXTS] = [((length,), classes, vocabulary, "class")]
+        chosen[TOKENS] = [((length,), vocabulary, vocabulary, "next")]
+    return chosen or {**INPUTS}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parameters, multiplications, and bytes of gradients and activations of models for several kinds of samples."""
-    parser = argparse.ArgumentParser(
-        prog="make models",
-        usage='make models ARGS="[MODEL ...] [--image HEIGHTxWIDTHxCHANNELS] [--tokens LENGTH:VOCABULARY] [--classes NUMBER]"',
-        description=main.__doc__,
-        epilog=f"models: {', '.join(sorted(models()))}",
-    )
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="those to print; all where none is named")
-    parser.add_argument("--image", type=image, metavar="HEIGHTxWIDTHxCHANNELS", help="of these images alone: 96x96x3")
-    parser.add_argument("--tokens", type=tokens, metavar="LENGTH:VOCABULARY", help="of these tokens alone: 128:5000")
-    parser.add_argument(
-        "--classes", type=int, default=10, metavar="NUMBER", help="of images and of texts (%(default)s)"
-    )
-    options = parser.parse_args(argv)
-    if unknown := [name for name in options.models if name not in models()]:
+def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> str:
+    """Return the table of the models for programs; numbers of a model that cannot be built for such samples are left out."""
+    rows = []
+    for name in names:
+        for samples in inputs_of(name, inputs):
+            _, sample, classes = _told(name, samples)
+            entry = {"model": name, "title": models()[name].title, "sample": sample, "classes": int(classes)}
+            try:
+                made = graph(name, *samples)
+            except ValueError as error:
+                rows.append({**entry, "reason": str(error)})
+                continue
+            numbers = {"parameters": made.parameters, "macs": made.macs}
+            sizes = {"gradient_bytes": made.gradient_bytes, "activation_bytes": made.activation_bytes}
+            rows.append({**entry, **numbers, **sizes})
+    return json.dumps(rows, indent=2)
+
+
+def show_models(
+    names: Sequence[str] = (),
+    image: str | None = None,
+    tokens: str | None = None,
+    classes: int = 10,
+    as_json: bool = False,
+) -> None:
+    """Print parameters, multiplications, and bytes of gradients and activations of models for several kinds of samples.
+
+    Args:
+        names: Models; all that take the samples where none is named.
+        image: Images to ask about, HEIGHTxWIDTHxCHANNELS.
+        tokens: Tokens to ask about, LENGTH:VOCABULARY.
+        classes: Number of classes of these images and texts.
+        as_json: Print JSON, for programs.
+    """
+    if unknown := [name for name in names if name not in models()]:
         problem = f"'{unknown[0]}' is no model"
         raise InputError("unknown-name", problem, got=unknown[0], **alternatives(unknown[0], sorted(models())))
-    if options.classes < 2:
-        problem = f"{options.classes} is too small"
-        raise InputError("out-of-range", problem, file="--classes", got=options.classes, expected="at least 2")
-    inputs = _asked(options)
-    print(listing(options.models or [name for name in sorted(models()) if models()[name].takes in inputs], inputs))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    if classes < MIN_CLASSES:
+        problem = f"{classes} is too small"
+        raise InputError("out-of-range", problem, file="--classes", got=classes, expected=f"at least {MIN_CLASSES}")
+    inputs = choose_inputs(image, tokens, classes)
+    chosen = names or [name for name in sorted(models()) if models()[name].takes in inputs]
+    print(to_json(chosen, inputs) if as_json else listing(chosen, inputs))

@@ -18,7 +18,7 @@ from network.measure import read
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, link_rate
 from plan.sweeps import KEYS, Sweep, key, output, wanted
-from records.ways import arguments_for, to_repeat
+from records.ways import CONFIGURED, Named, named_for, to_repeat
 
 
 def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def summary(table: pd.DataFrame, arguments: str = "") -> list[Note]:
-    """Return how many sweeps are ok, which are not and why, a line each. `arguments`: see records.aggregate.summary."""
+def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
+    """Return how many sweeps are ok, which are not and why, a line each. `named`: see records.aggregate.summary."""
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
     ok = len(sweeps) - len(bad)
@@ -91,7 +91,7 @@ def summary(table: pd.DataFrame, arguments: str = "") -> list[Note]:
         )
         facts = {name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")}
         lines.append(Note("sweep-not-ok", text, **facts))
-    return [*lines, *to_repeat(bad["status"], arguments)]
+    return [*lines, *to_repeat(bad["status"], named)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
     table = gather(campaign)
     write_table(table, "network", options.out)
-    print("\n".join(summary(table, arguments_for(options.study, options.site))))
+    print("\n".join(summary(table, named_for(options.study, options.site))))
 
 
 if __name__ == "__main__":

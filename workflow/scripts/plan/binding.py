@@ -104,8 +104,8 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
             f"these results belong to {'; '.join(said)}",
             file=results / BINDING,
             got={key: bound[key] for key in told},
-            hint="for figures of them: make figures ARGS=records=available, or add --config records=available to snakemake; "
-            f"for the cost here: make plan; to run here, move {results} away"
+            hint="for figures of them: ./ringside run --records available, or add --config records=available to snakemake; "
+            f"for the cost here: ./ringside plan; to run here, move {results} away"
             + (
                 f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
                 if told == ["machine"]

@@ -315,16 +315,18 @@ def _left_out(reason: Note, runs: Sequence[Run]) -> Note:
     return Note(reason.code, text, runs=len(runs), cells=cells, **reason.facts)
 
 
-def configured(arguments: Sequence[str], *files: str) -> dict[str, Any]:
-    """The configuration of a program outside Snakemake: config.yaml, overlaid by other `files` of config/ and KEY=VALUE `arguments`."""
-    for argument in arguments:
-        if "=" not in argument:
-            expected = "KEY=VALUE, such as study=NAME"
-            raise InputError("unknown-argument", f"'{argument}' is not understood", got=argument, expected=expected)
+def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the configuration of a program outside Snakemake.
+
+    Args:
+        study: A study, in place of the configured one.
+        site: A site, in place of the configured one.
+        files: Other files of config/ whose keys replace those of config.yaml.
+    """
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
         config |= read_config(CHECKOUT / "config" / name)
-    return config | dict(argument.split("=", 1) for argument in arguments)
+    return config | {key: name for key, name in (("study", study), ("site", site)) if name}
 
 
 def planned(study: Study, site: Site) -> Campaign:
@@ -364,12 +366,6 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
     return campaign
 
 
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """What make hands to a program of STUDY= and SITE=, as key=value pairs (`configured` takes them); nobody has to type it."""
-    parser.add_argument("--config", nargs="*", action="extend", default=[], metavar="KEY=VALUE", help=argparse.SUPPRESS)
-    parser.epilog = "STUDY=NAME and SITE=NAME choose another study and another site than config/config.yaml."
-
-
 def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
     """What a program is told by a rule, so that it finds the campaign: `measured_campaign` takes it."""
     parser.add_argument("--study", required=True, help="name of a file in config/studies/")
@@ -405,6 +401,10 @@ def published_tables(records: str, study: Study) -> Path:
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
         raise InputError(
-            "other-study", problem, file=folder / "runs.csv", got=first["study"], hint="name it with study="
+            "other-study",
+            problem,
+            file=folder / "runs.csv",
+            got=first["study"],
+            hint=f"name that study: {first['study']}",
         )
     return folder

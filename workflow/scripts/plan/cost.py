@@ -10,8 +10,8 @@ around them, are bound by memory: EfficientNet-B0 took as long as if each of the
 such kinds are apart as they were measured, within a third. Of accelerators nothing was measured.
 """
 
-import argparse
 import functools
+import json
 import math
 import sys
 from collections import Counter
@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import read_json, shown
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from common.text import aligned, duration, number_of, size
 from declared.configuration import load_config
@@ -35,7 +36,7 @@ from declared.fraction import Fraction
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
-from plan.campaign import Campaign, add_config_argument, configured, planned
+from plan.campaign import Campaign, configured, planned
 from plan.design import Run
 from plan.identity import cores_per_rank, device
 from plan.sweeps import Sweep, sizes
@@ -362,7 +363,7 @@ def _of_precision(cost: Cost) -> Iterator[Note]:
         text = f"at most {number_of(cost.most, 'run')}, {duration(cost.most_s)} one after the other"
         yield Note("at-most", text, runs=cost.most, total_s=cost.most_s)
         if not campaign.decisions:
-            command = None if rule.contrasts else f"make pilot STUDY={campaign.study.name} SITE={campaign.site.name}"
+            command = None if rule.contrasts else f"./ringside pilot {campaign.study.name} --site {campaign.site.name}"
             pilot = f"; {command} tells it after two" if command else ""
             text = f"how many are to be expected is told after block {rule.at_least}{pilot}"
             yield Note("expected-later", text, block=rule.at_least, command=command)
@@ -455,15 +456,37 @@ def _hours(hours: float) -> str:
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Say what a campaign will cost."""
-    parser = argparse.ArgumentParser(prog="make plan", description=main.__doc__)
-    add_config_argument(parser)
-    options, alone = parser.parse_known_args(argv)  # make's ARGS may be a KEY=VALUE without --config before it
-    config = load_config(configured([*options.config, *alone]))
-    campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(config.get("block"))
-    print(report(Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))))
+def to_json(cost: Cost) -> str:
+    """Return the estimate for programs: the facts of its lines, and each group of runs with its seconds."""
+    facts = {name: value for note in (title(cost), _total(cost)) for name, value in note.facts.items()}
+    groups: dict[tuple[str, ...], list[Estimate]] = {}
+    for run in cost.made:
+        estimate = cost.estimates[run.run_id]
+        groups.setdefault((*(str(run.levels[name]) for name in SAME[:3]), estimate.origin.code), []).append(estimate)
+    rows = [
+        dict(zip((*SAME[:3], "estimated_from"), key, strict=True))
+        | {"runs": len(members), "total_s": sum(member.run_s for member in members)}
+        for key, members in sorted(groups.items())
+    ]
+    lines = [{"code": note.code, "text": str(note)} for note in notes(cost)]
+    names = {"study": cost.campaign.study.name, "site": cost.campaign.site.name}
+    return json.dumps({**names, **facts, "groups": rows, "notes": lines}, indent=2)
+
+
+def main(*, study: str = "", site: str = "", block: int | None = None, as_json: bool = False) -> None:
+    """Print what a campaign will cost.
+
+    Args:
+        study: name of a file in config/studies/; default: that of config.yaml
+        site: name of a file in config/sites/; default: that of config.yaml
+        block: only this block of the design; default: all of it
+        as_json: print JSON, for programs
+    """
+    config = load_config(configured(study, site))
+    campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(block)
+    cost = Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))
+    print(to_json(cost) if as_json else report(cost))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

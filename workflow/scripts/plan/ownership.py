@@ -49,7 +49,7 @@ def refuse_second() -> NoReturn:
     raise InputError(
         "already-running",
         "another Snakemake is running in this checkout",
-        hint="wait until it ends, or use a second clone (to draw the runs so far: make peek)",
+        hint="wait until it ends, or use a second clone (to draw the runs so far: ./ringside preview)",
     )
 
 
@@ -73,5 +73,5 @@ def refuse_stale(state: Path) -> None:
             "stale-lock",
             "left by a Snakemake that was killed",
             file=f"{state.name}/locks",
-            hint="run make unlock, then start again",
+            hint="run ./ringside unlock, then start again",
         )

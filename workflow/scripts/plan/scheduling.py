@@ -97,7 +97,7 @@ def slurm_options(site: Site, nodes: int) -> list[str]:
 
 
 def allocation_options(site: Site, nodes: int) -> list[str]:
-    """Options of sbatch for the allocation of a block (make submit)."""
+    """Options of sbatch for the allocation of a block (./ringside submit)."""
     wanted = site.scheduler
     minutes = math.ceil(wanted.block_limit_s / 60)
     # Snakemake, told to stop, lets the run under way end: tell it early enough.

@@ -1,6 +1,6 @@
 """Which strategy a run trains by, where its framework divides each layer by itself.
 
-Those that a search found at a site lie in config/strategies/<study>.<site>.json, written by `make strategies`: an input of the
+Those that a search found at a site lie in config/strategies/<study>.<site>.json, written by `./ringside strategies`: an input of the
 campaign as the study is, so that the same checkout plans the same runs.
 """
 
@@ -32,8 +32,8 @@ def file_of(study: str, site: str) -> Path:
 
 def to_find(study: str, site: Site) -> Note:
     """Why a run cannot be made whose strategy was not found yet, with the command that finds those of its study at its site."""
-    way = "" if site.launcher == "local" else f' ARGS="--profile {site.launcher}"'
-    command = f"make strategies STUDY={study} SITE={site.name}{way}"
+    way = "" if site.launcher == "local" else f" --profile {site.launcher}"
+    command = f"./ringside strategies {study} --site {site.name}{way}"
     return Note("strategy-not-found-yet", f"no strategy was found yet; call {command}", command=command)
 
 
@@ -62,7 +62,7 @@ def _read(file: Path, stamp: int) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and call make strategies"
+            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and call ./ringside strategies"
         ) from None
     check(told, "strategies", file)
     strategies: dict[str, Any] = told["strategies"]
@@ -90,5 +90,5 @@ def strategy_of(
         return strategy.checked(strategy.from_json(entry["parts"]), space, nodes * inside)
     except ValueError as error:
         raise InputError(
-            "model-mismatch", str(error), file=shown(file), key=asked, hint="call make strategies again"
+            "model-mismatch", str(error), file=shown(file), key=asked, hint="call ./ringside strategies again"
         ) from None

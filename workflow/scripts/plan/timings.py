@@ -182,7 +182,7 @@ class Timings:
             f"no cell has the level {FOUND}, so that no run would use a strategy that is found",
             file=shown(study.file),
             key="factors.parallelism",
-            hint='add it, or ask for a model without a study: make strategies ARGS="--model NAME --batch-size N"',
+            hint="add it, or ask for a model without a study: ./ringside strategies --model NAME --batch-size N",
         )
 
     def environment(self, name: str) -> str:

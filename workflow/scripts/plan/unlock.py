@@ -1,13 +1,13 @@
 """Clear the way for Snakemake: check its folders, and remove the lock of a killed one, never that of a living one."""
 
-import argparse
 import getpass
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
+from common.options import run_program
 from plan.ownership import hold, locks, release
 
 STATE = Path(".snakemake")
@@ -62,16 +62,13 @@ def user_cache() -> Path:
         raise InputError("no-home", problem, file="HOME", expected="an absolute folder") from None
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Remove the lock of a Snakemake that is dead. Run in the checkout."""
-    parser = argparse.ArgumentParser(prog="make unlock", description=main.__doc__)
-    parser.add_argument(
-        "--if-stale",
-        action="store_true",
-        help="say nothing where there is no stale lock; check the folders that Snakemake writes to, too",
-    )
-    options = parser.parse_args(argv)
-    if options.if_stale:
+def main(*, if_stale: bool = False) -> None:
+    """Remove the lock of a Snakemake that is dead. Run in the checkout.
+
+    Args:
+        if_stale: print nothing where there is no stale lock; check the folders that Snakemake writes to, too
+    """
+    if if_stale:
         check_folders()
     left = locks(STATE)
     if left and hold(STATE):
@@ -79,16 +76,16 @@ def main(argv: list[str] | None = None) -> None:
             lock.unlink(missing_ok=True)
         release()
         print("removed the lock of a Snakemake that was killed")
-    elif left and not options.if_stale:
+    elif left and not if_stale:
         raise InputError(
             "already-running",
             "the Snakemake that holds it is still running",
             file=f"{STATE}/locks",
             hint="end it first",
         )
-    elif not options.if_stale:
+    elif not if_stale:
         print("there is no lock")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

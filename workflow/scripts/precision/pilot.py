@@ -140,7 +140,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
         raise InputError(
             "too-few-runs",
             "a pilot needs two successful runs of a cell at least, of two timed epochs each",
-            hint="say epochs: 3 or more in the study, and see make status for runs that failed",
+            hint="say epochs: 3 or more in the study, and see ./ringside status for runs that failed",
         )
     data = compare(found, times, aim)
     shown = pd.DataFrame(

@@ -4,13 +4,12 @@ From a study (its computation, its law of the network, what is hidden, the waiti
 bootstrap), or from numbers alone (prediction.question has both). figures.outlook draws it.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,15 +17,16 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import read_timed, successful, title
 from common.cores import all_cores
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from common.text import alternatives
 from declared.datasets import load_dataset
 from declared.models import model_graph, model_names
 from models.collectives import ALL_REDUCE
 from models.graph import BYTES
-from prediction import exchange, law, physics, question
+from prediction import exchange, law, physics
 from prediction.extrapolate import (
     BANDS,
     FACTORS,
@@ -42,7 +42,7 @@ from prediction.extrapolate import (
 )
 from prediction.law import Law, rate_text
 from prediction.physics import Levels, Physics
-from prediction.question import DEFAULT_FRAMEWORK
+from prediction.question import DEFAULT_FRAMEWORK, Question, ask
 
 DRAWS = 400
 SAID_EVERY = 100  # draws
@@ -56,7 +56,7 @@ EMULATED = Note(
 )
 INSTEAD = Note(
     "what-to-do",
-    "Give numbers instead (`make predict ARGS=--help` explains them), or measure the study at a site whose nodes have a network.",
+    "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site whose nodes have a network.",
 )
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
@@ -111,7 +111,7 @@ def by_study(folder: Path) -> Study:
     return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
 
 
-def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
+def by_numbers(args: Question, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
     """The model and its one case as the command line gives them; on the network of a study where one is given."""
     swept = sorted({name for name, _ in network.laws}) if network else []
     framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
@@ -123,7 +123,9 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     # each is one of the two passes of an all-reduce
     shards = {name: replace(own, step_s=args.latency, collective=name) for name in exchange.SHARDS}
-    computation: dict[Levels, np.ndarray] = {(framework,): np.array([0.0, args.step_time / args.batch_size, 0.0])}
+    computation: dict[Levels, np.ndarray] = {
+        (framework,): np.array([0.0, cast(float, args.step_time) / args.batch_size, 0.0])
+    }
     made = Physics(
         (),
         computation,
@@ -139,7 +141,7 @@ def by_numbers(args: argparse.Namespace, network: Physics | None) -> tuple[Physi
     return made, pd.DataFrame([levels | counted | fixed])
 
 
-def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, str]]:
+def _gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, str]]:
     if args.model is not None:
         if args.model not in model_names():
             problem, known = f"'{args.model}' is unknown", model_names()
@@ -150,7 +152,7 @@ def _gradients(args: argparse.Namespace) -> tuple[exchange.Tensors, tuple[str, s
         except ValueError as error:
             problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
             raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
-    size = args.gradient_bytes or BYTES * args.parameters
+    size = args.gradient_bytes or BYTES * cast(float, args.parameters)
     return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
@@ -168,7 +170,7 @@ class Answer:
         return table(self.rows, self.notes)
 
 
-def answer(args: argparse.Namespace) -> Answer:
+def answer(args: Question) -> Answer:
     """Answer a question (prediction.question)."""
     study = by_study(args.study) if args.study else None
     if study and args.step_time is None:
@@ -196,15 +198,18 @@ def written(drawn: pd.DataFrame) -> pd.DataFrame:
     return drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table, and what its figure shows as numbers."""
-    parser = question.parser()
-    parser.add_argument("--curves", type=Path, required=True, metavar="CSV", help="where to write the curves")
-    args = question.asked(argv, parser)
-    found = answer(args)
-    with system_faults(args.curves):
-        tables.write(found.table, args.out)
-        tables.write_csv(written(found.curves), args.curves)
+def main(*, from_: Path, out: Path, curves: Path) -> None:
+    """Write the table of a study, and what its figure shows as numbers.
+
+    Args:
+        from_: the folder with the study's records
+        out: files of the table to write, without their suffix
+        curves: where to write the curves
+    """
+    found = answer(ask(from_=from_))
+    with system_faults(curves):
+        tables.write(found.table, out)
+        tables.write_csv(written(found.curves), curves)
 
 
 def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
@@ -256,7 +261,7 @@ def _notes() -> list[str]:
     ]
 
 
-def _of_numbers(args: argparse.Namespace) -> list[str]:
+def _of_numbers(args: Question) -> list[str]:
     text = (
         f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
         f"an epoch, an exchange every {_batches(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
@@ -267,7 +272,7 @@ def _of_numbers(args: argparse.Namespace) -> list[str]:
     return [Note("not-measured", text, **{name: getattr(args, name) for name in named})]
 
 
-def _of_study(study: Study, args: argparse.Namespace) -> list[str]:
+def _of_study(study: Study, args: Question) -> list[str]:
     """What the answer stands on, and what is assumed."""
     rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
     nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
@@ -339,4 +344,4 @@ def _batches(count: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,26 +1,25 @@
-"""What `make predict` asks: how many nodes are worth it, for a study or for a model that was not measured.
+"""What `ringside predict` answers: how many nodes are worth it, for a study or for a model that was not measured.
 
-From a study (--from results/<study>: its computation, its law of the network, what is hidden, the waiting, with intervals
-of a parametric bootstrap), or from numbers alone, which needs no campaign: a model's size, the time of a step on one
-device, the network. Both may be mixed: --from with --step-time puts another model on the study's network.
+The answer uses a measured study (its computation, its law of the network, overlap and waiting, with intervals of a parametric
+bootstrap), or numbers alone, which need no campaign: a model's size, the time of a step on one device, the network. With a study and
+a step time the study's network is used for another model.
 """
 
-import argparse
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from common.arguments import OneLineParser
 from common.errors import InputError
+from common.text import alternatives
 from models.graph import BYTES
 from prediction import exchange, law
 
 RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
-MOST_NODES = 1024
+MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
-MOST_BYTES, MOST_SAMPLES, MOST = 1e15, 10**15, 10**9  # of gradients, of an epoch, of anything else that is counted
+MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
 OF_STEP: dict[str, Any] = {
     "batch_size": 32,
     "samples": 1281167,
@@ -29,172 +28,148 @@ OF_STEP: dict[str, Any] = {
     "framework": None,
 }
 OF_NETWORK: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
+LIMITS: dict[str, tuple[float, float]] = {
+    "step_time": (1e-9, 1e6),
+    "batch_size": (1, MAX_COUNT),
+    "samples": (1, MAX_SAMPLES),
+    "parameters": (1, MAX_GRADIENT_BYTES / BYTES),
+    "gradient_bytes": (1, MAX_GRADIENT_BYTES),
+    "sync_every": (1, MAX_COUNT),
+    "rate": (1e-6, 1e6),
+    "latency": (0, 1e3),
+    "share": (1e-6, 1),
+    "hidden": (0, 1),
+    "scatter": (0, 1e3),
+    "nodes": (1, MAX_COUNT),
+}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = OneLineParser(prog="make predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "--from", dest="study", type=Path, metavar="FOLDER", help="results/<study>, or a folder of docs/campaigns/"
-    )
-    model = made.add_argument_group("a model that was not measured")
-    model.add_argument(
-        "--step-time",
-        type=_number("--step-time", 1e-9, 1e6),
-        metavar="S",
-        help="seconds of a training step on one device",
-    )
-    model.add_argument(
-        "--batch-size",
-        type=_whole("--batch-size", MOST),
-        metavar="N",
-        help=f"samples of that step (default {OF_STEP['batch_size']})",
-    )
-    model.add_argument(
-        "--samples",
-        type=_whole("--samples", MOST_SAMPLES),
-        metavar="N",
-        help="samples of an epoch (default: ImageNet's)",
-    )
-    model.add_argument("--model", help="a model of make models; with --dataset, which gives its samples and classes")
-    model.add_argument("--dataset", help=f"default: {OF_STEP['dataset']}")
-    model.add_argument(
-        "--parameters",
-        type=_number("--parameters", 1, MOST_BYTES / BYTES),
-        metavar="N",
-        help="instead of --model: parameters of 4 bytes",
-    )
-    model.add_argument(
-        "--gradient-bytes",
-        type=_number("--gradient-bytes", 1, MOST_BYTES),
-        metavar="N",
-        help="instead of --model: bytes that are exchanged",
-    )
-    model.add_argument(
-        "--sync-every",
-        type=_whole("--sync-every", MOST),
-        metavar="K",
-        help=f"batches per exchange (default {OF_STEP['sync_every']})",
-    )
-    network = made.add_argument_group("the network; with --from all but the rates are the study's")
-    network.add_argument(
-        "--rate",
-        type=_number("--rate", 1e-6, 1e6),
-        nargs="+",
-        default=RATES,
-        metavar="G",
-        help="links, Gbit/s (default 1 10 25 100)",
-    )
-    network.add_argument(
-        "--latency",
-        type=_number("--latency", 0, 1e3),
-        metavar="S",
-        help=f"of a message to the next node (default {OF_NETWORK['latency']:g})",
-    )
-    network.add_argument(
-        "--share",
-        type=_number("--share", 1e-6, 1),
-        help=f"of the link's rate that all-reduce reaches (default {OF_NETWORK['share']})",
-    )
-    network.add_argument(
-        "--algorithm", choices=law.GROWTH, help=f"how latency grows with nodes (default {OF_NETWORK['algorithm']})"
-    )
-    network.add_argument(
-        "--framework",
-        choices=exchange.described(),
-        help=f"whose messages (default {DEFAULT_FRAMEWORK}, or the study's one)",
-    )
-    network.add_argument(
-        "--hidden", type=_number("--hidden", 0, 1), help="share of the backward pass that hides messages (default 0)"
-    )
-    network.add_argument(
-        "--scatter", type=_number("--scatter", 0, 1e3), help="s.d. of a batch's time over itself (default 0)"
-    )
-    made.add_argument(
-        "--nodes",
-        type=_whole("--nodes", MOST),
-        default=MOST_NODES,
-        metavar="N",
-        help="the largest number of nodes (default 1024)",
-    )
-    made.add_argument(
-        "--out", type=Path, metavar="STEM", help="where to write table and figure; default: the table is printed alone"
-    )
-    return made
+@dataclass(frozen=True)
+class Question:
+    """A question whose numbers fit together. `study` is the folder of a measured study; without a step time it alone is asked about."""
+
+    study: Path | None
+    step_time: float | None
+    batch_size: int
+    samples: int
+    model: str | None
+    dataset: str
+    parameters: float | None
+    gradient_bytes: float | None
+    sync_every: int
+    rate: tuple[float, ...]
+    latency: float
+    share: float
+    algorithm: str
+    framework: str | None
+    hidden: float
+    scatter: float
+    nodes: int
 
 
-def _number(option: str, least: float, most: float) -> Callable[[str], float]:
-    """What reads a number from `least` to `most`."""
+def ask(
+    *,
+    from_: Path | None = None,
+    step_time: float | None = None,
+    batch_size: int | None = None,
+    samples: int | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    parameters: float | None = None,
+    gradient_bytes: float | None = None,
+    sync_every: int | None = None,
+    rate: Sequence[float] = (),
+    latency: float | None = None,
+    share: float | None = None,
+    algorithm: str | None = None,
+    framework: str | None = None,
+    hidden: float | None = None,
+    scatter: float | None = None,
+    nodes: int = MAX_NODES,
+) -> Question:
+    """Return the question that these options make; None stands for an option that was not given.
 
-    def number(text: str) -> float:
-        value = float(text)
-        if np.isnan(value):
-            raise InputError("wrong-type", f"{text} is not a number", file=option, got=text)
-        _limited(option, text, value, least, most)
-        return value
+    Raises:
+        InputError: If a number is out of its range, or the options do not make one question.
+    """
+    given: dict[str, Any] = {
+        "step_time": step_time,
+        "batch_size": batch_size,
+        "samples": samples,
+        "model": model,
+        "dataset": dataset,
+        "parameters": parameters,
+        "gradient_bytes": gradient_bytes,
+        "sync_every": sync_every,
+        "latency": latency,
+        "share": share,
+        "algorithm": algorithm,
+        "framework": framework,
+        "hidden": hidden,
+        "scatter": scatter,
+        "nodes": nodes,
+    }
+    rates = tuple(rate) or RATES
+    for name, value in (*given.items(), *(("rate", one) for one in rates)):
+        if name in LIMITS and value is not None:
+            _check_range(name, value)
+    _check_name("algorithm", algorithm, law.GROWTH)
+    _check_name("framework", framework, exchange.described())
+    _check_combination(given, from_)
+    defaults = OF_STEP | OF_NETWORK
+    values: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    question = Question(study=from_, rate=rates, **values)
+    if question.samples < question.batch_size:
+        problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
+        raise InputError("out-of-range", problem, file="--samples", got=samples, expected=expected)
+    return question
 
-    return number
 
-
-def _whole(option: str, most: int) -> Callable[[str], int]:
-    """What reads a whole number from 1 to `most`."""
-
-    def whole(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise InputError("wrong-type", f"{text!r} is not a whole number", file=option, got=text) from None
-        _limited(option, text, value, 1, most)
-        return value
-
-    return whole
-
-
-def _limited(option: str, text: str, value: float, least: float, most: float) -> None:
-    if value < least:
-        raise InputError("out-of-range", f"{text} is too small", file=option, got=value, expected=f"at least {least:g}")
-    if value > most:
-        raise InputError("out-of-range", f"{text} is too large", file=option, got=value, expected=f"at most {most:g}")
-
-
-def asked(argv: list[str] | None, of: argparse.ArgumentParser | None = None) -> argparse.Namespace:
-    """The command line (of `parser`, or of one made of it) with its defaults. InputError where its numbers do not make a question, or some mean nothing in it."""
-    args = (of or parser()).parse_args(argv)
-    sizes = [name for name in ("model", "parameters", "gradient_bytes") if getattr(args, name) is not None]
-    if args.step_time is None and (sizes or not args.study):
+def _check_combination(given: dict[str, Any], study: Path | None) -> None:
+    sizes = [name for name in ("model", "parameters", "gradient_bytes") if given[name] is not None]
+    has_step = given["step_time"] is not None
+    if not has_step and (sizes or not study):
         expected = "seconds of a training step on one device"
         hint = "or name a study with --from"
         raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
-    if args.step_time is not None and len(sizes) != 1:
-        given = [f"--{name.replace('_', '-')}" for name in sizes]
+    if has_step and len(sizes) != 1:
         raise InputError(
-            "conflicting-keys" if given else "missing-key",
-            "give one of --model, --parameters and --gradient-bytes: the size of an exchange",
-            got=given,
+            "conflicting-keys" if sizes else "missing-key",
+            "give one of --model, --parameters and --gradient-bytes: the size of a gradient all-reduce",
+            got=[_option(name) for name in sizes],
         )
-    if args.study:
-        _refuse(args, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs", "leave it out")
-    if args.step_time is None:
-        _refuse(
-            args,
-            OF_STEP,
-            "with --from alone, which answers for the models of the study",
-            "add --step-time to ask about another model",
-        )
-    elif args.model is None:
-        size = f"--{sizes[0].replace('_', '-')}"
-        _refuse(args, ["dataset"], f"with {size}, which gives the size of an exchange", "leave it out")
-    for name, default in (OF_STEP | OF_NETWORK).items():
-        if getattr(args, name) is None:
-            setattr(args, name, default)
-    if args.samples < args.batch_size:
-        problem, expected = f"{args.samples} is too small", f"at least the batch size, {args.batch_size}"
-        raise InputError("out-of-range", problem, file="--samples", got=args.samples, expected=expected)
-    return args
+    if study:
+        _refuse(given, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs", "leave it out")
+    if not has_step:
+        why = "with --from alone, which answers for the models of the study"
+        _refuse(given, OF_STEP, why, "add --step-time to ask about another model")
+    elif given["model"] is None:
+        _refuse(given, ["dataset"], f"with {_option(sizes[0])}, which gives the size of an all-reduce", "leave it out")
 
 
-def _refuse(args: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
+def _check_range(name: str, value: float) -> None:
+    option, (least, most) = _option(name), LIMITS[name]
+    if math.isnan(value):
+        raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
+    if value < least:
+        problem = f"{value:g} is too small"
+        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at least {least:g}")
+    if value > most:
+        problem = f"{value:g} is too large"
+        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at most {most:g}")
+
+
+def _check_name(name: str, value: str | None, known: Iterable[str]) -> None:
+    if value is not None and value not in known:
+        problem = f"'{value}' is unknown"
+        raise InputError("unknown-name", problem, file=_option(name), got=value, **alternatives(value, known))
+
+
+def _refuse(given: dict[str, Any], names: Iterable[str], why: str, hint: str) -> None:
     for name in names:
-        if getattr(args, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError("conflicting-keys", f"cannot be used {why}", file=option, hint=hint)
+        if given[name] is not None:
+            raise InputError("conflicting-keys", f"cannot be used {why}", file=_option(name), hint=hint)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

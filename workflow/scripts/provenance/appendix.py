@@ -73,7 +73,7 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
     yield Section(
         "Analysis",
         ["Each figure has a caption and each table has notes beside it: they say how many runs a number comes from, and how intervals "
-         "and tests were computed. `make verify` compares every file that was made again with the manifest."],
+         "and tests were computed. `./ringside verify` compares every file that was made again with the manifest."],
     )  # fmt: skip
 
 

@@ -39,9 +39,9 @@ from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
-AGAIN = "make it again: snakemake figures"
+AGAIN = "make it again: ./ringside run"
 BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
-    "Snakefile", "Makefile", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
+    "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
     "config/README.md",
     "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
@@ -57,8 +57,8 @@ REMAKE = """\
 # Makes all figures and tables again from the records, training nothing, and compares them with those that lie here.
 set -e
 cd "$(dirname "$0")/{workflow}"
-make figures STUDY={study} SITE={site} ARGS=records={records} PYTHON="${{PYTHON:-python3}}"
-make verify STUDY={study} AGAINST=../manifest.json
+"${{PYTHON:-python3}}" ringside run {study} --site {site} --records {records}
+"${{PYTHON:-python3}}" ringside verify {study} --against ../manifest.json
 """
 README = """\
 # {title}
@@ -68,7 +68,7 @@ README = """\
 * `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` (one row per run, per epoch).
 * `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starts of your own analysis.
 * `./remake` makes all of them again from the records of every run, trains nothing, and compares every file: Linux, Python 3.11 or
-  newer with venv, make; it installs the locked libraries into `{workflow}/.venv`. Another processor may give other last digits.
+  newer with venv; it installs the locked libraries into `{workflow}/.venv`. Another processor may give other last digits.
 * `manifest.json`: the SHA-256 of every figure and table, and of all that stands behind it: study, site, locks, code, data, records.
 * `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a paper.
 * `ro-crate-metadata.json`: the campaign as a Workflow Run RO-Crate.

@@ -1,14 +1,12 @@
-"""One file with all that a study needs at a site without internet, where `make unbundle` puts it into the cache (environments.unbundle).
+"""One file with all that a study needs at a site without internet, where `ringside unbundle` puts it into the cache (environments.unbundle).
 
 What it holds: the wheels of the controller and of the study's environments, sources of Horovod and its wheels that are kept, or the
 images where the site has images; the archives of the data sets. What is in the cache already is not fetched again. The same
 content makes the same file, byte by byte.
 """
 
-import argparse
 import io
 import json
-import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 
 from common.caches import follow_modes
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
 from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
 from common.python import python_abi
 from common.text import number_of, size
@@ -37,7 +35,7 @@ from environments.steps import building, say
 from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import kept, recorded_sha256
 from plan import timings
-from plan.campaign import Campaign, add_config_argument, configured, planned
+from plan.campaign import Campaign, configured, planned
 from report.checkout import state
 
 CONTROLLER = CHECKOUT / "requirements.txt"
@@ -211,12 +209,9 @@ def _entry(name: str, size_bytes: int) -> tarfile.TarInfo:
     return entry
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Pack all that the study needs at the site into results/<study>/<study>-<site>.bundle.tar, for a machine without internet."""
-    parser = argparse.ArgumentParser(prog="make bundle", description=main.__doc__)
-    add_config_argument(parser)
-    options = parser.parse_args(argv)
-    config = load_config(configured(options.config))
+def make_bundle(study: str = "", site: str = "") -> None:
+    """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar, for a machine without internet."""
+    config = load_config(configured(study, site))
     campaign = planned(load_study(config["study"]), load_site(config["site"]))
     if not campaign.records:
         raise InputError(
@@ -233,9 +228,5 @@ def main(argv: list[str] | None = None) -> None:
         say(f"bundle: writing {out}")
         pack(described, content.files, out)
     print(
-        f"{out}: {number_of(len(content.files), 'file')}, {size(out.stat().st_size)}; there: make unbundle FILE={out.name}"
+        f"{out}: {number_of(len(content.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside unbundle {out.name}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

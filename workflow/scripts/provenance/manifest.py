@@ -125,7 +125,7 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
     try:
         said = read_json(file)
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=shown(file), hint="make it: snakemake figures") from None
+        raise InputError("missing-file", "no such file", file=shown(file), hint="make it: ./ringside run") from None
     except (OSError, ValueError) as error:
         raise InputError(
             "broken-file", f"cannot be read: {error}", file=shown(file), expected=expected, hint=hint

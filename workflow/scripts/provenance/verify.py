@@ -1,14 +1,13 @@
 """Whether what was made again is what was made before: the figures, tables and records of a study against a manifest."""
 
-import argparse
 import csv
+import json
 import math
-import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import digest_file
 from common.notes import Note
 from declared.configuration import check_name, read_config
@@ -103,36 +102,36 @@ def _pixels(old: Path, new: Path) -> Note:
     return Note("other-pixels", f"{100 * share:.2g} % of the pixels", share=share)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Compare a study's figures, tables and records with those that a manifest tells of; status 1 where one is not the same."""
-    parser = argparse.ArgumentParser(prog="make verify", description=main.__doc__)
-    parser.add_argument("--study", help="whose results: results/<study>; that of config/config.yaml by default")
-    parser.add_argument("--against", type=Path, metavar="JSON", help="the manifest; that of the results by default")
-    options = parser.parse_args(argv)
-    study = options.study or str(read_config(Path("config/config.yaml"))["study"])
+def verify(study: str = "", against: Path | None = None, as_json: bool = False) -> bool:
+    """Compare a study's figures, tables and records with those that a manifest lists, and return whether all are the same.
+
+    Args:
+        study: The study of results/<study>; default: that of config/config.yaml.
+        against: The manifest; default: that of the results.
+        as_json: Print every verdict as JSON, for programs, instead of what differs.
+    """
+    study = study or str(read_config(Path("config/config.yaml"))["study"])
     check_name("study", study)
     results = Path("results") / study
-    against = options.against or results / "manifest.json"
-    said = read(against, WHICH if options.against else "")
+    manifest = against or results / "manifest.json"
+    said = read(manifest, WHICH if against else "")
     if said["study"] != study:
         raise InputError(
             "other-study",
             f"is of study {said['study']}, not {study}",
-            file=against,
+            file=manifest,
             got=said["study"],
-            hint="name it with STUDY=",
+            hint=f"compare it with that study: ./ringside verify {said['study']} --against {manifest}",
         )
-    found = verdicts(against, results)
+    found = verdicts(manifest, results)
     if not found:
-        raise InputError("empty-manifest", "names no file, so there is nothing to compare", file=against)
+        raise InputError("empty-manifest", "names no file, so there is nothing to compare", file=manifest)
+    counts = Counter(one.verdict for one in found)
+    if as_json:
+        print(json.dumps({"manifest": str(manifest), "files": [asdict(one) for one in found]}, indent=2))
+        return not set(counts) - {IDENTICAL}
     for one in found:
         if one.verdict != IDENTICAL:
             print(f"{one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")
-    counts = Counter(one.verdict for one in found)
-    print(f"{len(found)} files of {against}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
-    if set(counts) - {IDENTICAL}:
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    print(f"{len(found)} files of {manifest}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    return not set(counts) - {IDENTICAL}

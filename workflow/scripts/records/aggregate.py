@@ -34,7 +34,7 @@ from plan.design import Run
 from plan.identity import Resolved, link_rate, resolve
 from plan.recorded import contradiction, record_of
 from ranks.worker.meter import COLUMNS
-from records.ways import arguments_for, to_repeat, ways_to_run
+from records.ways import CONFIGURED, Named, named_for, repeat_command, run_command, to_repeat, ways_to_run
 from runs import phases
 from runs.attempts import numbered, why_absent
 from runs.epochs import read_lines
@@ -142,8 +142,8 @@ def _marked_wrong(lines: Sequence[str], warm_up: int) -> dict[str, Any] | None:
 
 def _advice(folder: Path) -> str:
     """What repeats the run whose record lies in `folder`: results/<study>/runs/<run_id>/<key>."""
-    study = f" STUDY={folder.parts[-4]}" if len(folder.parts) > 3 else ""
-    return f"repeat it: make repeat RUNS='{folder.parent.name}'{study}"
+    study = folder.parts[-4] if len(folder.parts) > 3 else ""
+    return f"repeat it: {repeat_command(folder.parent.name, Named(study))}"
 
 
 def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
@@ -322,13 +322,13 @@ def _table(lines: Iterable[str], file: Path) -> pd.DataFrame:
     return read_table(file, "epochs")
 
 
-def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = "the site's file") -> list[Note]:
+def summary(runs: pd.DataFrame, named: Named = CONFIGURED, way: str = "", site: str = "the site's file") -> list[Note]:
     """Return what a person should know, a line each: how many rows are ok, which are not and why, and the command that repeats them.
 
     Args:
         runs: The rows of runs.csv.
-        arguments: What a command needs to find this study again, such as STUDY=NAME.
-        way: The command that runs what is missing, where it is not make figures.
+        named: The study and the site that a command has to name.
+        way: The command that runs what is missing, where it is not ./ringside run.
         site: The file of the site.
     """
     counts = Counter(runs.status)
@@ -348,15 +348,15 @@ def summary(runs: pd.DataFrame, arguments: str = "", way: str = "", site: str = 
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     for row in (lost := runs[runs.without_phases.notna()]).head(NAMED_RUNS).itertuples():
-        command = f"make repeat RUNS='{row.run_id}' {arguments}".rstrip()
+        command = repeat_command(row.run_id, named)
         damage = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
         text = f"  {damage}; it counts as a run without phases; repeat it: {command}"
         lines.append(Note("run-without-phases", text, run=row.run_id, damage=damage, command=command))
     if (more := len(lost) - NAMED_RUNS) > 0:
         lines.append(Note("more-without-phases", f"  and {more} more without phases, in runs.csv", runs=more))
-    lines += to_repeat(counts, arguments)
+    lines += to_repeat(counts, named)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():
-        command = way or f"make figures {arguments}".rstrip()
+        command = way or run_command(named)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines
 
@@ -373,7 +373,7 @@ def main(argv: list[str] | None = None) -> None:
     runs = aggregate(campaign, options.epochs)
     write_table(runs, "runs", options.runs)
     way = ways_to_run(campaign.site.launcher, options.study, options.site)
-    print("\n".join(summary(runs, arguments_for(options.study, options.site), way, shown(campaign.site.file))))
+    print("\n".join(summary(runs, named_for(options.study, options.site), way, shown(campaign.site.file))))
 
 
 if __name__ == "__main__":

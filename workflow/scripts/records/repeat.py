@@ -1,17 +1,16 @@
 """Ask for runs to be repeated. Old attempts are kept; the next invocation makes new ones."""
 
-import argparse
 import fnmatch
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.errors import InputError, exit_status
-from common.text import number_of
+from common.errors import InputError
+from common.text import number_of, suggest_pattern
 from plan import ownership, unlock
 from plan.binding import read_binding
-from plan.campaign import Campaign, add_config_argument, configured, load_campaign
+from plan.campaign import Campaign, configured, load_campaign
 from plan.recorded import STATUSES, record_status
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -42,33 +41,35 @@ def counted(names: Iterable[str]) -> str:
     return " and ".join(number_of(of.count(what), what) for what in ("run", *KINDS) if what in of)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Put the finished attempts of runs aside, so that they are repeated."""
-    parser = argparse.ArgumentParser(prog="make repeat", description=main.__doc__)
-    parser.add_argument(
-        "--runs", required=True, help=f"a status ({', '.join(STATUSES)}) or a pattern such as '*ddp*.b32.*'"
-    )
-    add_config_argument(parser)
-    parser.add_argument("--run", action="store_true", help="then run them, if the site is this machine")
-    options = parser.parse_args(argv)
-    if not options.runs:
-        raise InputError("missing-option", "is not set", file="RUNS", expected=WANTED, hint="make repeat RUNS=invalid")
-    config = configured(options.config)
+def repeat_runs(wanted: str, study: str = "", site: str = "", run: bool = True) -> None:
+    """Put the finished attempts of runs aside, so that they are repeated.
+
+    Args:
+        wanted: A status of records, or a pattern of run ids.
+        study: A study; default: the configured one.
+        site: A site; default: that at which the study's results were made, else the configured one.
+        run: Then run them, if the site is this machine.
+
+    Raises:
+        InputError: If no run is meant, or a campaign is running in this checkout.
+    """
+    config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
-    if bound and not any(argument.startswith("site=") for argument in options.config):
+    if bound and not site:
         config["site"] = bound["site"]  # where these results were made, whatever is configured now
     campaign = load_campaign({**config, "records": "campaign"})
-    runs, given = chosen(campaign, options.runs), f"RUNS={options.runs}"
-    if not runs and options.runs in STATUSES:
-        problem = f"no run of {campaign.study.name} is {options.runs}"
-        raise InputError("nothing-to-repeat", problem, file=given, got=options.runs, hint="nothing to repeat")
+    runs = chosen(campaign, wanted)
+    if not runs and wanted in STATUSES:
+        problem = f"no run of {campaign.study.name} is {wanted}"
+        raise InputError("nothing-to-repeat", problem, got=wanted, hint="nothing to repeat")
     if not runs:
-        problem = f"no run of {campaign.study.name} that has a record matches"
-        raise InputError("unknown-name", problem, file=given, got=options.runs, expected=WANTED)
+        problem = f"'{wanted}': no run of {campaign.study.name} that has a record matches"
+        meant = suggest_pattern(wanted, campaign.records, STATUSES)
+        raise InputError("unknown-name", problem, got=wanted, expected=WANTED, suggestion=meant)
     if not ownership.hold(Path(".snakemake")):
         problem = "a campaign is running in this checkout"
         raise InputError("campaign-running", problem, hint="nothing was changed; repeat runs when it has ended")
-    unlock.main(["--if-stale"])
+    unlock.main(if_stale=True)
     for path in runs.values():
         put_aside(path)
     ownership.release()
@@ -76,9 +77,5 @@ def main(argv: list[str] | None = None) -> None:
     named = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(f"to run them: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
-    elif options.run:
+    elif run:
         sys.exit(subprocess.run(["snakemake", "figures", "--config", *named], check=False).returncode)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

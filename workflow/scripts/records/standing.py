@@ -22,7 +22,7 @@ from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from records.time_left import Reader, left_s, seconds
-from records.ways import REPEATABLE, arguments_for, repeat_command, ways_to_run
+from records.ways import REPEATABLE, named_for, repeat_commands, run_command, ways_to_run
 from runs import attempts
 from runs.submit import is_of
 from sites import disturbance, slurm
@@ -90,7 +90,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Standing:
-    """All that `make status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make, of those that are known now.
+    """All that `./ringside status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make, of those that are known now.
 
     `left_s` is None while no run has ended. `jobs` is None where the site has no queue that is asked, or it did not answer;
     then `queue` says why. `disturbed` is a sentence about this machine where runs are left that it makes.
@@ -159,7 +159,7 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
             under_way.append(_told(f"{kinds.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
         elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
             stopped.append(("to run", why.removeprefix("absent: "), name))
-    arguments = arguments_for(campaign.study.name, campaign.site.name)
+    named = named_for(campaign.study.name, campaign.site.name)
     others = [(f"{kinds[name]}{name}", said) for name, said in (*swept.items(), *timed.items())]
     not_ok = [*records.items(), *others]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
@@ -179,9 +179,8 @@ def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reade
                 *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat=repeat_command([said["status"] for _, said in not_ok], arguments),
-        run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)
-        or f"make figures {arguments}".rstrip(),
+        repeat=repeat_commands([said["status"] for _, said in not_ok], named),
+        run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name) or run_command(named),
         sweeps=_counted(len(sweeps.outputs), swept),
         timings=_counted(len(timings.outputs), timed),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],

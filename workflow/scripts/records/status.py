@@ -1,6 +1,5 @@
-"""Where a campaign stands, in a terminal: `make status`."""
+"""Where a campaign stands, in a terminal: `ringside status`."""
 
-import argparse
 import json
 import math
 import os
@@ -13,9 +12,8 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from common.errors import exit_status
 from common.text import duration, number_of
-from plan.campaign import add_config_argument, configured, load_campaign
+from plan.campaign import configured, load_campaign
 from plan.decisions import BY_CHANCE, NO, in_words
 from plan.recorded import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, observer
@@ -123,7 +121,7 @@ def _precise(found: Precision, begun: bool, left: bool) -> Iterator[tuple[str, s
     end = ", which is at_most: no cell gets more runs" if found.block == found.rule["at_most"] else ""
     over = not found.open and not left
     if over and any(cell["refine"] for cell in found.cells.values()):
-        end = "; make figures says what was reached after the last one"
+        end = "; ./ringside run says what was reached after the last one"
     yield "precision", f"{in_words(found.cells, found.rule)} after block {found.block}{end}"
     others = {name: cell for name, cell in found.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)}
     widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
@@ -227,35 +225,31 @@ def watch(look: Callable[[], Standing], show: Callable[[Standing], str], pause_s
             print(flush=True)
 
 
-def loaded(arguments: Sequence[str]) -> Callable[[], Standing]:
-    """What looks at the campaign that the configuration and KEY=VALUE `arguments` name."""
-    config = configured(arguments)
-    # Before a run has bound the results to their site: where make submit was called, Slurm's.
+def loaded(study: str = "", site: str = "") -> Callable[[], Standing]:
+    """Return what looks at the campaign of a study at a site; default: the configured ones."""
+    config = configured(study, site)
+    # Before a run has bound the results to their site: where `ringside submit` was called, Slurm's.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
-        config = configured(arguments, "slurm.yaml")
+        config = configured(study, site, ["slurm.yaml"])
     return observer(load_campaign({**config, "records": "available"}))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Say where a campaign stands: done, running, failed with reasons, left and until when, who is at work."""
-    parser = argparse.ArgumentParser(prog="make status", description=main.__doc__)
-    add_config_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.add_argument(
-        "--watch", action="store_true", help=f"look again every {PAUSE_S:g} s until the campaign has ended"
-    )
-    options = parser.parse_args(argv)
+def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_json: bool = False) -> None:
+    """Print where a campaign stands: done, running, failed with reasons, left and until when, who is at work.
+
+    Args:
+        study: A study; default: the configured one.
+        site: A site; default: the configured one.
+        repeatedly: Look again every PAUSE_S seconds until the campaign has ended.
+        as_json: Print JSON, for programs.
+    """
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    show = to_json if options.json else lambda found: text(found, colour)
-    look = loaded(options.config)
+    show = to_json if as_json else lambda found: text(found, colour)
+    look = loaded(study, site)
     try:
-        if options.watch:
+        if repeatedly:
             watch(look, show)
         else:
             print(show(look()))
     except KeyboardInterrupt:
         print()
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -1,4 +1,4 @@
-"""How long a campaign will still take, by its records: what `make status` tells, and the line that is printed as each run ends."""
+"""How long a campaign will still take, by its records: what `./ringside status` tells, and the line that is printed as each run ends."""
 
 import contextlib
 import itertools

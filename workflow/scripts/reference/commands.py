@@ -1,17 +1,20 @@
-"""Page of commands: make targets, Snakemake targets, profiles, in the words of the Makefile, the rules and the profiles."""
+"""Page of commands: verbs of ringside, targets of make and Snakemake, profiles, in the words of the code that has them."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import typer
 
 from common.files import CHECKOUT
 from reference.markdown import codes, escaped, table
+from ringside.app import NAME, app
 
 GROUP = re.compile(r"^##@ (.+)$")
 TARGET = re.compile(r"^([a-z-]+):.*?## *(.+)$")
-VARIABLE = re.compile(r"^#   ([A-Z]+)  +(.+)$")
-USED = re.compile(r"\$[({]?\$?([A-Z]+)\b")
-DEFAULT = re.compile(r"^([A-Z]+) := (\S+)$", re.MULTILINE)
+VARIABLES = ("ARGS", "SITE", "STUDY")
+USED = re.compile(rf"\b({'|'.join(VARIABLES)})\b")
 RULE = re.compile(r'^ *rule (\w+):\n +"""(.+?)"""(.*?)(?=^ *rule |\Z)', re.DOTALL | re.MULTILINE)
 ONE_FILE = ("design", "report")  # targets of people that are no collection of others
 
@@ -26,14 +29,9 @@ class Target:
     variables: tuple[str, ...]
 
 
-def variables() -> dict[str, str]:
-    """The variables of the Makefile that a person sets, with what they mean."""
-    return dict(found.groups() for line in _makefile().splitlines() if (found := VARIABLE.match(line)))  # type: ignore[misc]
-
-
 def targets() -> list[Target]:
     """The targets of the Makefile that have a help."""
-    known, found, group, lines = variables(), [], "", _makefile().splitlines()
+    found, group, lines = [], "", _makefile().splitlines()
     for number, line in enumerate(lines):
         if named := GROUP.match(line):
             group = named[1]
@@ -43,9 +41,9 @@ def targets() -> list[Target]:
         for step in lines[number + 1 :]:
             if not step.startswith("\t"):
                 break
-            recipe.append(step.replace("$(OPTIONS)", "$(STUDY) $(SITE) $(ARGS)"))
-        used = dict.fromkeys(name for step in recipe for name in USED.findall(step))
-        found.append(Target(group, target[1], target[2], tuple(name for name in used if name in known)))
+            recipe.append(step)
+        used = {name for step in recipe for name in USED.findall(step) if name != "STUDY" or "OTHERS" in step}
+        found.append(Target(group, target[1], target[2], tuple(sorted(used))))
     return found
 
 
@@ -60,33 +58,42 @@ def rules() -> Iterator[tuple[str, str]]:
     yield from said.items()
 
 
+def verbs() -> dict[str, Any]:
+    """Return the verbs of the command line by what a person types after its name, in their order."""
+    found: dict[str, Any] = {}
+    for name, verb in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        for each, inner in (getattr(verb, "commands", None) or {"": verb}).items():
+            found[f"{name} {each}".strip()] = inner
+    return found
+
+
 def page() -> str:
     """The page of commands."""
     every = [target for target in targets() if target.group]
     groups = dict.fromkeys(target.group for target in every)
-    defaults = dict(DEFAULT.findall(_makefile()))
+    sections: dict[str, list[str]] = {}
+    for name, verb in verbs().items():
+        sections.setdefault(verb.rich_help_panel, []).append(name)
     return "\n\n".join(
         [
             "# Commands",
+            f"## {NAME}",
+            f"`./{NAME} COMMAND ...` is called in the checkout. On first use it installs what it needs into `.venv`. `./{NAME} --help` lists the "
+            f"commands, `./{NAME} COMMAND --help` explains one, and `./{NAME} --install-completion` lets your shell complete commands, studies and "
+            "sites. `STUDY` and `--site` default to those of [config.yaml](configuration.md#configconfigyaml), or of the variables "
+            "`RINGSIDE_STUDY` and `RINGSIDE_SITE`. A mistake is one line with a code in brackets, and exit status 2.",
+            *(part for group, names in sections.items() for part in _verbs(group, names)),
+            "The environment variable `RINGSIDE_CACHE` names another cache than that of the site.",
             "## make",
-            "Every target installs what it needs first, into `.venv`. `make` alone lists the targets. Variables are given after the target: `make figures "
-            "STUDY=my-study SITE=my-cluster`.",
+            "`make figures` is `./ringside run`; all other targets are for developers. Each installs what it needs first, into `.venv`. `make` alone "
+            "lists them. `ARGS` has further arguments of the program that a target calls.",
             *(
                 part
                 for group in groups
                 for part in _group(group, [target for target in every if target.group == group])
             ),
-            "### Variables",
-            table(
-                ["variable", "default", "meaning"],
-                [
-                    [f"`{name}`", f"`{defaults[name]}`" if name in defaults else "", escaped(what)]
-                    for name, what in variables().items()
-                ],
-            ),
-            "The environment variable `RINGSIDE_CACHE` names another cache than that of the site.",
             "## snakemake",
-            "The same workflow without `make`: activate the environment (`. .venv/bin/activate`), then `snakemake TARGET`. `--config` overrides "
+            "The same workflow without `ringside`: activate the environment (`. .venv/bin/activate`), then `snakemake TARGET`. `--config` overrides "
             "[config.yaml](configuration.md#configconfigyaml), such as `--config study=NAME site=NAME`. `-n` shows what would run, `--list-rules` lists all rules.",
             table(["target", "what it does"], [[f"`{name}`", escaped(doc)] for name, doc in rules()]),
             "### Profiles",
@@ -96,8 +103,46 @@ def page() -> str:
     )
 
 
+def _verbs(group: str, names: list[str]) -> Iterator[str]:
+    yield f"### {group}"
+    known = verbs()
+    for name in names:
+        verb = known[name]
+        summary, _, rest = verb.help.partition("\n\n")
+        yield f"#### {NAME} {name}"
+        yield escaped(" ".join(summary.split()))
+        if rest:
+            yield escaped(" ".join(rest.split()))
+        yield _fence(verb.epilog.removeprefix("\b\nExample:\n"))
+        if rows := [[codes(_flags(one)), escaped(_meaning(one))] for one in verb.params if one.help]:
+            yield table(["argument", "meaning"], rows)
+
+
+def _flags(parameter: Any) -> list[str]:
+    """Return how an argument is written: its name, or all spellings of the option with what it takes."""
+    takes = f" {parameter.metavar}" if parameter.metavar else ""
+    is_switch = parameter.default is False
+    if not parameter.opts[0].startswith("-"):
+        return [parameter.metavar]
+    value = "" if is_switch else takes or f" {parameter.name.upper()}"
+    return [f"{spelling}{value}" for spelling in parameter.opts]
+
+
+def _meaning(parameter: Any) -> str:
+    default = parameter.default
+    shown = (
+        default not in (None, "", False, []) and parameter.opts[0].startswith("-") and "default" not in parameter.help
+    )
+    return f"{parameter.help.rstrip('.')} (default {default})" if shown else parameter.help.rstrip(".")
+
+
+def _fence(text: str) -> str:
+    lines = "\n".join(line.strip() for line in text.splitlines())
+    return f"```text\n{lines}\n```"
+
+
 def _group(name: str, members: list[Target]) -> Iterator[str]:
-    yield f"### {name}"
+    yield f"### make: {name}"
     yield table(
         ["target", "what it does", "variables"],
         [[f"`make {target.name}`", escaped(target.help), codes(target.variables)] for target in members],

@@ -47,8 +47,8 @@ def models_page() -> str:
             ),
             f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences of `{TOKENS}` whose labels are the next ones. It "
             "is refused for data sets of another kind.",
-            "The size of a model depends on the samples and the classes of the data set. `make models` prints this table; `make models "
-            'ARGS="resnet-50 --image 96x96x3 --classes 100"` or `make models ARGS="gpt-2 --tokens 128:5000"` prints it for yours.',
+            "The size of a model depends on the samples and the classes of the data set. `./ringside models` prints this table; `./ringside models "
+            "resnet-50 --image 96x96x3 --classes 100` or `./ringside models gpt-2 --tokens 128:5000` prints it for yours.",
             table(["model", "sample", "classes", "stem", *SIZES], sized, numbers=("classes", *SIZES)),
             "\n".join(
                 [
@@ -62,7 +62,7 @@ def models_page() -> str:
                 ]
             ),
             "## Data sets",
-            "`make datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For data of your own, "
+            "`./ringside datasets` downloads the archives that a study needs, verifies them and prepares each once for all studies. For data of your own, "
             "see [Your own data](../how-to/own-data.md) and [config/datasets.yaml](configuration.md#configdatasetsyaml).",
             "Of images:",
             table(

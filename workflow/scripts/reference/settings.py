@@ -90,9 +90,9 @@ def configuration() -> str:
         "[Factors](factors.md) lists the keys below `factors`, and [Figures](figures.md) the keys of each kind of figure.",
         table(HEADER, rows("study")),
         "## config/sites/NAME.yaml",
-        "A site names no model and no data set. `make site NAME=NAME` writes one for the machine or cluster on which it is called. "
+        "A site names no model and no data set. `./ringside site NAME` writes one for the machine or cluster on which it is called. "
         "Or start from a file in `config/sites/`: `local.yaml` for one machine, `slurm-example.yaml`, which "
-        "comments every key, for a cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `make doctor` "
+        "comments every key, for a cluster with Slurm; `pcad.yaml`, `plafrim.yaml` and `grid5000.yaml` are templates of real clusters. `./ringside doctor` "
         "checks a site. The template `pcad`:",
         block(_read("config/sites/pcad.yaml"), "yaml"),
         table(HEADER, rows("site")),
@@ -194,7 +194,7 @@ def factors() -> str:
                         "`device: hybrid`",
                         "a site with `device: cuda`, and a framework whose ranks may be unlike: `pytorch-hybrid`",
                     ],
-                    ["`bandwidth` other than 0", "the virtual cluster (`make cluster-up`)"],
+                    ["`bandwidth` other than 0", "the virtual cluster (`./ringside cluster up`)"],
                     ["`compiler: torch-compile`", "`deployment: venv` and `g++`"],
                     [
                         "`framework`",

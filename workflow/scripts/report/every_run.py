@@ -189,7 +189,9 @@ def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
         return {"note": Note("no-log", f"{attempt} has no log.{left}", attempt=attempt, unfinished=ended)}
     file, anchor = attempt / "log.txt", attempt / scorep.ANCHOR
     trace = anchor if anchor.is_file() else None
-    traced = f" It ran under Score-P: {trace} opens in Vampir; make trace shows it beside the phases." if trace else ""
+    traced = (
+        f" It ran under Score-P: {trace} opens in Vampir; ./ringside trace shows it beside the phases." if trace else ""
+    )
     note = Note(
         "log",
         f"{file}: {log.extent}.{left}{traced}",

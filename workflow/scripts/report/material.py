@@ -149,4 +149,4 @@ def _read(file: Path) -> str:
     except OSError as error:
         code = "missing-file" if isinstance(error, FileNotFoundError) else "broken-file"
         problem = error.strerror or str(error)
-        raise InputError(code, problem, file=shown(file), hint="make it: snakemake figures") from None
+        raise InputError(code, problem, file=shown(file), hint="make it: ./ringside run") from None

@@ -144,15 +144,15 @@ def reproducibility(facts: Facts) -> str:
         "its environment, its code and its data. After a change, only the runs that depend on it are measured again. The keys of "
         "all runs are in the records.",
         r"\begin{itemize}",
-        rf"\item Measure it again: {command(f'make figures STUDY={name} SITE={site}')}"
+        rf"\item Measure it again: {command(f'./ringside run {name} --site {site}')}"
         + (
-            f" (on a cluster: {command(f'make submit STUDY={name} SITE={site}')} first)"
+            f" (on a cluster: {command(f'./ringside submit {name} --site {site}')} first)"
             if facts.site and facts.site.launcher == "slurm"
             else ""
         )
         + ".",
         r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv and, where the "
-        f"network was swept, network.csv: {command(f'snakemake paper --config study={name} site={site} records=FOLDER')}.",
+        f"network was swept, network.csv: {command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
         r"\end{itemize}",
     ]
     digests = facts.ok["environment_digest"].dropna().nunique()

@@ -282,12 +282,15 @@ def again(campaign: Campaign, site: Site | None, records: str, state: State) -> 
         run = ways_to_run(site.launcher, name, at).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(
-            (f"make report STUDY={name} SITE={at}", "make records, figures, tables and this page; run what is missing")
+            (
+                f"./ringside report {name} --site {at}",
+                "make records, figures, tables and this page; run what is missing",
+            )
         )
-        there = f"make report STUDY={name} SITE={at} ARGS=records=available"
+        there = f"./ringside report {name} --site {at} --records available"
         commands.append((there, "from the records that are there, training nothing"))
     else:
-        there = f"make report STUDY={name} SITE={at} ARGS=records={records}"
+        there = f"./ringside report {name} --site {at} --records {records}"
         commands.append((there, "from the published tables, training nothing"))
     return Again(_commit(state), commands)
 

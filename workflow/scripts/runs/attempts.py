@@ -200,7 +200,7 @@ def put_aside(published: Path) -> None:
 def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold one run, on whichever node: a job that outlived its Snakemake is waited for by the one that comes after it.
 
-    Where the file system has no locks (make doctor says so) nothing is held.
+    Where the file system has no locks (./ringside doctor says so) nothing is held.
     """
     with locked(folder / LOCKED, waiting):
         yield

@@ -103,7 +103,7 @@ class Session:
         if not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
             text = (
                 f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished runs are kept. "
-                f"Remove the cause, then: make repeat RUNS=failed STUDY={self._results.name}. To go on in spite of it: --keep-going"
+                f"Remove the cause, then: ./ringside repeat failed --study {self._results.name}. To go on in spite of it: --keep-going"
             )
             if self._stop():
                 self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
@@ -116,14 +116,14 @@ class Session:
     def hints(self, disturbed: bool) -> Iterator[Note]:
         """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
         self._disturbed.append(disturbed)
-        here = f"STUDY={self._results.name}"
+        here = f"--study {self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
-            text = f"a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, repeat such runs: make repeat RUNS=invalid {here}"
+            text = f"a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, repeat such runs: ./ringside repeat invalid {here}"
             yield Note("first-disturbed-run", text)
         if len(self._disturbed) == FIRST and all(self._disturbed):
             text = (
                 f"the first {FIRST} runs were all disturbed. Ctrl-C interrupts, and nothing is lost: end other programs, or raise "
-                f"max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then make repeat RUNS=invalid {here}"
+                f"max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in the site's file; then ./ringside repeat invalid {here}"
             )
             yield Note("all-disturbed", text, runs=FIRST)
 

@@ -1,13 +1,12 @@
-"""Run a campaign in allocations, one for each block, one after the other: `make submit`.
+"""Run a campaign in allocations, one for each block, one after the other: `ringside submit`.
 
 What needs no allocation (environments, data, the design) is made first. Then every block that still lacks records gets
 a Slurm job, in which Snakemake starts one srun a run, in the planned order. Jobs of one study have one name and depend on
 each other (--dependency=singleton), so that blocks never overlap unless the site allows concurrent runs. A block that
-was cut short goes on with the next `make submit`. Where replicates are chosen by precision, every block that is possible has its
+was cut short goes on with the next `ringside submit`. Where replicates are chosen by precision, every block that is possible has its
 job, which decides first what it has to run; it waits for all blocks before, and ends at once when there is nothing.
 """
 
-import argparse
 import os
 import shlex
 import shutil
@@ -16,13 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, digest_text, shown
 from common.text import number_of
 from launchers.launch import Lost
 from launchers.slurm import ask
 from plan import unlock
-from plan.campaign import Campaign, add_config_argument, configured, load_campaign
+from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
 from plan.sweeps import Sweeps
 from sites.readiness import check_launch
@@ -30,9 +29,9 @@ from sites.readiness import check_launch
 POLL_S = 5.0
 
 
-def load(arguments: list[str]) -> tuple[Campaign, list[str]]:
-    """The campaign that the configuration and KEY=VALUE `arguments` name, and the arguments for Snakemake's --config."""
-    campaign = load_campaign({**configured(arguments, "slurm.yaml"), "records": "campaign"})
+def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
+    """Return the campaign of a study at a site (default: the configured ones), and the arguments for Snakemake's --config."""
+    campaign = load_campaign({**configured(study, site, ["slurm.yaml"]), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 
@@ -41,15 +40,15 @@ def check(campaign: Campaign) -> None:
     if campaign.site.launcher != "slurm":
         raise InputError(
             "not-possible-here",
-            f"is {campaign.site.launcher}, make submit needs slurm",
+            f"is {campaign.site.launcher}, ringside submit needs slurm",
             file=shown(campaign.site.file),
             key="launcher",
             got=campaign.site.launcher,
-            hint="name a site in config/slurm.yaml or with --config site=",
+            hint="name a site of a Slurm cluster: --site NAME, or in config/slurm.yaml",
         )
     for program in ("sbatch", "squeue"):
         if not shutil.which(program):
-            hint = "make submit runs on a cluster's login node"
+            hint = "ringside submit runs on a cluster's login node"
             raise InputError("not-installed", "is not on this machine", file=program, hint=hint)
     check_launch(campaign, "slurm")
     if there := jobs(campaign):
@@ -66,7 +65,7 @@ def prepare(campaign: Campaign, config: list[str]) -> None:
     """Make what runs need, here or in a job as the site says. Ends the program when Snakemake fails."""
     profile = "slurm" if campaign.site.scheduler.build_on == "job" else "local"
     targets = ["plan", "design", "environments", "datasets"]
-    unlock.main(["--if-stale"])
+    unlock.main(if_stale=True)
     done = subprocess.run(
         ["snakemake", *targets, "--profile", f"profiles/{profile}", "--config", *config], cwd=CHECKOUT, check=False
     )
@@ -198,30 +197,29 @@ def wait(campaign: Campaign) -> None:
             f"{', sweeps of the network are missing' if missing_sweeps(campaign) else ''}",
             file=campaign.results,
             got=done,
-            hint=f"see {campaign.results}/logs/submit; make submit again runs the others",
+            hint=f"see {campaign.results}/logs/submit; ./ringside submit again runs the others",
         )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Submit an allocation for every block of the study that has runs to do."""
-    parser = argparse.ArgumentParser(prog="make submit", description=main.__doc__)
-    add_config_argument(parser)
-    parser.add_argument(
-        "--wait", action="store_true", help="return when all jobs have ended; status 2 when runs are missing"
-    )
-    options = parser.parse_args(argv)
+def submit_blocks(study: str = "", site: str = "", until_end: bool = False) -> None:
+    """Submit an allocation for every block of a study that has runs to do.
+
+    Args:
+        study: A study; default: the configured one.
+        site: A site; default: that of config/slurm.yaml.
+        until_end: Return when all jobs have ended.
+
+    Raises:
+        InputError: If nothing can be submitted from here, or runs are missing at the end.
+    """
     os.chdir(CHECKOUT)
-    campaign, config = load(options.config)
+    campaign, config = load(study, site)
     check(campaign)
     prepare(campaign, config)
     submitted = submit(campaign, config)
     if not submitted:
         print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
-    if options.wait:
+    if until_end:
         wait(campaign)
-    when = "when they have ended" if submitted and not options.wait else "now"
-    print(f"{when}: make figures STUDY={campaign.study.name} SITE={campaign.site.name}")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    when = "when they have ended" if submitted and not until_end else "now"
+    print(f"{when}: ./ringside run {campaign.study.name} --site {campaign.site.name}")

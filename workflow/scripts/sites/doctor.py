@@ -1,12 +1,9 @@
 """What will not work at the configured site, in about a minute: one line a check, ok, warn or FAIL.
 
-    python -m sites.doctor --config site=NAME
-
 Slurm is asked for what it says of itself, then one test job asks every node. Exit status 1 when something FAILs, 2 for
 bad input.
 """
 
-import argparse
 import getpass
 import shutil
 import subprocess
@@ -15,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from declared.configuration import load_config
 from declared.site import Site, load_site
 from declared.study import load_study
-from plan.campaign import add_config_argument, configured
+from plan.campaign import configured
 from plan.machine import check_machine
 from plan.scheduling import allocation_options
 from sites import disturbance, slurm, verdicts
@@ -154,7 +151,7 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         return
     count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
     if not reports and "busy" in said:
-        text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run make doctor again"
+        text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run ./ringside doctor again"
         yield warn("test job", "nodes-busy", text, wanted=wanted)
         return
     if len(reports) < wanted:
@@ -194,15 +191,12 @@ def told(site: Site, results: Path, unseen: str = "") -> int:
     return 1 if failures else 0
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Say what will not work at the configured site."""
-    parser = argparse.ArgumentParser(prog="make doctor", description=main.__doc__)
-    add_config_argument(parser)
-    options = parser.parse_args(argv)
-    config = load_config(configured(options.config, "slurm.yaml"))
-    site, study = load_site(config["site"]), load_study(config["study"])
-    sys.exit(told(site, CHECKOUT / "results" / study.name))
+def check_site(study: str = "", site: str = "") -> int:
+    """Print what will not work at a site, and return the doctor's exit status (see `told`).
 
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    Args:
+        study: The study whose results are looked at; default: the configured one.
+        site: A site; default: that of config/slurm.yaml.
+    """
+    config = load_config(configured(study, site, ["slurm.yaml"]))
+    return told(load_site(config["site"]), CHECKOUT / "results" / load_study(config["study"]).name)

@@ -26,15 +26,15 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     launcher, file = site.launcher, shown(site.file)
     ways = {
         "local": (("local",), None, "snakemake --profile local"),
-        "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or make submit"),
+        "slurm": (("slurm", "local"), "SLURM_JOB_ID", "snakemake --profile slurm, or ./ringside submit"),
         "oar": (("cluster-generic", "local"), "OAR_JOB_ID", "snakemake --profile oar"),
         "pbs": (("cluster-generic", "local"), "PBS_JOBID", "snakemake --profile pbs"),
         "flux": (("cluster-generic", "local"), "FLUX_URI", "snakemake --profile flux"),
     }
     executors, job, way = ways[launcher]
     instead = "; for figures of what is there add --config records=available"
-    if not runs and launcher != "local":  # which make submit does not make alone
-        way, instead = f'snakemake --profile {launcher}, or make with ARGS="--profile {launcher}"', ""
+    if not runs and launcher != "local":  # which ./ringside submit does not make alone
+        way, instead = f"--profile {launcher}", ""
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
         expected = "letters, digits and @%+=:,./-_"
         hint = f"move the checkout to one of {expected}"
@@ -120,5 +120,5 @@ def check_virtual(site: Site) -> None:
                 file=shown(site.file),
                 key=key,
                 got=value,
-                hint=f"make cluster-down, then {virtual.command_for(site)}",
+                hint=f"./ringside cluster down, then {virtual.command_for(site)}",
             )

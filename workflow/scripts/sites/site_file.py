@@ -1,24 +1,20 @@
 """Write config/sites/NAME.yaml for the cluster or the machine on which this is called, then call the doctor on it.
 
-    python -m sites.site_file --name NAME [--partition PARTITION] [--local yes]
-
 Slurm is asked for what it says of itself, then one test job asks one node. Nothing is overwritten. Exit status: the doctor's, or
 2 with one line where nothing was written.
 """
 
-import argparse
 import getpass
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, create_text, dump_line, shown
 from common.schemas import schema
 from declared.site import Site, load_site
@@ -28,7 +24,6 @@ from sites.site_values import Asked, Looked, Section, folded, kinds, of_cluster,
 from sites.slurm import Unanswered, last_line
 
 FOLDER = CHECKOUT / "config" / "sites"
-LOCAL = {"yes": True, "no": False}
 WIDTH = 150  # of a line with its comment
 COLUMN = 30  # where comments begin, if lines leave it free
 
@@ -42,7 +37,7 @@ def asked(wanted: str) -> Asked:
     if not found or not found[0].usable:
         states = "; ".join(f"{node.name} is {node.state}" for kind in found[:4] for node in kind.nodes[:2])
         problem = f"none of its nodes can be had ({states or 'it has none'})"
-        raise InputError("too-few-nodes", problem, file=f"PARTITION={name}", hint="wait, or name another")
+        raise InputError("too-few-nodes", problem, file=f"partition {name}", hint="wait, or name another")
     names = ",".join(name for kind in found[1:] for name in kind.names)
     listed = slurm.ask("scontrol", "show", "hostlist", names).strip() if names else ""
     node = slurm.ask("scontrol", "show", "node", found[0].nodes[0].name, "--oneliner")
@@ -98,7 +93,7 @@ def looked(site: Site) -> Looked:
         return Looked(None, str(error))
     if reports:
         return Looked(reports[0])
-    busy = f"none was free within {WAIT_S} s; when one is, remove the file and call make site again"
+    busy = f"none was free within {WAIT_S} s; when one is, remove the file and call ./ringside site again"
     return Looked(None, busy if "busy" in said else f"srun: {last_line(said) or f'status {status}'}")
 
 
@@ -107,7 +102,7 @@ def cluster(name: str, wanted: str) -> tuple[str, str]:
     one line."""
     found = asked(wanted)
     print(
-        f"asking one node of {found.partition['PartitionName']} by a test job (this machine alone: make site NAME={name} LOCAL=yes)",
+        f"asking one node of {found.partition['PartitionName']} by a test job (this machine alone: ./ringside site {name} --local)",
         flush=True,
     )
     draft = of_cluster(found, Looked(None, "yet"), CHECKOUT.parent)
@@ -140,7 +135,7 @@ def machine(name: str) -> str:
 def _head(name: str, sources: str, unseen: str = "") -> str:
     today = datetime.now(UTC).date()
     lines = [
-        f"Written by make site NAME={name}, {today}: what {sources} said. Each line tells where its value is from.",
+        f"Written by ringside site {name}, {today}: what {sources} said. Each line tells where its value is from.",
         *([unseen] if unseen else []),
         "ASSUMED is what nobody could be asked: look at these lines first. config/sites/slurm-example.yaml explains every key.",
     ]
@@ -185,67 +180,56 @@ def loaded(name: str, written: str) -> Site:
 
 def _new(name: str) -> Path:
     """The file that is to be written. InputError where it cannot be."""
-    if not name:
-        raise InputError("missing-key", "is absent", file="NAME", hint="say make site NAME=my-cluster")
     entry = schema("config")["properties"]["site"]
     if not re.search(entry["pattern"], name) or len(name) > entry["maxLength"]:
-        expected = "a-z, 0-9 and -, such as NAME=my-cluster"
-        raise InputError("bad-pattern", "is no name of a site", file=f"NAME={name[:100]}", got=name, expected=expected)
+        problem, expected = f"'{name[:100]}' is no name of a site", "a-z, 0-9 and -, such as my-cluster"
+        raise InputError("bad-pattern", problem, got=name, expected=expected)
     return FOLDER / f"{name}.yaml"
 
 
 def _there(file: Path) -> InputError:
-    hint = f"say another NAME, or remove it: rm {shown(file)}"
+    hint = f"name another site, or remove it: rm {shown(file)}"
     return InputError("already-there", "is there already and stays as it is", file=shown(file), hint=hint)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write config/sites/NAME.yaml for the cluster or machine on which this is called, and check it."""
-    parser = argparse.ArgumentParser(prog="make site", description=main.__doc__)
-    parser.add_argument("--name", default="", help="of the site: a-z, 0-9 and -")
-    parser.add_argument("--partition", default="", help="of Slurm's, instead of its default")
-    parser.add_argument(
-        "--local", default="no", metavar="yes", help="this machine alone, although Slurm or OAR is here"
-    )
-    options = parser.parse_args(argv)
-    file = _new(options.name)
-    if options.local not in LOCAL:
-        place = f"LOCAL={options.local}"
-        raise InputError("unknown-name", "is neither yes nor no", file=place, got=options.local, expected="yes or no")
-    alone = LOCAL[options.local]
+def write_site(name: str, partition: str = "", local: bool = False) -> int:
+    """Write config/sites/NAME.yaml for the cluster or machine on which this runs; return the exit status of the doctor on it.
+
+    Args:
+        name: Name of the site: a-z, 0-9 and -.
+        partition: Partition of Slurm, in place of its default.
+        local: Describe this machine alone, although Slurm or OAR is here.
+    """
+    file = _new(name)
     if file.exists():
         raise _there(file)
-    unseen, here_alone = "", f"make site NAME={options.name} LOCAL=yes"
-    if shutil.which("sinfo") and not alone:
+    unseen, here_alone = "", f"./ringside site {name} --local"
+    if shutil.which("sinfo") and not local:
         try:
-            written, unseen = cluster(options.name, options.partition)
+            written, unseen = cluster(name, partition)
         except Unanswered as error:
             raise InputError(
                 "scheduler-silent",
                 f"Slurm is here, but does not answer ({error})",
-                hint=f"call make site on a login node, or for this machine alone: {here_alone}",
+                hint=f"call it on a login node, or for this machine alone: {here_alone}",
             ) from None
-    elif options.partition:
-        code = "conflicting-keys" if alone else "not-installed"
-        problem = "is not for LOCAL=yes" if alone else "Slurm is not on this machine (sinfo)"
-        raise InputError(code, problem, file=f"PARTITION={options.partition}", got=options.partition)
-    elif shutil.which("oarnodes") and not alone:
+    elif partition:
+        code = "conflicting-keys" if local else "not-installed"
+        problem = "cannot be combined with --local" if local else "Slurm is not on this machine (sinfo)"
+        raise InputError(code, problem, file="--partition", got=partition)
+    elif shutil.which("oarnodes") and not local:
         raise InputError(
             "not-possible-here",
             "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand",
             hint=f"for this machine alone: {here_alone}",
         )
     else:
-        written = machine(options.name)
-    loaded(options.name, written)
+        written = machine(name)
+    loaded(name, written)
     try:
         create_text(file, written)
     except FileExistsError:
         raise _there(file) from None
     assumed = sum("ASSUMED" in line for line in written.splitlines()) - 1  # one is in the head
     print(f"{shown(file)}: written; {assumed} lines are ASSUMED: grep ASSUMED {shown(file)}")
-    sys.exit(doctor.told(load_site(options.name), CHECKOUT / "results", unseen))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    return doctor.told(load_site(name), CHECKOUT / "results", unseen)

@@ -103,9 +103,9 @@ def partition(partitions: Mapping[str, Mapping[str, str]], wanted: str) -> Mappi
     there = ", ".join(partitions) or "none"
     found = wanted if wanted else next((name for name, row in partitions.items() if row.get("Default") == "YES"), "")
     if not found:
-        hint = f"say PARTITION=NAME, one of {there}"
-        raise InputError("missing-key", "is absent, and Slurm has no default", file="PARTITION", hint=hint)
-    place = f"PARTITION={found}"
+        hint = f"name one with --partition: {there}"
+        raise InputError("missing-key", "is absent, and Slurm has no default", file="--partition", hint=hint)
+    place = f"partition {found}"
     if found not in partitions:
         raise InputError("unknown-name", "is unknown to Slurm", file=place, got=found, expected=f"one of {there}")
     row = partitions[found]
@@ -199,7 +199,7 @@ def of_machine(report: Report) -> list[Section]:
 def _words(asked: Asked, kind: Kind, devices: int) -> str:
     node = kind.nodes[0]
     if asked.virtual:
-        return f"the virtual cluster of make cluster-up: {asked.virtual.described()}; nodes are network namespaces on one machine"
+        return f"the virtual cluster of ./ringside cluster up: {asked.virtual.described()}; nodes are network namespaces on one machine"
     types = "/".join(slurm.gpus(node.gres)[1])
     gpus = f", {devices} GPUs{f' ({types})' if types else ''}" if devices else ""
     name = asked.config.get("ClusterName", "?")
@@ -213,7 +213,9 @@ def _placement(asked: Asked, kind: Kind, devices: int, where: str) -> list[Entry
     bounded = f", of which a job gets {most} (MaxNodes)" if most and most < kind.usable else ""
     seen = f"sinfo {where}: {kind.usable} of {len(kind.nodes)} nodes of this kind are up{bounded}"
     if asked.virtual:
-        placement = Entry("placement", "virtual", "the virtual cluster of make cluster-up is what runs on this machine")
+        placement = Entry(
+            "placement", "virtual", "the virtual cluster of ./ringside cluster up is what runs on this machine"
+        )
         nodes = Entry("nodes", asked.virtual.nodes, "the virtual cluster's settings (NODES)")
     else:
         placement = Entry("placement", "distinct-nodes", "ASSUMED: each node of Slurm's is a machine of its own")

@@ -75,11 +75,11 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
         text = f"{here}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
         return fail(subject, "not-installed", text, program="sacct", advice="squeue")
     if used == "squeue" and age_s < LEAST_JOB_AGE_S:
-        advice = "sacct" if accounts and sacct else "make submit"
+        advice = "sacct" if accounts and sacct else "./ringside submit"
         other = (
             f"set {STATUS_COMMAND}: sacct"
             if advice == "sacct"
-            else f"use make submit, or ask the administrators for MinJobAge={LEAST_JOB_AGE_S} or more"
+            else f"use ./ringside submit, or ask the administrators for MinJobAge={LEAST_JOB_AGE_S} or more"
         )
         text = f"{here}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {other}"
         return fail(subject, "forgets-jobs", text, min_job_age_s=age_s, advice=advice)

@@ -42,8 +42,8 @@ def command_for(site: Site) -> str:
     """The command that starts the cluster which a site with placement virtual describes."""
     rate = f"{site.bandwidth_bytes_s * 8 / 1e6:g}mbit" if site.bandwidth_bytes_s else "none"
     share = ",".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share) or "none"
-    scheduler = "" if site.launcher == "slurm" else f" SCHEDULER={site.launcher}"
-    return f"make cluster-up NODES={site.nodes} BANDWIDTH={rate} CPU={share}{scheduler}"
+    scheduler = "" if site.launcher == "slurm" else f" --scheduler {site.launcher}"
+    return f"./ringside cluster up --nodes {site.nodes} --bandwidth {rate} --cpu {share}{scheduler}"
 
 
 def shape(names: Iterable[str], bandwidth_bytes_s: float | None) -> None:

@@ -1,16 +1,15 @@
-"""What `make strategies` asks: the fastest strategy for a model on some devices, found by simulating steps; no campaign is needed.
+"""The fastest strategy for a model on some devices, searched for by simulating steps (`ringside strategies`); no campaign is needed.
 
-Devices and links are those of a file of config/topologies/; --devices, --node and --links change them. Every layer's strategy is searched for by
+Devices and links are those of a file of config/topologies/; the number of devices, of those in a node, and rates of links may differ. Every layer's strategy is searched for by
 itself: how its samples, positions, rows, columns, channels, units or heads are cut, and which device has which part.
 Times are those of a roofline of the devices, not measured ones.
 """
 
-import argparse
 import json
+import math
 import os
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import tables
-from common.arguments import OneLineParser
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
 from common.files import write_json, write_text
 from common.notes import Note
 from common.text import alternatives, number_of, size
 from declared.configuration import load_config
 from declared.environments import read
 from declared.site import Site, load_site
-from declared.topologies import load_topology, topology_names
+from declared.topologies import load_topology
 from environments.build import build
 from figures import style
 from models.graph import Graph
-from models.listing import image, inputs_of, tokens
+from models.listing import inputs_of, parse_image, parse_tokens
 from models.named import IMAGES, TEXTS, TOKENS, graph, models
 from models.soap import divide
 from plan.campaign import configured
@@ -42,7 +40,11 @@ from strategies.topology import Level, Topology, of_file
 
 ENVIRONMENT = "planner"
 LIMIT_S = 3600
-MOST_DEVICES = 1024
+MAX_DEVICES = 1024
+MAX_COUNT = 10**7  # of samples and classes
+MAX_OPTIMIZER_NUMBERS = 16
+MAX_PROPOSALS = 10**9
+MAX_RATE = 1e6  # Gbit/s
 TITLE = "Strategies of {model} on {devices}, by the time of a step"
 HOW = Note(
     "simulation-method",
@@ -89,135 +91,116 @@ class Question:
         }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = OneLineParser(
-        prog="make strategies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--model", required=True, help="a model of make models")
-    made.add_argument(
-        "--batch-size", type=_whole(10**7), required=True, metavar="N", help="samples of a step, on all devices"
-    )
-    made.add_argument("--image", type=image, metavar="HxWxC", help="its images; default: the largest of make models")
-    made.add_argument(
-        "--tokens", type=tokens, metavar="LENGTH:VOCABULARY", help="its tokens; default: the longest of make models"
-    )
-    made.add_argument(
-        "--classes", type=_whole(10**7), metavar="N", help="of images and of texts; default: those of make models"
-    )
-    made.add_argument(
-        "--topology",
-        default="p100",
-        metavar="NAME",
-        help=f"devices and links: {', '.join(topology_names())} (default p100)",
-    )
-    made.add_argument("--devices", type=_whole(MOST_DEVICES), metavar="N", help="other numbers of devices")
-    made.add_argument("--node", type=_whole(MOST_DEVICES), metavar="N", help="devices of a node")
-    made.add_argument(
-        "--links", type=_rates, metavar="G[,G]", help="rates of links, in Gbit/s: within a node, between nodes"
-    )
-    made.add_argument(
-        "--optimizer-numbers",
-        type=_whole(16),
-        default=4,
-        metavar="N",
-        help="kept for each parameter, with itself and its gradient (default 4: Adam)",
-    )
-    made.add_argument(
-        "--gradients",
-        choices=GRADIENTS,
-        default=RING,
-        help="of weights that several devices have: around a ring (default), or as messages to the first of them, which sends the weights back",
-    )
-    made.add_argument(
-        "--proposals", type=_whole(10**9), default=20_000, metavar="N", help="of each search (default %(default)s)"
-    )
-    made.add_argument(
-        "--starts",
-        nargs="+",
-        choices=list(NAMES),
-        default=list(NAMES),
-        help="of searches; data and expert always are (default: all). On hundreds of devices a random one takes hours",
-    )
-    made.add_argument("--seed", type=int, default=1, help="of random numbers (default %(default)s)")
-    made.add_argument(
-        "--out",
-        type=Path,
-        metavar="STEM",
-        help="where to write the table and the strategies; default: the table is printed alone",
-    )
-    return made
+def ask(
+    *,
+    model: str,
+    batch_size: int,
+    image: str | None = None,
+    tokens: str | None = None,
+    classes: int | None = None,
+    topology: str = "p100",
+    devices: int | None = None,
+    node: int | None = None,
+    links: str | None = None,
+    optimizer_numbers: int = 4,
+    gradients: str = RING,
+    proposals: int = 20_000,
+    starts: Sequence[str] = tuple(NAMES),
+    seed: int = 1,
+) -> Question:
+    """Return the question about a model on some devices.
 
+    Args:
+        model: A model of `models.named`.
+        batch_size: Samples of a step, on all devices.
+        image: Its images, HEIGHTxWIDTHxCHANNELS; default: the largest of the listing of models.
+        tokens: Its tokens, LENGTH:VOCABULARY; default: the longest of that listing.
+        classes: Number of classes of images and of texts.
+        topology: Devices and links: a file of config/topologies/.
+        devices: Another number of devices than the topology has.
+        node: Devices of a node.
+        links: Rates of links in Gbit/s: within a node, between nodes.
+        optimizer_numbers: Numbers kept for each parameter, with itself and its gradient.
+        gradients: How gradients of weights that several devices have are summed.
+        proposals: Proposals of each search.
+        starts: Where searches start; data and expert are always among them.
+        seed: Of random numbers.
 
-def _whole(most: int) -> Any:
-    """What reads a whole number from 1 to `most`."""
-
-    def whole(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if not 1 <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is too {'small' if value < 1 else 'large'}; expected 1 to {most}")
-        return value
-
-    return whole
-
-
-def _rates(text: str) -> list[float]:
-    """Rates of links, of which there are one or two."""
-    try:
-        rates = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no rates; expected such as 900,100") from None
-    if not 1 <= len(rates) <= 2 or not all(0 < rate < 1e6 for rate in rates):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one or two rates in Gbit/s, such as 900,100")
-    return rates
-
-
-def asked(argv: Sequence[str] | None = None) -> tuple[Question, argparse.Namespace]:
-    """The question of a command line. InputError in one line where it makes none."""
-    args = parser().parse_args(argv)
-    if args.model not in models():
-        choices = alternatives(args.model, sorted(models()))
-        raise InputError("unknown-name", f"there is no {args.model}", file="--model", got=args.model, **choices)
+    Raises:
+        InputError: If an option is out of its range, or the model cannot be divided in this way.
+    """
+    numbers = {
+        "batch-size": (batch_size, MAX_COUNT),
+        "classes": (classes, MAX_COUNT),
+        "devices": (devices, MAX_DEVICES),
+        "node": (node, MAX_DEVICES),
+        "optimizer-numbers": (optimizer_numbers, MAX_OPTIMIZER_NUMBERS),
+        "proposals": (proposals, MAX_PROPOSALS),
+    }
+    for name, (number, most) in numbers.items():
+        if number is not None and not 1 <= number <= most:
+            raise InputError("out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {most}")
+    _check_names("--model", [model], models())
+    _check_names("--gradients", [gradients], GRADIENTS)
+    _check_names("--starts", starts, NAMES)
     question = Question(
-        _graph(args),
-        args.batch_size,
-        _topology(args),
-        args.proposals,
-        args.seed,
-        args.optimizer_numbers,
-        args.gradients,
-        tuple(dict.fromkeys(["data", "expert", *args.starts])),
+        _graph(model, image, tokens, classes),
+        batch_size,
+        _topology(topology, devices, node, _parse_rates(links)),
+        proposals,
+        seed,
+        optimizer_numbers,
+        gradients,
+        tuple(dict.fromkeys(["data", "expert", *starts])),
     )
-    if rest := question.batch % (devices := question.topology.devices):
-        next_size = question.batch + devices - rest
+    if rest := question.batch % (n_devices := question.topology.devices):
+        next_size = question.batch + n_devices - rest
         raise InputError(
             "indivisible-batch",
-            f"{question.batch} samples cannot be divided by {devices} devices",
+            f"{question.batch} samples cannot be divided by {n_devices} devices",
             file="--batch-size",
             got=question.batch,
             hint=f"the next that can is {next_size}",
         )
-    return question, args
+    return question
 
 
-def _graph(args: argparse.Namespace) -> Graph:
-    takes = models()[args.model].takes
-    shape, classes, *rest = inputs_of(args.model)[-1]
-    if (args.tokens and takes == IMAGES) or (args.image and takes != IMAGES):
+def _check_names(option: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            choices = alternatives(name, sorted(known))
+            raise InputError("unknown-name", f"'{name}' is unknown", file=option, got=name, **choices)
+
+
+def _parse_rates(text: str | None) -> list[float]:
+    """Return the rates of links in Gbit/s, of which there are at most two."""
+    try:
+        rates = [float(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        rates = [math.nan]
+    if len(rates) > 2 or not all(0 < rate < MAX_RATE for rate in rates):
+        expected = "one or two rates in Gbit/s, such as 900,100"
+        raise InputError("bad-pattern", f"is '{text}'", file="--links", got=text, expected=expected)
+    return rates
+
+
+def _graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:
+    takes = models()[model].takes
+    asked_shape = parse_image(image) if image else None
+    asked_tokens = parse_tokens(tokens) if tokens else None
+    shape, default_classes, *rest = inputs_of(model)[-1]
+    if (tokens and takes == IMAGES) or (image and takes != IMAGES):
         given, right = ("--tokens", "--image") if takes == IMAGES else ("--image", "--tokens")
         raise InputError(
             "conflicting-keys",
-            f"--model {args.model} takes {takes}: give {right}, not {given}",
+            f"--model {model} takes {takes}: give {right}, not {given}",
             got=given,
         )
-    classes = args.classes or classes
+    classes = n_classes or default_classes
     if takes == IMAGES:
-        samples: tuple[Any, ...] = (args.image or shape, classes)
+        samples: tuple[Any, ...] = (asked_shape or shape, classes)
     else:
-        length, vocabulary = args.tokens or (shape[0], rest[0])
+        length, vocabulary = asked_tokens or (shape[0], rest[0])
         samples = (
             (length,),
             vocabulary if takes == TOKENS else classes,
@@ -225,17 +208,17 @@ def _graph(args: argparse.Namespace) -> Graph:
             "class" if takes == TEXTS else "next",
         )
     try:
-        return graph(args.model, *samples)
+        return graph(model, *samples)
     except ValueError as error:
-        raise InputError("not-possible-here", str(error), got=args.model) from None
+        raise InputError("not-possible-here", str(error), got=model) from None
 
 
-def _topology(args: argparse.Namespace) -> Topology:
-    """The devices that are asked for."""
-    told = of_file(load_topology(args.topology))
-    inner, *outer = told.levels
-    node = args.node or min(inner.of, args.devices or inner.of)
-    devices = args.devices or (told.devices // inner.of * node)
+def _topology(name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]) -> Topology:
+    """Return the devices that are asked for."""
+    file = of_file(load_topology(name))
+    inner, *outer = file.levels
+    node = n_per_node or min(inner.of, n_devices or inner.of)
+    devices = n_devices or (file.devices // inner.of * node)
     if devices % node:
         raise InputError(
             "indivisible-devices",
@@ -244,21 +227,19 @@ def _topology(args: argparse.Namespace) -> Topology:
             got=devices,
             expected="a multiple of it",
         )
-    rates = args.links or []
     between: list[Level] = []
     if devices > node:
         if not outer and len(rates) < 2:
             raise InputError(
                 "missing-key",
-                f"{args.topology} has no links between nodes",
+                f"{name} has no links between nodes",
                 file="--links",
-                got=args.links,
                 hint="give --links within,between in Gbit/s",
             )
         usual = outer[0] if outer else inner
         between = [replace(usual, of=devices // node, bytes_s=_bytes_s(rates[1]) if len(rates) > 1 else usual.bytes_s)]
     within = replace(inner, of=node, bytes_s=_bytes_s(rates[0]) if rates else inner.bytes_s)
-    return Topology(told.device, (within, *between))
+    return Topology(file.device, (within, *between))
 
 
 def _bytes_s(gbit_s: float) -> float:
@@ -267,7 +248,7 @@ def _bytes_s(gbit_s: float) -> float:
 
 def interpreter(site: Site | None = None) -> str:
     """The Python that has numba, of a site or of the configured one; its environment is built where it is not there."""
-    site = site or load_site(load_config(configured([]))["site"])
+    site = site or load_site(load_config(configured())["site"])
     made = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(made["python"]["executable"])
 
@@ -341,27 +322,31 @@ def _name(method: str, start: str) -> str:
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Search, and print or write the table."""
-    question, args = asked(argv)
+def search(question: Question, out: Path | None = None) -> None:
+    """Search for the fastest strategies, and print or write their table.
+
+    Args:
+        question: What is asked.
+        out: Files to write, without their suffix: the table, the strategies, figures. None prints the table alone.
+    """
     answers = found(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
         least, available = min(answer["memory_bytes"] for answer in answers), question.topology.device.memory_bytes
         raise InputError(
             "too-little-memory",
             f"no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has {size(available)}",
-            file=args.model,
+            file=question.graph.model,
             got=available,
             hint="give more devices, or a smaller --batch-size",
         )
     made = table(question, answers)
-    if not args.out:
+    if not out:
         print(tables.markdown(made))
         return
-    with system_faults(args.out):
-        tables.write(made, args.out)
-        write_json(args.out.with_suffix(".json"), {"question": question.job(), "answers": answers})
-        for stem, (picture, caption) in _pictures(question, answers, args.out).items():
+    with system_faults(out):
+        tables.write(made, out)
+        write_json(out.with_suffix(".json"), {"question": question.job(), "answers": answers})
+        for stem, (picture, caption) in _pictures(question, answers, out).items():
             style.save(picture, stem)
             write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
 
@@ -377,7 +362,3 @@ def _pictures(question: Question, answers: Sequence[dict[str, Any]], stem: Path)
         stem: draw.bars(question.graph, space, parts, question.topology.devices),
         stem.with_name(f"{stem.name}.progress"): draw.progress(answers, METHODS | NAMES),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

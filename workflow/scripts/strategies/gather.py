@@ -20,7 +20,7 @@ from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks
 from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, wanted
-from records.ways import arguments_for, to_repeat
+from records.ways import CONFIGURED, Named, named_for, to_repeat
 from strategies.measure import read
 
 
@@ -122,8 +122,8 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(rows[name], columns=list(schema(name)["properties"])) for name in rows}
 
 
-def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> list[str]:
-    """Return lines: how many timings are ok, which are not and why. `arguments`: see records.aggregate.summary."""
+def summary(tables: Mapping[str, pd.DataFrame], named: Named = CONFIGURED) -> list[str]:
+    """Return lines: how many timings are ok, which are not and why. `named`: see records.aggregate.summary."""
     keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
     models, messages = (
         tables["costs"].drop_duplicates(keys),
@@ -137,7 +137,7 @@ def summary(tables: Mapping[str, pd.DataFrame], arguments: str = "") -> list[str
     for what, row in bad:
         text = f"  {what}: {row.status}: {row.reason}"
         lines.append(Note("timing-not-ok", text, timing=what, status=row.status, reason=row.reason))
-    return [*lines, *to_repeat([row.status for _, row in bad], arguments)]
+    return [*lines, *to_repeat([row.status for _, row in bad], named)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> None:
     tables = gather(campaign)
     for name, table in tables.items():
         write_table(table, name, getattr(options, name))
-    print("\n".join(summary(tables, arguments_for(options.study, options.site))))
+    print("\n".join(summary(tables, named_for(options.study, options.site))))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ around rings and, as in the paper, as messages to an owner of the weights; what 
 changes is simulated. What was computed is kept in the folder --out, and not computed again.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -13,26 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import tables
-from common.arguments import OneLineParser
-from common.errors import exit_status, system_faults
+from common.errors import system_faults
 from common.files import write_json, write_text
+from common.options import run_program
 from figures import panels, style
-from strategies.find import Question, asked, found, interpreter
+from strategies.find import Question, ask, found, interpreter
 from strategies.problem import GRADIENTS, MESSAGES, RING
 
-NETWORKS = {
-    "alexnet": [],
-    "inception-v3": ["--image", "299x299x3"],
-    "resnet-101": [],
-    "rnn-text": [],
-    "rnn-lm": ["--tokens", "40:10000"],
-    "rnn-translation": ["--tokens", "80:32000"],
+NETWORKS: dict[str, dict[str, str]] = {
+    "alexnet": {},
+    "inception-v3": {"image": "299x299x3"},
+    "resnet-101": {},
+    "rnn-text": {},
+    "rnn-lm": {"tokens": "40:10000"},
+    "rnn-translation": {"tokens": "80:32000"},
 }
 CLUSTERS = {"p100": (1, 2, 4, 8, 16), "k80": (1, 2, 4, 8, 16, 32, 64)}  # devices, four to a node
 NODE = 4
@@ -73,9 +72,17 @@ class Point:
 
     def question(self, proposals: int) -> Question:
         """What is asked of the search."""
-        argv = ["--model", self.network, "--batch-size", str(SAMPLES * self.devices), *NETWORKS[self.network]]
-        argv += ["--topology", self.cluster, "--devices", str(self.devices), "--node", str(min(NODE, self.devices))]
-        question, _ = asked([*argv, "--gradients", self.gradients, "--proposals", str(proposals)])
+        question = ask(
+            model=self.network,
+            batch_size=SAMPLES * self.devices,
+            image=NETWORKS[self.network].get("image"),
+            tokens=NETWORKS[self.network].get("tokens"),
+            topology=self.cluster,
+            devices=self.devices,
+            node=min(NODE, self.devices),
+            gradients=self.gradients,
+            proposals=proposals,
+        )
         return replace(question, starts=STARTS, whole=self.whole)
 
 
@@ -211,38 +218,32 @@ def table(frame: pd.DataFrame) -> tables.Table:
     return tables.Table("Speed-ups of the strategies found", wide, shown, [], ["devices", "network", "gradients"])
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = OneLineParser(
-        prog="make paper-strategies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    made.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where figures and answers go")
-    made.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS), help="default: both")
-    made.add_argument(
-        "--proposals", type=int, default=PROPOSALS, metavar="N", help="of each search (default %(default)s)"
-    )
-    return made
+def main(
+    *, out: Path, clusters: Sequence[Literal["p100", "k80"]] = ("p100", "k80"), proposals: int = PROPOSALS
+) -> None:
+    """Search for the strategies of the paper's networks, and draw its figures.
 
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Search, and draw."""
-    args = parser().parse_args(argv)
-    kept = args.out / "answers"
-    with system_faults(args.out):
+    Args:
+        out: folder for figures and answers
+        clusters: default: both
+        proposals: of each search
+    """
+    kept = out / "answers"
+    with system_faults(out):
         kept.mkdir(parents=True, exist_ok=True)
-        asked_for = list(points(args.clusters))
+        asked_for = list(points(clusters))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            answers = dict(zip(asked_for, pool.map(lambda one: answered(one, args.proposals, kept), asked_for), strict=True))  # fmt: skip
+            answers = dict(zip(asked_for, pool.map(lambda one: answered(one, proposals, kept), asked_for), strict=True))  # fmt: skip
         frame = rows({point: some for point, some in answers.items() if not point.whole})
-        made = {f"{kind.__name__}-{cluster}": kind(frame, cluster) for cluster in args.clusters for kind in (throughput, sent)}  # fmt: skip
-        if "p100" in args.clusters:
+        made = {f"{kind.__name__}-{cluster}": kind(frame, cluster) for cluster in clusters for kind in (throughput, sent)}  # fmt: skip
+        if "p100" in clusters:
             made["progress"] = progress(answers)
         for name, (drawn, caption) in made.items():
-            style.save(drawn, args.out / name)
-            write_text(args.out / f"{name}.caption.md", caption + "\n")
-        tables.write(table(frame), args.out / "speedups")
+            style.save(drawn, out / name)
+            write_text(out / f"{name}.caption.md", caption + "\n")
+        tables.write(table(frame), out / "speedups")
         print(tables.markdown(table(frame)))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,26 +1,23 @@
-"""One run of a study traced, for the tools that show traces: `make trace`.
+"""One run of a study traced, for the tools that show traces: `ringside trace`.
 
 It is repeated beside the campaign, in results/<study>/traces/, never among its records; a run that is traced already is not. What is
 written for tools lies in results/<study>/traces/<run_id>/.
 """
 
-import argparse
 import difflib
 import fnmatch
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import read_json, shown
 from environments import scorep
 from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
-from plan.campaign import Campaign, add_config_argument, configured, load_campaign
+from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run
 from plan.identity import Resolved, lacks, resolve
 from plan.scheduling import allocation_options
@@ -32,26 +29,25 @@ from runs.supervise import ending_well, supervise
 from traces import chrome, otf2_write, score_p
 from traces.timeline import read
 
-LEVELS = {"": "phases", "no": "phases", "yes": "full"}
 MOST_NAMED, MOST_NEAREST = 5, 3
 USABLE = ("ok", "invalid")  # what was disturbed can be looked at, too
 
 
 def the_one(campaign: Campaign, wanted: str) -> Run:
     """The run that is called so, or the only one that fits it as a pattern. InputError with the nearest where there is none, or several."""
-    known, given = campaign.by_id, f"RUN={wanted}"
+    known = campaign.by_id
     fitting = [wanted] if wanted in known else [each for each in known if fnmatch.fnmatchcase(each, wanted)]
     if len(fitting) > 1:
         named = fitting[:MOST_NAMED] + ["..."] * (len(fitting) > MOST_NAMED)
         problem = f"fits {len(fitting)} runs of {campaign.study.name}"
-        raise InputError("ambiguous-name", problem, file=given, got=wanted, expected=f"one of {', '.join(named)}")
+        raise InputError("ambiguous-name", problem, file=wanted, got=wanted, expected=f"one of {', '.join(named)}")
     if not fitting:
         close = difflib.get_close_matches(wanted.replace("*", ""), known, n=MOST_NEAREST, cutoff=0)
         problem = f"no run of {campaign.study.name} is called so"
-        raise InputError("unknown-name", problem, file=given, got=wanted, hint=f"the nearest are {', '.join(close)}")
+        raise InputError("unknown-name", problem, file=wanted, got=wanted, hint=f"the nearest are {', '.join(close)}")
     run = known[fitting[0]]
     if why := campaign.lacks(run):
-        raise InputError("not-possible-here", why, file=f"RUN={run.run_id}")
+        raise InputError("not-possible-here", why, file=run.run_id)
     return run
 
 
@@ -61,9 +57,9 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
     if not run.framework.can(levels):
         why = run.framework.why.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {why}"
-        raise InputError("unsupported-level", problem, file=f"RUN={run.run_id}", got=level)
+        raise InputError("unsupported-level", problem, file=run.run_id, got=level)
     if lacking := lacks(campaign.site, levels):
-        raise InputError("not-possible-here", lacking, file=f"RUN={run.run_id}")
+        raise InputError("not-possible-here", lacking, file=run.run_id)
     return resolve(campaign.study, campaign.site, replace(run, levels=levels))
 
 
@@ -109,13 +105,14 @@ def _check_job(campaign: Campaign, wanted: Resolved) -> None:
         options = [
             each for each in allocation_options(campaign.site, wanted.run.geometry.nodes) if "--signal" not in each
         ]
-        command = ["salloc", *options, "make", "trace", f"STUDY={campaign.study.name}", f"SITE={campaign.site.name}"]
+        names = ["--study", campaign.study.name, "--site", campaign.site.name]
+        command = ["salloc", *options, "./ringside", "trace", wanted.run.run_id, *names]
         raise InputError(
             "needs-job",
             "slurm starts ranks inside a job only",
             file=shown(campaign.site.file),
             key="launcher",
-            hint=f"say: {shlex.join([*command, f'RUN={wanted.run.run_id}'])}",
+            hint=f"run {shlex.join(command)}",
         )
 
 
@@ -143,34 +140,21 @@ def export(attempt: Path, folder: Path) -> list[str]:
     return [f"{shown(file)}: {what}" for file, what in made.items()]
 
 
-def _configured(arguments: list[str]) -> Mapping[str, Any]:
-    """The configuration; where the study has results, at the site that they were made at, unless another is named."""
-    config = configured(arguments)
+def trace_run(wanted: str, study: str = "", site: str = "", full: bool = False) -> None:
+    """Trace one run of a study, and write the trace for Perfetto and for Vampir.
+
+    Args:
+        wanted: A run id, or a pattern that fits one.
+        study: A study; default: the configured one.
+        site: A site; default: that at which the study's results were made, else the configured one.
+        full: Also trace what the library's own profiler reports.
+    """
+    config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
-    if bound and not any(argument.startswith("site=") for argument in arguments):
+    if bound and not site:
         config["site"] = bound["site"]
-    return {**config, "records": "campaign"}
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Trace one run of a study, and write the trace for Perfetto and for Vampir."""
-    parser = argparse.ArgumentParser(prog="make trace", description=main.__doc__)
-    parser.add_argument("--run", required=True, help="a run_id, or a pattern that fits one, such as '*ddp*.n2.*.r1'")
-    parser.add_argument("--full", default="", help="yes: also what the library's own profiler tells")
-    add_config_argument(parser)
-    options = parser.parse_args(argv)
-    if not options.run:
-        hint = "give a run_id, or a pattern that fits one: make trace RUN='*.n2.*.r1'"
-        raise InputError("missing-option", "is not set", file="RUN", hint=hint)
-    if options.full not in LEVELS:
-        file = f"FULL={options.full}"
-        raise InputError("not-one-of", "is not allowed", file=file, got=options.full, expected=["yes", "no"])
-    campaign = load_campaign(_configured(options.config), look=True)
-    run, level = the_one(campaign, options.run), LEVELS[options.full]
+    campaign = load_campaign({**config, "records": "campaign"}, look=True)
+    run, level = the_one(campaign, wanted), "full" if full else "phases"
     there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
     attempt = there or measured(campaign, at_level(campaign, run, level))
     print("\n".join(export(attempt, campaign.results / "traces" / run.run_id)))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

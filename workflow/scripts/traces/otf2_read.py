@@ -6,12 +6,10 @@ thread: blocking ones from their begin to their end, others from the call to the
 is in phase wait, or barrier.
 """
 
-import argparse
 import contextlib
 import ctypes
 import io
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ import otf2
 import pandas as pd
 from otf2.enums import GroupType, LocationGroupType, Paradigm, RegionRole
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import shown
 from common.text import number_of
 from ranks.worker.phases import EXCHANGE
@@ -291,23 +289,16 @@ def began(clock: Any) -> float:
     return since if since > NO_UPTIME else 0.0
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Read a trace that Score-P wrote: phases.csv, as a traced run has it, and a file for Perfetto, beside the archive."""
-    parser = argparse.ArgumentParser(prog="make read-trace", description=main.__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the archive's file with the ending .otf2")
-    options = parser.parse_args(argv)
-    if options.file == Path():
-        hint = "name the trace's file with the ending .otf2: make read-trace FILE=traces.otf2"
-        raise InputError("missing-option", "is not set", file="FILE", hint=hint)
-    if options.file.suffix != ".otf2":
-        hint = "name its file .otf2: make read-trace FILE=traces.otf2"
-        problem = "is no archive of OTF2"
-        raise InputError("bad-pattern", problem, file=f"FILE={options.file}", got=str(options.file), hint=hint)
-    timeline, folder = read(options.file), options.file.parent
+def convert(file: Path) -> None:
+    """Read a trace that Score-P wrote; write phases.csv, as a traced run has it, and a file for Perfetto beside it.
+
+    Args:
+        file: The archive's file with the ending .otf2.
+    """
+    if file.suffix != ".otf2":
+        problem, expected = "is no archive of OTF2", "its file with the ending .otf2, such as traces.otf2"
+        raise InputError("bad-pattern", problem, file=file, got=str(file), expected=expected)
+    timeline, folder = read(file), file.parent
     write_intervals(folder / TABLE, timeline.intervals)
     print(f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of {number_of(len(timeline.ranks), 'rank')}")
     print(f"{shown(chrome.write(timeline, folder))}: open it at ui.perfetto.dev")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(main))

@@ -8,7 +8,7 @@ from pathlib import Path
 from common.errors import InputError
 from declared.virtual import LOGIN, Settings, address
 
-MARK = "# Made by Ringside's `make cluster-up`; `make cluster-down` removes it."
+MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
 SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066

@@ -1,14 +1,10 @@
 """A cluster of network namespaces on this machine, with shaped links and capped processors, under Slurm or OAR.
 
-    python -m virtual_cluster.control up --nodes 3 --bandwidth 1gbit --cpu 0.6
-    python -m virtual_cluster.control down
-
 Every node is a daemon of the scheduler's in a network namespace with its own address, host name, /tmp and /etc/hosts, in
 control groups that cap its processor and memory. Its link goes to a bridge, shaped in both directions by token buckets
 (tc-tbf(8)). What differs between schedulers is in virtual_cluster.slurm and virtual_cluster.oar, which have the same functions.
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -18,7 +14,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT
 from declared.virtual import Settings, parse
 from sites.virtual import STATE, running
@@ -38,7 +34,7 @@ def up(settings: Settings) -> None:
         raise InputError("needs-root", problem)
     if running() is not None:
         problem = f"the virtual cluster is already up ({STATE})"
-        raise InputError("already-running", problem, hint="take it down first: make cluster-down")
+        raise InputError("already-running", problem, hint="take it down first: ./ringside cluster down")
     scheduler.refuse_another()
     if subprocess.run([INSTALL, *scheduler.packages(settings), *PACKAGES], check=False).returncode:
         problem = "the packages that the virtual cluster needs cannot be installed"
@@ -97,33 +93,19 @@ def refuse_busy() -> None:
             "jobs-left",
             f"the virtual cluster has jobs that wait or run ({', '.join(left)})",
             got=left,
-            hint="let them end, or make cluster-down ARGS=--force",
+            hint="let them end, or ./ringside cluster down --force",
         )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Start or end the virtual cluster of this machine."""
-    parser = argparse.ArgumentParser(prog="make", description=main.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("up", prog="make cluster-up", help="start it")
-    start.add_argument("--nodes", default="3")
-    start.add_argument("--bandwidth", default="1gbit", help="rate of a node's link, or none")
-    start.add_argument("--cpu", default="0.6", help="cores of a node, or of each node as 0.9,0.6,0.3, or none")
-    start.add_argument("--memory", default="6G", help="memory of a node, or none")
-    start.add_argument("--scheduler", default="slurm", help="slurm or oar")
-    start.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers")
-    stop = commands.add_parser("down", prog="make cluster-down", help="end it and leave nothing behind")
-    stop.add_argument("--force", action="store_true", help="even while jobs wait or run")
-    options = parser.parse_args(argv)
+def start(nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False) -> None:
+    """Start the virtual cluster that these words describe (declared.virtual), and return when its nodes are idle."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    if options.command == "up":
-        asked = options.nodes, options.bandwidth, options.cpu, options.memory, options.accounting, options.scheduler
-        up(parse(*asked))
-    else:
-        if not options.force:
-            refuse_busy()
-        print("virtual cluster: down" if down() else "virtual cluster: there was none")
+    up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler))
 
 
-if __name__ == "__main__":
-    sys.exit(exit_status(main))
+def stop(force: bool = False) -> None:
+    """End the virtual cluster and leave nothing behind; only with `force` while jobs wait or run."""
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    if not force:
+        refuse_busy()
+    print("virtual cluster: down" if down() else "virtual cluster: there was none")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.checkout import THREE_RUNS, Checkout, wait_for
 
-RUNS = 5  # on a busy machine one or two of them end before the peek is there
+RUNS = 5  # on a busy machine one or two of them end before the preview is there
 PRODUCTS = ("figures/residuals.pdf", "figures/residuals.caption.md", "tables/missing.md")
 
 
@@ -22,24 +22,26 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     try:
         wait_for(lambda: checkout.records() and len(checkout.attempts()) > len(checkout.records()), 600)
         targets = [f"results/small/{name}" for name in PRODUCTS]
-        drawn = checkout.program("report.peek", "--config", "study=small", "--only", *targets)
+        drawn = checkout.program("report.preview", "--study", "small", "--only", *targets)
         during = len(checkout.records())
     finally:
         status = campaign.wait(timeout=600)
     said = (checkout.folder / "snakemake.out").read_text()
     assert drawn.returncode == 0, drawn.stderr + drawn.stdout
     assert status == 0, said
-    assert "peek: waiting for process" in drawn.stdout and during < RUNS, "it came beside a run, and was not the last"
+    assert "preview: waiting for process" in drawn.stdout and during < RUNS, (
+        "it came beside a run, and was not the last"
+    )
     assert "which draws what is there so far of small" in said, "the next run waited for it"
 
-    peek = checkout.results / "peek"
-    with open(peek / "runs.csv") as file:
+    preview = checkout.results / "preview"
+    with open(preview / "runs.csv") as file:
         seen = [row["status"] for row in csv.DictReader(file)]
     assert len(seen) == RUNS and set(seen) == {"ok", "missing"}
     records = [json.loads((checkout.results / path).read_text()) for path in checkout.records()]
     assert [record["status"] for record in records] == ["ok"] * RUNS
     assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts())
-    for made in [*(peek / name for name in PRODUCTS), peek / "runs.csv"]:
+    for made in [*(preview / name for name in PRODUCTS), preview / "runs.csv"]:
         assert not beside_a_run(made, records), made
     assert not [name for name in ("figures", "tables", "runs.csv", "design.csv") if (checkout.results / name).exists()]
     assert checkout.snakemake("runs", "-n").jobs == {}, "nothing is to be repeated"

@@ -1,4 +1,4 @@
-"""The folder that looks like the checkout, whose results are those of a peek."""
+"""The folder that looks like the checkout, whose results are those of a preview."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import InputError, exit_status
 from common.files import CHECKOUT
-from report import peek
+from report import preview
 from support.recorded import content
 
 
@@ -24,37 +24,37 @@ def test_nothing_of_the_campaigns_is_written(tmp_path: Path) -> None:
     (results / "runs" / "a").mkdir(parents=True)
     (results / "campaign.json").write_text("{}")
     for turn in range(2):
-        with peek.workplace(results, results / "peek") as work:
+        with preview.workplace(results, results / "preview") as work:
             here = work / "results" / "small"
             assert (here / "runs" / "a").is_dir() and (here / "campaign.json").read_text() == "{}"
             assert (work / "Snakefile").read_text() == (CHECKOUT / "Snakefile").read_text()
             (here / "runs.csv").write_text(str(turn))
             (work / ".snakemake" / f"memory-{turn}").write_text("")
         assert not work.exists()
-    assert (results / "peek" / "runs.csv").read_text() == "1" and not (results / "runs.csv").exists()
-    assert (results / "peek" / ".snakemake" / "memory-0").exists(), "what Snakemake knows is kept for the next time"
+    assert (results / "preview" / "runs.csv").read_text() == "1" and not (results / "runs.csv").exists()
+    assert (results / "preview" / ".snakemake" / "memory-0").exists(), "what Snakemake knows is kept for the next time"
     assert not (tmp_path / ".snakemake").exists() and not (results / "network").exists()
 
 
 def test_without_any_record_there_is_nothing_to_draw() -> None:
     with pytest.raises(InputError) as refused:
-        peek.main(["--config", "study=quickstart"])
+        preview.main(study="quickstart")
     assert (refused.value.code, refused.value.file) == ("no-record", "results/quickstart")
     assert not Path("results").exists()
 
 
 def test_without_a_success_the_machine_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peek, "machine_lock", lambda *_: pytest.fail("the machine was taken"))
+    monkeypatch.setattr(preview, "machine_lock", lambda *_: pytest.fail("the machine was taken"))
     for run, status in (("a", "invalid"), ("b", "failed")):
         folder = Path("results/quickstart/runs") / run / "0123456789ab"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(json.dumps(content(status=status, reason="no")))
     with pytest.raises(InputError) as refused:
-        peek.main(["--config", "study=quickstart"])
+        preview.main(study="quickstart")
     assert refused.value.code == "no-success"
 
 
 def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(lambda: peek.main(["--config", "study=nothing"])) == 2
+    assert exit_status(lambda: preview.main(study="nothing")) == 2
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1 and "config/studies/nothing.yaml" in printed

@@ -1,0 +1,188 @@
+"""The controller's environment, `.venv`: made on first use, remade when it is out of date, and entered.
+
+`./ringside` and the Makefile both call this module, with whatever Python starts them. It needs the standard library alone. Below
+the check of the version, only grammar of Python 3.6 may be used, so that an older Python reaches that check.
+"""
+
+import os
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (whoever calls this has not read pyproject.toml)
+    sys.exit(
+        f"ringside: Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name another, as in `python3.11 ringside` or "
+        "`make PYTHON=python3.11` [old-python]"
+    )
+
+import contextlib
+import errno
+import fcntl
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from common.errors import InputError, exit_status, system_faults
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+SCRIPTS = Path("workflow", "scripts")
+STAMP = ".made-of-requirements"  # written last, so a .venv without it is not complete
+FOREIGN_VARIABLES = ("PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
+COMPLETION_VARIABLE = "_RINGSIDE_COMPLETE"  # set by the shell when it asks for completions
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def is_current(checkout: Path) -> bool:
+    """Whether `.venv` is complete, has its Python, and is not older than requirements.txt."""
+    venv = checkout / ".venv"
+    stamp, python = venv / STAMP, venv / "bin" / "python"
+    try:
+        made_with = stamp.read_text(encoding="utf-8")
+        is_newer = stamp.stat().st_mtime_ns >= (checkout / "requirements.txt").stat().st_mtime_ns
+    except OSError:
+        return False
+    # After an upgrade of the system the same link may lead to a Python of another version.
+    return is_newer and os.access(python, os.X_OK) and made_with in ("", os.path.realpath(python))
+
+
+def make_environment(checkout: Path) -> None:
+    """Make `.venv` unless it is current; wait for another process that does.
+
+    Raises:
+        InputError: If this Python cannot make virtual environments, or pip fails.
+    """
+    if is_current(checkout):
+        return
+    with system_faults(checkout / ".venv"), _only_one(checkout):
+        if is_current(checkout):
+            return
+        if is_in_use(checkout):
+            note = (
+                "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after the campaign"
+            )
+            print(f"ringside: {note}", file=sys.stderr)
+            return
+        _make(checkout)
+
+
+@contextlib.contextmanager
+def _only_one(checkout: Path) -> Iterator[None]:
+    """Hold a lock against other processes that make `.venv`; none where the file system has no locks."""
+    with open(checkout / "requirements.txt", "ab") as locked:  # a file that is there before .venv, and stays
+        try:
+            fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("ringside: another process is making .venv; waiting for it", file=sys.stderr)
+            fcntl.flock(locked, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        yield
+
+
+def is_in_use(checkout: Path) -> bool:
+    """Whether `.venv` is complete and a Snakemake runs in this checkout, which holds a lock (plan.ownership)."""
+    venv = checkout / ".venv"
+    if not (venv / STAMP).exists() or not os.access(venv / "bin" / "python", os.X_OK):
+        return False
+    try:
+        with open(checkout / ".snakemake" / "ringside.lock", "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _make(checkout: Path) -> None:
+    venv = checkout / ".venv"
+    print("ringside: installing the controller's environment into .venv (once; a few minutes)", file=sys.stderr)
+    date_ns = (checkout / "requirements.txt").stat().st_mtime_ns
+    (venv / STAMP).unlink(missing_ok=True)
+    if venv.is_symlink():
+        venv.unlink()
+    elif venv.exists():
+        shutil.rmtree(venv)
+    python = venv / "bin" / "python"
+    variables = process_variables(checkout, os.environ)
+    done = _run([base_python(), "-m", "venv", str(venv)], checkout, variables)
+    if done.returncode:
+        raise InputError(
+            "no-venv",
+            f"{base_python()} cannot make virtual environments",
+            hint="on Debian: apt-get install python3-venv",
+        )
+    lock = ["--require-hashes", "--requirement", "requirements.txt"]
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip = [str(python), "-m", "environments.bundled", "install", *quiet, *lock]
+    if subprocess.run(pip, cwd=checkout, env=variables, check=False).returncode:
+        raise InputError(
+            "not-installed",
+            "pip could not install what requirements.txt lists; its last lines above say why",
+            file=".venv",
+            hint="run the same command again",
+        )
+    _run([str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables)  # on all cores
+    _finish(checkout, venv, date_ns)
+
+
+def _run(command: list[str], folder: Path, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
+    """Run a program without its output."""
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=False)
+
+
+def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
+    """Let `.venv` find this checkout's modules, check Snakemake's folders whenever that starts (plan.start), and have its profile when
+    activated; then stamp it with the date of its lock."""
+    profile = shlex.quote(str(checkout / "profiles" / "local"))
+    with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
+        activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "ringside.pth").write_text(f"{checkout / SCRIPTS}\nimport plan.start\n", encoding="utf-8")
+    draft = venv / f"{STAMP}.new"
+    draft.write_text(os.path.realpath(venv / "bin" / "python"), encoding="utf-8")
+    os.utime(draft, ns=(date_ns, date_ns))
+    os.replace(draft, venv / STAMP)
+
+
+def base_python() -> str:
+    """Return the Python outside of any virtual environment: `.venv` may be the one that runs this, and is removed."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def process_variables(checkout: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return `variables` without those that modules of a cluster set for other Pythons and for pip."""
+    kept = {name: value for name, value in variables.items() if name not in FOREIGN_VARIABLES}
+    return {**kept, "PYTHONPATH": str(checkout / SCRIPTS), "PIP_USER": "0"}
+
+
+def enter(checkout: Path, arguments: list[str]) -> NoReturn:
+    """Make `.venv` if need be, and become `python -m ringside` in it."""
+    python = str(checkout / ".venv" / "bin" / "python")
+    os.execve(python, [python, "-m", "ringside", *arguments], process_variables(checkout, os.environ))  # noqa: S606
+
+
+def main(arguments: list[str], checkout: Path = CHECKOUT) -> None:
+    """Do what `./ringside ARGUMENTS` says: unpack a bundle with this Python, anything else in `.venv`."""
+    if arguments[:1] == ["unbundle"]:  # which may bring what .venv is made of
+        from environments import unbundle
+
+        return unbundle.main(arguments[1:])
+    if COMPLETION_VARIABLE in os.environ and not is_current(checkout):
+        return None  # a key stroke installs nothing
+    prepare(checkout)
+    enter(checkout, arguments)
+
+
+def prepare(checkout: Path = CHECKOUT) -> None:
+    """Make `.venv` unless it is current, as the Makefile asks for."""
+    try:
+        make_environment(checkout)
+    except KeyboardInterrupt:
+        sys.exit("ringside: interrupted; run the same command again")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status(prepare))

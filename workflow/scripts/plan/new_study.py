@@ -1,0 +1,140 @@
+"""A new study: a commented file of config/studies/ that can be planned as it stands (`ringside new`)."""
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError
+from common.files import CHECKOUT, create_text, shown
+from common.text import alternatives
+from declared.configuration import check_name
+from declared.datasets import load_dataset
+from declared.frameworks import framework_names, load_framework
+from declared.models import model_names
+from declared.site import Site
+from declared.study import Study, load_study
+from plan.campaign import planned
+
+FOLDER = CHECKOUT / "config" / "studies"
+BATCH_SIZES = ([16, 64], [16], [8], [4], [1])  # the first that the data set allows is taken
+MAX_SEED = 10**8
+UNFIT_BATCHES = ("drops-samples", "too-few-samples")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a new study compares."""
+
+    frameworks: tuple[str, ...] = ("pytorch-single", "pytorch-ddp")
+    model: str = "small-cnn"
+    dataset: str = "digits"
+    nodes: tuple[int, ...] = (1, 2)
+    replicates: int = 3
+
+
+def check_framework(name: str) -> str:
+    """Return the name of a framework. Raise InputError if there is none with this name."""
+    return _check("--framework", name, framework_names())
+
+
+def check_model(name: str) -> str:
+    """Return the name of a model. Raise InputError if there is none with this name."""
+    return _check("--model", name, model_names())
+
+
+def check_dataset(name: str) -> str:
+    """Return the name of a data set. Raise InputError if there is none with this name."""
+    load_dataset(name, "--data")
+    return name
+
+
+def check_new(name: str) -> Path:
+    """Return the file of a new study. Raise InputError if it is there already, or no study can have this name."""
+    check_name("study", name)
+    if (file := FOLDER / f"{name}.yaml").exists():
+        hint = "name another study, or edit this file"
+        raise InputError("already-there", "is there already and stays as it is", file=shown(file), hint=hint)
+    return file
+
+
+def write_study(name: str, draft: Draft, site: Site) -> Study:
+    """Write config/studies/NAME.yaml, after it was planned at a site, and return the study.
+
+    Raises:
+        InputError: If the study is there already, or cannot be planned; then nothing is written.
+    """
+    file = check_new(name)
+    text = _fitting_text(name, draft, site)
+    try:
+        create_text(file, text)
+    except FileExistsError:
+        check_new(name)
+    return load_study(name)
+
+
+def _fitting_text(name: str, draft: Draft, site: Site) -> str:
+    """Return the text with the first batch sizes that the data set allows."""
+    errors: list[InputError] = []
+    for sizes in BATCH_SIZES:
+        text = render(name, draft, sizes)
+        try:
+            with tempfile.TemporaryDirectory(prefix="ringside-new-") as folder:
+                Path(folder, f"{name}.yaml").write_text(text, encoding="utf-8")
+                planned(load_study(name, Path(folder)), site)
+            return text
+        except InputError as error:
+            errors.append(error)
+            if error.code not in UNFIT_BATCHES:
+                break
+    first = errors[-1] if errors[-1].code not in UNFIT_BATCHES else errors[0]
+    problem = f"cannot be planned: {first.problem}"
+    raise InputError(first.code, problem, file=name, got=first.got, hint=first.hint)
+
+
+def render(name: str, draft: Draft, batch_sizes: Sequence[int]) -> str:
+    """Return the text of a study."""
+    frameworks = [check_framework(one) for one in draft.frameworks]
+    titles = " and ".join(load_framework(one).title for one in frameworks)
+    single = [one for one in frameworks if not load_framework(one).distributed]
+    more_nodes = [count for count in draft.nodes if count > 1]
+    lines = [
+        f"# Cost: ./ringside plan {name}. Run it: ./ringside run {name}. Every key: docs/reference/configuration.md.",
+        f"title: {titles} on {_words(draft.nodes)} node{'s' * (tuple(draft.nodes) != (1,))}",
+        f"question: How long does an epoch of {check_model(draft.model)} take?   # say what you want to know",
+        f"seed: {secrets.randbelow(MAX_SEED):<8d}               # the order of the runs and their random numbers are derived from it",
+        "design: full                 # all combinations of levels; fractional: a fraction, to screen many factors",
+        f"replicates: {draft.replicates}                # runs of each cell; a precision is possible, too: docs/how-to/precision.md",
+        "factors:                     # a list varies a factor, a single value holds it: docs/reference/factors.md",
+        f"  framework: {_levels(frameworks)}",
+        f"  model: {draft.model}           # ./ringside models lists them",
+        f"  dataset: {check_dataset(draft.dataset)}",
+        f"  nodes: {_levels(draft.nodes)}",
+        f"  batch_size: {_levels(batch_sizes)}       # local: samples per replica",
+        "  sync_every: 1              # gradient accumulation steps",
+        "  epochs: 5",
+    ]
+    if single and more_nodes and 1 in draft.nodes:
+        lines += [
+            "exclude:                     # cells to leave out",
+            f"  - {{framework: {_levels(single)}, nodes: {_levels(more_nodes)}}}   # single-device baselines",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _levels(values: Sequence[object]) -> str:
+    words = [str(value) for value in dict.fromkeys(values)]
+    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+
+
+def _words(counts: Sequence[int]) -> str:
+    words = [str(count) for count in dict.fromkeys(counts)]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _check(option: str, name: str, known: Sequence[str]) -> str:
+    if name not in known:
+        problem = f"'{name}' is unknown"
+        raise InputError("unknown-name", problem, file=option, got=name, **alternatives(name, known))
+    return name

@@ -1,0 +1,1 @@
+"""The command line: each verb hands its options to the function of a stage, or to Snakemake."""

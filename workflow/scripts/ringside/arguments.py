@@ -1,0 +1,100 @@
+"""Arguments that several verbs have: studies and sites, checked against the files of config/, and completed by a shell."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import InputError
+from common.files import CHECKOUT
+from common.text import alternatives
+
+STUDIES, SITES = CHECKOUT / "config" / "studies", CHECKOUT / "config" / "sites"
+PROFILES = ("local", "slurm", "oar", "pbs", "flux", "allocation")
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the YAML files in a folder."""
+    return sorted(file.stem for file in folder.glob("*.yaml") if file.is_file())
+
+
+def complete_study(incomplete: str) -> list[str]:
+    """Return the studies whose names begin so."""
+    return [name for name in names_in(STUDIES) if name.startswith(incomplete)]
+
+
+def complete_site(incomplete: str) -> list[str]:
+    """Return the sites whose names begin so."""
+    return [name for name in names_in(SITES) if name.startswith(incomplete)]
+
+
+def complete_profile(incomplete: str) -> list[str]:
+    """Return the profiles whose names begin so."""
+    return [name for name in PROFILES if name.startswith(incomplete)]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return the statuses of records that begin so."""
+    return [name for name in STATUSES if name.startswith(incomplete)]
+
+
+def check_study(name: str) -> str:
+    """Return the name of a study. Raise InputError if there is none with this name."""
+    return _check(name, STUDIES, "STUDY")
+
+
+def check_site(name: str) -> str:
+    """Return the name of a site. Raise InputError if there is none with this name."""
+    return _check(name, SITES, "--site")
+
+
+def _check(name: str, folder: Path, argument: str) -> str:
+    known = names_in(folder)
+    if name and name not in known:
+        problem = f"there is no config/{folder.name}/{name}.yaml"
+        raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, known))
+    return name
+
+
+STUDY_HELP = "A study of config/studies/; default: that of config/config.yaml."
+Study = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help=STUDY_HELP,
+        envvar="RINGSIDE_STUDY",
+        show_envvar=False,
+        show_default=False,
+        callback=check_study,
+        autocompletion=complete_study,
+    ),
+]
+StudyOption = Annotated[
+    str,
+    typer.Option(
+        "--study",
+        metavar="STUDY",
+        help=STUDY_HELP,
+        envvar="RINGSIDE_STUDY",
+        show_envvar=False,
+        show_default=False,
+        callback=check_study,
+        autocompletion=complete_study,
+    ),
+]
+Site = Annotated[
+    str,
+    typer.Option(
+        "--site",
+        "-s",
+        metavar="SITE",
+        help="A site of config/sites/; default: the configured one.",
+        envvar="RINGSIDE_SITE",
+        show_envvar=False,
+        show_default=False,
+        callback=check_site,
+        autocompletion=complete_site,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

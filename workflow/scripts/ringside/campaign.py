@@ -1,0 +1,136 @@
+"""Verbs about a campaign: what it costs, where it stands, what to repeat, whether its products are right."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringside.arguments import Json, Site, Study, StudyOption, complete_runs
+
+
+def plan(
+    study: Study = "",
+    site: Site = "",
+    block: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what a campaign will cost (hours, node hours, disk) before anything runs.
+
+    Example:
+    ./ringside plan my-study --site my-cluster
+    """
+    from plan import cost
+
+    cost.main(study=study, site=site, block=block, as_json=json)
+
+
+def status(
+    study: Study = "",
+    site: Site = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 10 s until the campaign has ended.")] = False,
+    json: Json = False,
+) -> None:
+    """Show where a campaign stands: done, running, failed and why, time left.
+
+    Example:
+    ./ringside status my-study --watch
+    """
+    from records.status import show_status
+
+    show_status(study, site, repeatedly=watch, as_json=json)
+
+
+def preview(study: Study = "", site: Site = "") -> None:
+    """Draw the figures of the runs so far, while the campaign goes on: results/STUDY/preview.
+
+    Example:
+    ./ringside preview my-study
+    """
+    from report import preview as stage
+
+    stage.main(study=study, site=site)
+
+
+def repeat(
+    runs: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUNS",
+            help="A status of records (failed, timeout, invalid, broken, ok) or a pattern of run ids.",
+            autocompletion=complete_runs,
+        ),
+    ],
+    study: StudyOption = "",
+    site: Site = "",
+    later: Annotated[bool, typer.Option("--later", help="Run them with the next ./ringside run, not now.")] = False,
+) -> None:
+    """Repeat runs by their status or a pattern; their old attempts are kept.
+
+    Example:
+    ./ringside repeat invalid --study my-study
+    ./ringside repeat '*ddp*.b32.*'
+    """
+    from records.repeat import repeat_runs
+
+    repeat_runs(runs, study, site, run=not later)
+
+
+def trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or a pattern that fits one.")],
+    study: StudyOption = "",
+    site: Site = "",
+    full: Annotated[bool, typer.Option("--full", help="Also trace what the library's own profiler reports.")] = False,
+) -> None:
+    """Repeat one run traced, for Perfetto and Vampir: results/STUDY/traces/RUN.
+
+    Example:
+    ./ringside trace '*ddp*.b16.n2.*.r1' --study my-study
+    """
+    from traces.make import trace_run
+
+    trace_run(run, study, site, full=full)
+
+
+def read_trace(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive's file with the ending .otf2.")],
+) -> None:
+    """Read a trace that Score-P wrote, as phases of steps and for Perfetto.
+
+    Example:
+    ./ringside read-trace scorep-20261124_2312/traces.otf2
+    """
+    from traces.otf2_read import convert
+
+    convert(file)
+
+
+def verify(
+    study: Study = "",
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Another manifest.json than that of the results.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check that figures, tables and records are those of a manifest; exit status 1 where they differ.
+
+    Example:
+    ./ringside verify my-study --against ../manifest.json
+    """
+    from provenance import verify as stage
+
+    if not stage.verify(study, against, as_json=json):
+        raise typer.Exit(1)
+
+
+def unlock() -> None:
+    """Remove the lock of a Snakemake that was killed.
+
+    Example:
+    ./ringside unlock
+    """
+    from plan import unlock as stage
+
+    stage.main()

@@ -1,0 +1,99 @@
+"""How verbs look and fail: groups in the help, one line for a mistake, suggestions, arguments of Snakemake behind `--`."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from common.errors import InputError
+from common.text import alternatives
+
+MAX_SUMMARY = 200  # characters
+FORMER_NAMES = {"figures": "run", "peek": "preview", "cluster-up": "cluster up", "cluster-down": "cluster down"}
+
+
+class Verb(TyperCommand):
+    """A verb that takes nothing behind `--`."""
+
+    takes_rest = False
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse the arguments; `ctx.obj` has those behind `--`."""
+        if ctx.obj and not self.takes_rest and not ctx.resilient_parsing:
+            problem = f"{ctx.info_name} hands nothing to Snakemake"
+            raise InputError("bad-arguments", problem, got=["--", *ctx.obj], expected="nothing behind --")
+        return super().parse_args(ctx, args)
+
+
+class SnakemakeVerb(Verb):
+    """A verb that hands what stands behind `--` to Snakemake."""
+
+    takes_rest = True
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the parts of the line of usage."""
+        return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE_OPTIONS...]"]
+
+
+class Verbs(TyperGroup):
+    """The verbs, in groups; an unknown one is a mistake with a suggestion."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Return the verb that is called, with its arguments."""
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            former = {"suggestion": FORMER_NAMES[args[0]]} if args[0] in FORMER_NAMES else None
+            hint = f"{ctx.command_path} --help lists the commands"
+            fields = former or alternatives(args[0], self.commands)
+            raise InputError("unknown-name", f"there is no command '{args[0]}'", got=args[0], hint=hint, **fields)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs by their groups."""
+        width = max(len(name) for name in self.commands)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            group = getattr(command, "rich_help_panel", None)
+            title = group if isinstance(group, str) else "Commands"
+            groups.setdefault(title, []).append((name.ljust(width), command.get_short_help_str(MAX_SUMMARY)))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def register(app: typer.Typer, group: str, functions: Iterable[Callable[..., None]], cls: type[Verb] = Verb) -> None:
+    """Make functions the verbs of a group. The part of a docstring from `Example:` on stands below the options in the help."""
+    for function in functions:
+        text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
+        name = function.__name__.rstrip("_").replace("_", "-")
+        epilog = "\b\nExample:\n" + inspect.cleandoc(example).replace("./", "  ./") if example else None
+        app.command(name, cls=cls, help=text, epilog=epilog, rich_help_panel=group)(function)
+
+
+def split_rest(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before the first `--`, and those behind it."""
+    before = list(arguments)
+    if "--" not in before:
+        return before, []
+    place = before.index("--")
+    return before[:place], before[place + 1 :]
+
+
+def to_input_error(error: typer.TyperException) -> InputError:
+    """Return a mistake in the arguments as every mistake is reported."""
+    ctx = getattr(error, "ctx", None)
+    verb = ctx.command_path if ctx else "ringside"
+    hint = f"{verb} --help explains the arguments"
+    if (option := getattr(error, "option_name", None)) and "No such option" in error.message:
+        known = (
+            [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("-")] if ctx else []
+        )
+        close: Mapping[str, Any] = alternatives(option, known)
+        problem = f"{verb} has no option {option}"
+        return InputError("unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint)
+    parameter = getattr(error, "param", None)
+    if parameter is not None and not error.message:
+        name = parameter.metavar or parameter.opts[0]
+        return InputError("missing-argument", "is missing", key=name, hint=hint)
+    return InputError("bad-arguments", error.format_message().rstrip("."), hint=hint)

@@ -1,0 +1,193 @@
+"""Verbs about models and data: list models, predict scaling, search for strategies, pack own data."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import InputError
+from ringside.arguments import Json, Site, Study
+from ringside.workflow import DryRun, run_snakemake
+
+Stem = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="STEM", help="Files to write, without suffix; default: print the table alone.", show_default=False
+    ),
+]
+
+
+def option(text: str, **settings: Any) -> Any:
+    """Return an option without a default of its own: that of the question is used."""
+    return typer.Option(help=text, show_default=False, **settings)
+
+
+def models(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
+    image: Annotated[str | None, option("Images of this size alone: 96x96x3.", metavar="HxWxC")] = None,
+    tokens: Annotated[str | None, option("Tokens of this kind alone: 128:5000.", metavar="LENGTH:VOCABULARY")] = None,
+    classes: Annotated[int, typer.Option(metavar="N", help="Classes of images and of texts.")] = 10,
+    json: Json = False,
+) -> None:
+    """List models with their parameters, multiplications and bytes.
+
+    Example:
+    ./ringside models resnet-50 --image 96x96x3 --classes 100
+    """
+    from models.listing import show_models
+
+    show_models(names or [], image, tokens, classes, as_json=json)
+
+
+def predict(
+    from_: Annotated[
+        Path | None, option("Use a measured study: results/STUDY, or a folder of docs/campaigns/.", metavar="FOLDER")
+    ] = None,
+    step_time: Annotated[float | None, option("Seconds of a training step on one device.", metavar="S")] = None,
+    batch_size: Annotated[int | None, option("Samples of that step (default 32).", metavar="N")] = None,
+    samples: Annotated[int | None, option("Samples of an epoch (default: ImageNet's).", metavar="N")] = None,
+    model: Annotated[str | None, option("A model of `ringside models`.", metavar="MODEL")] = None,
+    dataset: Annotated[str | None, option("Its data set (default: images as ImageNet's).", metavar="DATASET")] = None,
+    parameters: Annotated[float | None, option("In place of --model: parameters of 4 bytes.", metavar="N")] = None,
+    gradient_bytes: Annotated[float | None, option("In place of --model: bytes of gradients.", metavar="N")] = None,
+    sync_every: Annotated[int | None, option("Gradient accumulation steps (default 1).", metavar="K")] = None,
+    rate: Annotated[
+        list[float] | None, option("Rate of links, Gbit/s; repeat it for more (default 1, 10, 25, 100).", metavar="G")
+    ] = None,
+    latency: Annotated[
+        float | None, option("Seconds of a message to the next node (default 3e-05).", metavar="S")
+    ] = None,
+    share: Annotated[float | None, option("Share of the rate that all-reduce reaches (default 0.9).")] = None,
+    algorithm: Annotated[str | None, option("How latency grows with nodes: ring (default) or tree.")] = None,
+    framework: Annotated[str | None, option("Whose messages (default pytorch-ddp, or the study's one).")] = None,
+    hidden: Annotated[float | None, option("Share of the backward pass that overlaps messages (default 0).")] = None,
+    scatter: Annotated[float | None, option("Relative standard deviation of a batch's time (default 0).")] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
+    out: Stem = None,
+) -> None:
+    """Predict how many nodes are worth it, without a campaign or from a measured study.
+
+    Example:
+    ./ringside predict --model resnet-50 --step-time 0.25 --batch-size 64
+    ./ringside predict --from results/my-study --rate 10 --rate 100
+    """
+    from figures import outlook
+    from prediction.question import ask
+
+    question = ask(
+        from_=from_,
+        step_time=step_time,
+        batch_size=batch_size,
+        samples=samples,
+        model=model,
+        dataset=dataset,
+        parameters=parameters,
+        gradient_bytes=gradient_bytes,
+        sync_every=sync_every,
+        rate=rate or (),
+        latency=latency,
+        share=share,
+        algorithm=algorithm,
+        framework=framework,
+        hidden=hidden,
+        scatter=scatter,
+        nodes=nodes,
+    )
+    outlook.predict(question, out)
+
+
+def strategies(
+    ctx: typer.Context,
+    study: Study = "",
+    site: Site = "",
+    dry_run: DryRun = False,
+    profile: Annotated[str, option("For a study: where jobs run, such as slurm.", metavar="PROFILE")] = "",
+    model: Annotated[str | None, option("A model of `ringside models`, in place of a study.", metavar="MODEL")] = None,
+    batch_size: Annotated[int | None, option("Samples of a step, on all devices.", metavar="N")] = None,
+    image: Annotated[str | None, option("Its images (default: the largest of `models`).", metavar="HxWxC")] = None,
+    tokens: Annotated[str | None, option("Its tokens (default: the longest).", metavar="LENGTH:VOCABULARY")] = None,
+    classes: Annotated[int | None, option("Classes of images and of texts.", metavar="N")] = None,
+    topology: Annotated[str | None, option("Devices and links: a file of config/topologies/ (default p100).")] = None,
+    devices: Annotated[int | None, option("Number of devices.", metavar="N")] = None,
+    node: Annotated[int | None, option("Devices of a node.", metavar="N")] = None,
+    links: Annotated[
+        str | None, option("Gbit/s of links in a node and between nodes: 900,100.", metavar="G[,G]")
+    ] = None,
+    optimizer_numbers: Annotated[int | None, option("Numbers kept for each parameter (default 4: Adam).")] = None,
+    gradients: Annotated[str | None, option("How gradients are summed: ring (default) or messages.")] = None,
+    proposals: Annotated[int | None, option("Proposals of each search (default 20000).", metavar="N")] = None,
+    starts: Annotated[list[str] | None, option("Where searches start: data, expert, random (default: all).")] = None,
+    seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
+    out: Stem = None,
+) -> None:
+    """Search for the fastest parallelization strategies by simulation: of a study at its site, or of a model.
+
+    Example:
+    ./ringside strategies my-study --site my-cluster
+    ./ringside strategies --model alexnet --batch-size 256 --devices 16
+    """
+    given: dict[str, Any] = {
+        name: value
+        for name, value in {
+            "image": image,
+            "tokens": tokens,
+            "classes": classes,
+            "topology": topology,
+            "devices": devices,
+            "node": node,
+            "links": links,
+            "optimizer_numbers": optimizer_numbers,
+            "gradients": gradients,
+            "proposals": proposals,
+            "starts": starts,
+            "seed": seed,
+        }.items()
+        if value is not None and value != []
+    }
+    if model is None:
+        asked = [*given, *(["batch_size"] if batch_size is not None else []), *(["out"] if out else [])]
+        if asked:
+            flag = f"--{asked[0].replace('_', '-')}"
+            raise InputError("missing-argument", "is about a model", file=flag, hint="name one: --model MODEL")
+        options = ["-n"] if dry_run else []
+        run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
+    if study or batch_size is None:
+        problem = "is for a model, not for a study" if study else "needs --batch-size"
+        raise InputError("conflicting-keys" if study else "missing-argument", problem, file="--model", got=model)
+    from strategies.find import ask, search
+
+    search(ask(model=model, batch_size=batch_size, **given), out)
+
+
+def pack_images(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Has a folder of pictures for each class.")],
+    name: Annotated[str, typer.Option(help="Name of the data set.")],
+    side: Annotated[int, typer.Option(metavar="N", help="Height and width in pixels.")] = 32,
+    validation_share: Annotated[float, typer.Option(help="Share of the pictures that validates.")] = 0.2,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the archive.")] = Path(),
+) -> None:
+    """Pack a folder of pictures as a data set of your own, and print its entry for config/datasets.yaml.
+
+    Example:
+    ./ringside pack-images pictures --name leaves --side 32
+    """
+    from datasets.pack import pack_own
+
+    pack_own("images", folder, name, side, validation_share, output)
+
+
+def pack_text(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text in UTF-8.")],
+    name: Annotated[str, typer.Option(help="Name of the data set.")],
+    length: Annotated[int, typer.Option(metavar="N", help="Tokens of a sequence.")] = 64,
+    validation_share: Annotated[float, typer.Option(help="Share of the lines that validates.")] = 0.1,
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the archive.")] = Path(),
+) -> None:
+    """Pack the lines of a text as a data set of your own, and print its entry for config/datasets.yaml.
+
+    Example:
+    ./ringside pack-text poems.txt --name poems --length 64
+    """
+    from datasets.pack import pack_own
+
+    pack_own("text", file, name, length, validation_share, output)

@@ -1,0 +1,94 @@
+"""The verb that writes a new study, from options or from answers to questions."""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from common.errors import InputError
+from ringside.arguments import Site
+from ringside.models import option
+
+
+def complete_framework(incomplete: str) -> list[str]:
+    """Return the frameworks whose names begin so."""
+    from declared.frameworks import framework_names
+
+    return [name for name in framework_names() if name.startswith(incomplete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the models whose names begin so."""
+    from declared.models import model_names
+
+    return [name for name in model_names() if name.startswith(incomplete)]
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: a-z, 0-9 and -.")],
+    framework: Annotated[
+        list[str] | None,
+        option("Framework to compare; repeat it for more.", metavar="F", autocompletion=complete_framework),
+    ] = None,
+    model: Annotated[str | None, option("Model.", metavar="M", autocompletion=complete_model)] = None,
+    data: Annotated[str | None, option("Data set.", metavar="D")] = None,
+    nodes: Annotated[list[int] | None, option("Number of nodes; repeat it for more.", metavar="N", min=1)] = None,
+    replicates: Annotated[int | None, option("Runs of each cell.", metavar="R", min=1)] = None,
+    site: Site = "",
+) -> None:
+    """Write a commented study, config/studies/NAME.yaml, plan it, and print its cost.
+
+    On a terminal it asks for what the options leave open; elsewhere the defaults are taken.
+
+    Example:
+    ./ringside new my-study --framework pytorch-ddp --framework horovod-pytorch --nodes 1 --nodes 2
+    """
+    from common.files import shown
+    from declared.configuration import load_config
+    from declared.site import load_site
+    from plan import cost, new_study
+    from plan.campaign import configured
+    from plan.new_study import Draft
+
+    file = new_study.check_new(name)
+    usual = Draft()
+    counts = _answer(nodes, "Numbers of nodes", usual.nodes, _count, several=True)
+    frameworks = usual.frameworks if 1 in counts else usual.frameworks[1:]  # the first one is a single-device baseline
+    draft = Draft(
+        frameworks=_answer(framework, "Frameworks", frameworks, new_study.check_framework, several=True),
+        model=_answer(model, "Model", usual.model, new_study.check_model),
+        dataset=_answer(data, "Data set", usual.dataset, new_study.check_dataset),
+        nodes=counts,
+        replicates=_answer(replicates, "Replicates of each cell", usual.replicates, _count),
+    )
+    there = load_site(load_config(configured(site=site))["site"])
+    new_study.write_study(name, draft, there)
+    print(f"{shown(file)}: written; edit it as you like\n")
+    cost.main(study=name, site=there.name)
+    print(f"\nto run it: ./ringside run {name}{f' --site {site}' if site else ''}")
+
+
+def _count(text: object) -> int:
+    if not str(text).isdecimal() or int(str(text)) < 1:
+        raise InputError("out-of-range", f"'{text}' is no number of 1 or more", got=text)
+    return int(str(text))
+
+
+def _answer(given: Any, question: str, usual: Any, check: Callable[[Any], Any], several: bool = False) -> Any:
+    """Return the checked value of an option: as given, else as answered on a terminal, else the usual one."""
+    if given is not None and given != []:
+        return tuple(check(one) for one in given) if several else check(given)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return usual
+
+    def parse(text: str) -> Any:
+        try:
+            if several:
+                return tuple(check(one) for one in text.replace(",", " ").split()) or usual
+            return check(text.strip())
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    default = " ".join(map(str, usual)) if several else str(usual)
+    return typer.prompt(question, default=default, value_proc=parse)

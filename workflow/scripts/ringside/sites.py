@@ -1,0 +1,108 @@
+"""Verbs about machines: describe and check a site, submit to it, carry a study to one without internet, the virtual cluster."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringside.arguments import Site, Study
+
+
+def site(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site: a-z, 0-9 and -.")],
+    partition: Annotated[
+        str, typer.Option(metavar="PARTITION", help="Partition of Slurm; default: its default.", show_default=False)
+    ] = "",
+    local: Annotated[bool, typer.Option("--local", help="Describe this machine alone, though Slurm is here.")] = False,
+) -> None:
+    """Write config/sites/NAME.yaml for this cluster or machine, then check it as `doctor` does.
+
+    Example:
+    ./ringside site my-cluster --partition gpu
+    """
+    from sites.site_file import write_site
+
+    raise typer.Exit(write_site(name, partition, local=local))
+
+
+def doctor(study: Study = "", site: Site = "") -> None:
+    """Check in a minute what will not work at a site; exit status 1 where something will not.
+
+    Example:
+    ./ringside doctor --site my-cluster
+    """
+    from sites.doctor import check_site
+
+    raise typer.Exit(check_site(study, site))
+
+
+def submit(
+    study: Study = "",
+    site: Site = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit status 2 if runs are missing.")] = False,
+) -> None:
+    """Run a campaign on Slurm, one allocation per block, in the planned order.
+
+    Example:
+    ./ringside submit my-study --site my-cluster
+    """
+    from runs.submit import submit_blocks
+
+    submit_blocks(study, site, until_end=wait)
+
+
+def bundle(study: Study = "", site: Site = "") -> None:
+    """Pack what a study needs at a site without internet: results/STUDY/STUDY-SITE.bundle.tar.
+
+    Example:
+    ./ringside bundle my-study --site my-cluster
+    """
+    from provenance.bundle import make_bundle
+
+    make_bundle(study, site)
+
+
+def unbundle(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `ringside bundle` has made.")],
+    study: Annotated[str, typer.Option(help="Unpack it only if it is for this study.", show_default=False)] = "",
+    site: Annotated[str, typer.Option("--site", "-s", help="... for this site.", show_default=False)] = "",
+) -> None:
+    """Unpack a bundle into the cache, where there is no internet.
+
+    Example:
+    ./ringside unbundle my-study-my-cluster.bundle.tar
+    """
+    from environments.unbundle import unpack
+
+    unpack(file, study, site)
+
+
+def up(
+    nodes: Annotated[str, typer.Option(metavar="N", help="Number of nodes.")] = "3",
+    bandwidth: Annotated[str, typer.Option(help="Rate of each node's link, as tc writes it, or none.")] = "1gbit",
+    cpu: Annotated[str, typer.Option(help="Cores of a node, or of each node as 0.9,0.6,0.3, or none.")] = "0.6",
+    memory: Annotated[str, typer.Option(help="Memory of a node, or none.")] = "6G",
+    scheduler: Annotated[str, typer.Option(help="slurm or oar.")] = "slurm",
+    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")] = False,
+) -> None:
+    """Start a virtual cluster on this machine, under Slurm or OAR (as root).
+
+    Example:
+    ./ringside cluster up --nodes 3 --bandwidth 1gbit --cpu 0.6
+    """
+    from virtual_cluster.control import start
+
+    start(nodes, bandwidth, cpu, memory, scheduler, accounting=accounting)
+
+
+def down(
+    force: Annotated[bool, typer.Option("--force", help="Even while jobs wait or run.")] = False,
+) -> None:
+    """Stop the virtual cluster; nothing is left behind.
+
+    Example:
+    ./ringside cluster down
+    """
+    from virtual_cluster.control import stop
+
+    stop(force=force)

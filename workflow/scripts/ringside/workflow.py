@@ -1,0 +1,208 @@
+"""Verbs that Snakemake carries out: each is a target, made at a site with a profile."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from common.files import CHECKOUT
+from ringside.arguments import Site, Study, complete_profile
+
+Profile = Annotated[
+    str,
+    typer.Option(
+        metavar="PROFILE",
+        help="Where jobs run: local, slurm, oar, pbs, flux; default: this machine.",
+        show_default=False,
+        autocompletion=complete_profile,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would run, and run nothing.")]
+Cores = Annotated[int | None, typer.Option(min=1, metavar="N", help="Cores to use; default: all.", show_default=False)]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on after several runs failed for the same reason.")]
+Records = Annotated[
+    str,
+    typer.Option(
+        metavar="available|FOLDER",
+        help="Train nothing: use the records that are there, or the tables of a folder such as docs/campaigns/NAME.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    ctx: typer.Context,
+    study: Study = "",
+    site: Site = "",
+    profile: Profile = "",
+    dry_run: DryRun = False,
+    cores: Cores = None,
+    keep_going: KeepGoing = False,
+    records: Records = "",
+) -> None:
+    """Run a study to its figures and tables: install, build, train what is missing, draw.
+
+    Completed runs are kept: after an interruption, run the same command again.
+
+    Example:
+    ./ringside run my-study --site my-cluster --profile slurm
+    ./ringside run my-study -n
+    ./ringside run my-study -- --forcerun aggregate
+    """
+    options = [*_options(dry_run), *([f"--cores={cores}"] if cores else []), *(["--keep-going"] if keep_going else [])]
+    run_snakemake("figures", study, site, records, profile, options, ctx.obj)
+
+
+def report(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
+    """Make one page with everything: results/STUDY/report.html. Run what is missing first.
+
+    Example:
+    ./ringside report my-study
+    """
+    run_snakemake("report", study, site, records, options=_options(dry_run), rest=ctx.obj)
+
+
+def paper(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
+    """Make the study's paper in LaTeX, and its PDF where TeX is installed: results/STUDY/paper.
+
+    Example:
+    ./ringside paper my-study
+    """
+    run_snakemake("paper", study, site, records, options=_options(dry_run), rest=ctx.obj)
+
+
+def archive(
+    ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
+) -> None:
+    """Pack everything behind the figures into one file that makes them again elsewhere: results/STUDY/STUDY.tar.gz.
+
+    Example:
+    ./ringside archive my-study
+    """
+    run_snakemake("archive", study, site, records, options=_options(dry_run), rest=ctx.obj)
+
+
+def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
+    """Run the first two blocks, and print what is cheaper from there: more runs, or longer ones.
+
+    Example:
+    ./ringside pilot my-study
+    """
+    run_snakemake("pilot", study, site, options=_options(dry_run), rest=ctx.obj)
+
+
+def compare(
+    ctx: typer.Context,
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Compare two campaigns of another date, site or version.
+
+    Example:
+    ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
+    """
+    replace_process("compare", [f"base={base}", f"other={other}"], _options(dry_run), ctx.obj)
+
+
+def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
+    """Build the container images that a study needs, at a site with deployment apptainer.
+
+    Example:
+    ./ringside images my-study --site my-cluster
+    """
+    run_snakemake("images", study, site, options=_options(dry_run), rest=ctx.obj)
+
+
+def datasets(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
+    """Download and prepare the data sets that a study needs, on a machine with internet access.
+
+    Example:
+    ./ringside datasets my-study
+    """
+    run_snakemake("datasets", study, site, options=_options(dry_run), rest=ctx.obj)
+
+
+def _options(dry_run: bool) -> list[str]:
+    return ["-n"] if dry_run else []
+
+
+def run_snakemake(
+    target: str,
+    study: str = "",
+    site: str = "",
+    records: str = "",
+    profile: str = "",
+    options: Sequence[str] = (),
+    rest: Sequence[str] = (),
+) -> NoReturn:
+    """Become Snakemake with a target of a study.
+
+    Args:
+        target: A rule.
+        study: Name of a study; default: the configured one.
+        site: Name of a site; default: the configured one.
+        records: What the configuration calls records; default: the configured value.
+        profile: Name of a folder in profiles/; default: local.
+        options: Options of Snakemake.
+        rest: Further arguments of Snakemake, as a person typed them.
+    """
+    named = [("study", study), ("site", site), ("records", records)]
+    config = [f"{key}={value}" for key, value in named if value]
+    replace_process(target, config, [*(["--profile", profile] if profile else []), *options], rest)
+
+
+def replace_process(
+    target: str, config: Sequence[str], options: Sequence[str] = (), rest: Sequence[str] = ()
+) -> NoReturn:
+    """Become Snakemake, after the lock of a killed one is removed. Signals then reach Snakemake itself."""
+    from plan import unlock
+
+    typed, others = take_config(rest)
+    values = [*config, *typed]
+    unlock.main(if_stale=True)
+    command = [sys.executable, "-m", "snakemake", target, *options, *others]
+    command += ["--config", *values] if values else []
+    sys.stdout.flush()
+    os.execv(sys.executable, command)  # noqa: S606
+
+
+def take_config(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the KEY=VALUE pairs of every `--config` among Snakemake's arguments, and the other arguments.
+
+    Snakemake would take only the last `--config`, which would hide the study and the site.
+    """
+    pairs: list[str] = []
+    others: list[str] = []
+    is_config = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            is_config = argument in ("--config", "-C")
+            if argument.startswith("--config="):
+                pairs.append(argument.removeprefix("--config="))
+            elif not is_config:
+                others.append(argument)
+        else:
+            (pairs if is_config else others).append(argument)
+    return pairs, others
+
+
+def set_variables() -> None:
+    """Give Snakemake and the programs that verbs start the variables of an activated `.venv`."""
+    from environments.controller import process_variables
+
+    variables = process_variables(CHECKOUT, os.environ)
+    programs = str(Path(sys.executable).parent)
+    folders = [one for one in os.environ.get("PATH", os.defpath).split(os.pathsep) if one != programs]
+    variables["PATH"] = os.pathsep.join([programs, *folders])
+    variables["SNAKEMAKE_PROFILE"] = str(CHECKOUT / "profiles" / "local")
+    for name in set(os.environ) - set(variables):
+        del os.environ[name]
+    os.environ.update(variables)
