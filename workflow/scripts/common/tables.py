@@ -250,6 +250,20 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     return _checked(header, columns, lines, schema_name, path)
 
 
+def check_first_line(path: Path) -> None:
+    """Check that the first line of a table is text with commas.
+
+    Raises:
+        InputError: If it cannot be read as CSV, or its fields are separated by another sign.
+    """
+    try:
+        with open(regular(path), encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file, strict=True), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+    _refuse_other_separator(header, path)
+
+
 def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
     """Raise InputError for a table as spreadsheets write it where a comma is part of a number."""
     separator = next((sign for sign in OTHER_SEPARATORS if len(header) == 1 and sign in header[0]), None)

@@ -18,6 +18,7 @@ from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
+from common.tables import check_first_line
 from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
@@ -393,7 +394,8 @@ def published_tables(records: str, study: Study) -> Path:
                 got=records,
                 expected=expected,
             )
-    with open(folder / "runs.csv", encoding="utf-8", errors="replace", newline="") as table:
+        check_first_line(folder / name)
+    with open(folder / "runs.csv", encoding="utf-8-sig", errors="replace", newline="") as table:
         try:
             first = next(csv.DictReader(table), {})
         except csv.Error as error:

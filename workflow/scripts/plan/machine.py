@@ -29,7 +29,7 @@ def check_folder(folder: Path, advice: str) -> None:
         pass
     except OSError as error:
         raise InputError("unusable-folder", error.strerror or str(error), file=str(folder)[:200], hint=advice) from None
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not os.path.isdir(there):
         problem = "is a file" if os.path.exists(there) else "is a link to nothing"
         raise InputError("not-a-folder", problem, file=there, expected="a folder", hint=advice)
