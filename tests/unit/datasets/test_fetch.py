@@ -408,6 +408,15 @@ def test_password_of_a_mirror_is_not_kept(server, store_at, declare):
     assert SECRET not in origin + kept and "/mirror/ours/a.gz" in kept
 
 
+def test_password_that_was_kept_before_is_removed(server, store_at, declare):
+    store, file = store_at(), declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT))
+    archive("ours", file, store)
+    origin = store.downloads / "ours" / "a.gz.origin.json"
+    origin.write_text(f'{{"from": "http://name:{SECRET}@host/a.gz"}}')
+    assert archive("ours", file, store).origin == "http://***@host/a.gz"
+    assert SECRET not in origin.read_text()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "127.0.0.1:1", "with blank:{port}", "[::1"])
 def test_password_of_a_proxy_is_shown_nowhere(server, store_at, declare, capfd, monkeypatch, host):
     for name in ("NO_PROXY", "no_proxy"):

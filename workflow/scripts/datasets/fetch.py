@@ -118,9 +118,11 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     if target.is_file() and not os.access(target.parent, os.W_OK):  # a cache that others fill
         return target, _read_origin(origin)
     with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+        found = _read_origin(origin)
         if not _usable(dataset, target, declared, kept):
-            write_json(origin, {"from": redact(_fetch(dataset, target, declared, kept))})
-        return target, _read_origin(origin)
+            found = redact(_fetch(dataset, target, declared, kept))
+        write_json(origin, {"from": found})  # anew: an older one may have a password
+        return target, found
 
 
 def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> bool:
