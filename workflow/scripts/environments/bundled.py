@@ -20,6 +20,7 @@ from common.caches import check_trusted
 from common.errors import InputError, exit_status
 from common.python import python_abi
 
+PLACES_OF_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
 WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
 
 
@@ -49,12 +50,14 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """`variables` of a process for pip; where a bundle is, it finds nothing else, whatever it is configured for."""
+    """`variables` of a process for pip, which installs where it is told to, whatever modules of a cluster have set; where a bundle is, it
+    finds nothing else, whatever it is configured for."""
+    kept = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {"PIP_USER": "0"}
     if not there():
-        return dict(variables)
-    kept = {key: value for key, value in variables.items() if not key.startswith("PIP_")}
+        return kept
+    kept = {key: value for key, value in kept.items() if not key.startswith("PIP_")}
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
-    return {**kept, "PIP_CONFIG_FILE": os.devnull, **found}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_USER": "0", **found}
 
 
 def image(environment: str, digest: str) -> Path | None:

@@ -18,7 +18,6 @@ from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
-from common.tables import check_first_line
 from common.text import number_of
 from datasets.identity import data_folder
 from declared.configuration import load_config, read_config
@@ -382,6 +381,8 @@ def measured_campaign(options: argparse.Namespace) -> Campaign:
 
 def published_tables(records: str, study: Study) -> Path:
     """The folder with published tables that `records` names. InputError when it is none, or another study's."""
+    from common.tables import check_first_line  # not above: it brings pandas, for which every start would wait
+
     folder = Path(records)
     for name in ("runs.csv", "epochs.csv"):
         if not os.path.isfile(folder / name) or set("{}") & set(records):
