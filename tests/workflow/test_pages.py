@@ -34,7 +34,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A checkout with all that the pages tell a reader to write."""
     made = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
     made.path(".venv").symlink_to(CHECKOUT / ".venv")
-    made.write("config/studies/my-study.yaml", page("README.md").blocks("yaml")[0])
     made.write(
         STUDY, page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0]
     )

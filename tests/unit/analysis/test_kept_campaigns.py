@@ -134,6 +134,8 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
             of_accumulation.append([links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")])
     assert not_said(lines(of_nodes)) == []
     assert not_said(lines(of_accumulation)) == []
+    (example,) = (row for row in of_nodes if row[:3] == ["1 Gbit/s", LARGE, "32"])
+    assert unsaid_on("README.md", "1 Gbit/s", *(ratio.removesuffix(" *") for ratio in example[3:])) == []
     before = on_one_line().partition("## `prediction-virtual`")[0]
     assert len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
 
