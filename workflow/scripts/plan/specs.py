@@ -43,7 +43,7 @@ def write_spec(results: Path, planned: Planned) -> Path:
     said = {"study": planned.study, "key": planned.key, "spec": planned.spec, "digests": planned.digests}
     text = json.dumps(said, indent=1) + "\n"
     if not file.exists() or file.read_text(errors="replace") != text:
-        write_text(file, text)
+        write_text(file, text, durable=False)  # a plan that is lost or cut off is written again
     return file
 
 

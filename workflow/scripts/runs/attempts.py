@@ -139,7 +139,9 @@ def new_attempt(folder: Path) -> Iterator[Path]:
     """Begin an attempt at a run; where it ends in an exception its folder keeps the reason."""
     _, attempt = start(folder)
     try:
-        write_json(attempt / HOLDER, _myself())
+        started_at = utc(time.time())
+        myself = {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": started_at}
+        write_json(attempt / HOLDER, myself)
         yield attempt
     except BaseException as stopped:
         give_up(attempt, _why(stopped))
@@ -179,11 +181,6 @@ def _why(stopped: BaseException) -> str:
         case _:
             what = f"{type(stopped).__name__}: {stopped}"
     return what + where
-
-
-def _myself() -> dict[str, Any]:
-    """What `holder` says of an attempt that this process begins."""
-    return {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": utc(time.time())}
 
 
 def _job() -> str | None:

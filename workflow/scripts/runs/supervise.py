@@ -86,14 +86,15 @@ def measure(
 
     idle_w = meters.idle_power(results, session, site, spec, environment, partial(launcher_of, "idle"))
     write_json(folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts))
-    traced = score_p.start(environment, site, spec["scorep"], folder.resolve()) if "scorep" in spec else environment
+    scorep_version = spec.get("scorep")
+    traced = score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
     started_by = _started_by()
     machine_speed = speed_before(planned, results, do_reference_work) if site.reference else None
     launched_at = time.time()
     outcome = launch.run(ranks, traced, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
         machine_speed = reference.after(partial(do_reference_work, "after"), machine_speed)
-    if "scorep" in spec:
+    if scorep_version:
         outcome = score_p.end(folder, outcome)
     metered = meters.read_after(folder, spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
