@@ -58,13 +58,13 @@ def study_of(runs: int, epochs: int) -> str:
 def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "local") -> int:
     """In a checkout, leave behind what every run of its study would, with times that follow a law and noise, `slow` times; how many."""
     from plan.campaign import load_campaign
-    from plan.identity import cores_per_rank, digests, run_key
+    from plan.identity import cores_per_rank, digests, plan_run
 
     campaign = load_campaign({"study": "small", "site": site, "records": "available"})
     rng = np.random.default_rng(1)
     started = 1_790_000_000.0
     for run in campaign.runs:
-        key = run_key(campaign.study, campaign.site, run)
+        key = plan_run(campaign.study, campaign.site, run).key
         attempt = campaign.results / "runs" / run.run_id / key / "attempt-1"
         attempt.mkdir(parents=True)
         levels = run.levels
@@ -96,7 +96,7 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(started))
         record = {
             "run_id": run.run_id, "key": key, "study": "small", "site": site, "session": f"s{run.block}", "attempt": 1,
-            "status": "ok", "reason": None, "started_at": at, "ended_at": at, **digests(campaign.site, run),
+            "status": "ok", "reason": None, "started_at": at, "ended_at": at, **digests(campaign.site, run.levels),
             "placement": campaign.site.placement, "timing_scope": "ranks", "cores_per_rank": cores_per_rank(campaign.site), "oversubscribed": False,
             "max_foreign_cpu_share": 0.05, "wall_s": 50.0, "job": None, "unfinished_attempts": [], "deployment": "venv",
             "image": None, "packages": {},

@@ -16,10 +16,11 @@ from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.tables import read_table
 from document import section, table
+from plan.specs import spec_file
 
 AIM = 1.05
 PAUSE_S = 60.0
-NO_KEY = "0" * 12  # the supervisor starts, plans, compares keys, and refuses
+NO_KEY = "0" * 12  # the supervisor starts, reads its plan, compares keys, and refuses
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,13 @@ def session_cost(results: Path, state: dict[str, Any], session: str, runs: pd.Da
 
 def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5) -> float:
     """How long a supervisor takes from its start to the moment when it would take the lock (median)."""
-    command = [sys.executable, "-m", "runs.supervise", "--study", study, "--site", site, "--run-id", run_id]
+    plan = spec_file(Path("results") / study, run_id)
+    command = [sys.executable, "-m", "runs.supervise", "--site", site, "--plan", str(plan), "--key", NO_KEY]
     times_s = []
     for _ in range(repetitions):
         started = time.monotonic()
         done = subprocess.run(
-            [*command, "--key", NO_KEY, "--results", "results"],
+            command,
             cwd=CHECKOUT,
             capture_output=True,
             text=True,

@@ -23,6 +23,7 @@ from common.errors import InputError, open_streams, print_error
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
+from plan.specs import write_specs
 from declared.configuration import read_config
 from environments.made import check_unchanged
 from records import time_left
@@ -196,7 +197,8 @@ onstart:
         workflow.scheduler._executor.sleep = lambda: asyncio.sleep(
             workflow.remote_execution_settings.seconds_between_status_checks
         )
-    launched = {"run", "sweep", "timing"} & {job.rule.name for job in workflow.dag.needrun_jobs()}
+    needed = {job.rule.name for job in workflow.dag.needrun_jobs()}
+    launched = {"run", "sweep", "timing"} & needed
     disturbed = (
         disturbance.told(DISTURBED(bool(machine_holder())), CAMPAIGN.site, CAMPAIGN.runs_csv) if launched else None
     )
@@ -212,6 +214,9 @@ onstart:
     or_say_so(lambda: check_bundle(CAMPAIGN.site, [*to_build, *tools], to_prepare))
     if to_build:
         or_say_so(lambda: check_builds(CAMPAIGN.site, to_build))
+    if {"run", "precision"} & needed:
+        to_run = {job.wildcards.run_id for job in workflow.dag.needrun_jobs() if job.rule.name == "run"}
+        or_say_so(lambda: write_specs(CAMPAIGN, to_run))
     HELD.release(logger)
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()

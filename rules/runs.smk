@@ -3,6 +3,7 @@
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml); attempts lie beside it
 
 from plan.scheduling import concurrent_share, deferred_resources
+from plan.specs import spec_file
 
 BLOCK = config.get("block")
 GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
@@ -26,15 +27,12 @@ rule run:
         **deferred_resources(CAMPAIGN.site, GEOMETRIES, "run_id"),
         machine=concurrent_share(CAMPAIGN.site),
     params:
-        study=STUDY,
+        plan=lambda wildcards: str(spec_file(CAMPAIGN.results, wildcards.run_id)),
         site=SITE,
-        results=RESULTS,
     shell:
         """
         {WARM} runs.supervise \
-            --study {params.study:q} \
             --site {params.site:q} \
-            --run-id {wildcards.run_id:q} \
-            --key {wildcards.key:q} \
-            --results {params.results:q}
+            --plan {params.plan:q} \
+            --key {wildcards.key:q}
         """

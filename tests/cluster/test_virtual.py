@@ -192,7 +192,7 @@ def test_a_node_has_its_share_of_the_processor(cluster: Sandbox) -> None:
 )
 def test_bad_settings_are_refused(corner: Sandbox, option: str, key: str) -> None:
     line = refusal(corner, "up", option)
-    assert line.startswith(f"ringside: {key}: ") and line.endswith("[out-of-range]")
+    assert line.startswith(f"ringside: {key} ") and line.endswith("[out-of-range]")
     assert corner.left() == NOTHING
 
 

@@ -1,4 +1,4 @@
-"""The pages for people, and every command on them: lines of sh blocks, and inline code that begins with make or snakemake."""
+"""The pages for people, and every command on them: lines of sh blocks, and inline code that starts a program of CALLS."""
 
 import re
 from collections import Counter
@@ -13,8 +13,9 @@ from common.files import CHECKOUT
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 COMMENT = re.compile(r"(^|\s+)#(\s.*)?$")
-CALLS = ("make ", "snakemake ")
-FORM = re.compile(r"(=| )[A-Z]{4,}\b(?!=)|\.\.\.")  # figures STUDY=NAME, bench-..., TARGET
+MAKE, RINGSIDE = "make", "./ringside"
+CALLS = (f"{MAKE} ", "snakemake ", f"{RINGSIDE} ")
+FORM = re.compile(r"(=| )[A-Z]{4,}\b(?!=)|\.\.\.")  # figures STUDY=NAME, bench-..., archive STUDY, TARGET
 LISTS = Path(__file__).with_name("commands.yaml")
 
 
@@ -141,11 +142,12 @@ class Lists:
     def cover(self, command: str) -> bool:
         """Whether something runs a command. What only names a target, or is a form to fill in, asks for its target alone."""
         words = command.split()
-        named = {other.split()[1] for other in self.commands if other.startswith("make ")}
-        if command in self.commands or (words[0] == "make" and words[1] in self.targets):
+        if command in self.commands or (words[0] == MAKE and words[1] in self.targets):
             return True
         is_form = bool(FORM.search(command))
-        return words[1] in named if words[0] == "make" and (len(words) == 2 or is_form) else is_form
+        if words[0] in (MAKE, RINGSIDE) and (len(words) == 2 or is_form):
+            return words[1] in {other.split()[1] for other in self.commands if other.startswith((MAKE, RINGSIDE))}
+        return is_form
 
 
 def lists() -> Lists:

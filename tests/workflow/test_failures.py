@@ -105,8 +105,9 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
     checkout = fresh(STUDY.format(epochs=FOR_EVER))
     assert checkout.snakemake("environments", "datasets").status == 0
     planned = (
-        "from plan.campaign import load_campaign; "
-        "print(*load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}).records.values())"
+        "from plan.campaign import load_campaign; from plan.specs import write_spec; "
+        "campaign = load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}); "
+        "planned = campaign.planned(campaign.runs[0]); print(write_spec(campaign.results, planned), planned.key)"
     )
     environment = {**checkout.environment, "PYTHONPATH": str(checkout.folder / "workflow" / "scripts")}
     done = subprocess.run(
@@ -117,19 +118,9 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
         text=True,
         check=True,
     )
-    run_id, key = Path(done.stdout.strip()).parts[3:5]
-    command = [
-        sys.executable,
-        "-m",
-        "runs.supervise",
-        "--study",
-        "small",
-        "--site",
-        "local",
-        "--results",
-        "results/small",
-    ]
-    supervisor = subprocess.Popen([*command, "--run-id", run_id, "--key", key], cwd=checkout.folder, env=environment)
+    plan, key = done.stdout.split()
+    command = [sys.executable, "-m", "runs.supervise", "--site", "local", "--plan", plan, "--key", key]
+    supervisor = subprocess.Popen(command, cwd=checkout.folder, env=environment)
     wait_for(lambda: training(checkout))
     os.kill(supervisor.pid, signum)
     assert supervisor.wait(timeout=30) == 130

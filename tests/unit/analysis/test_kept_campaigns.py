@@ -134,6 +134,8 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
             of_accumulation.append([links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")])
     assert not_said(lines(of_nodes)) == []
     assert not_said(lines(of_accumulation)) == []
+    (example,) = (row for row in of_nodes if row[:3] == ["1 Gbit/s", LARGE, "32"])
+    assert unsaid_on("README.md", "1 Gbit/s", *(ratio.removesuffix(" *") for ratio in example[3:])) == []
     before = on_one_line().partition("## `prediction-virtual`")[0]
     assert len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
 
@@ -157,8 +159,8 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
             f"{WORDS[slow['replicate'].max()]}, {', '.join(batches)}, {WORDS[3]} treatments",
             f"batch {unshaped['batch_size'].max()}",
         ],
-        f"submit STUDY={SLOW}": [str(len(slow))],
-        f"submit STUDY={UNSHAPED}": [str(len(unshaped))],
+        f"submit {SLOW}": [str(len(slow))],
+        f"submit {UNSHAPED}": [str(len(unshaped))],
         "Bartlett": [percent(spreads[0]), "0.001", percent(spreads[1]), f"{pooled(unshaped).p:.2f}"],
     }
     of_six = {
@@ -166,7 +168,7 @@ def test_the_text_names_the_designs_and_how_runs_spread() -> None:
             f"{', '.join(nodes)}, {six['cpu_share'].max():g}, {parameters[0]:,.0f}",
             f"{', '.join(six_batches)}; {'; '.join(rates)}; {WORDS[six['replicate'].max()]}",
         ],
-        f"submit STUDY={SIX}": [f"{len(six)}, {records(SIX, 'network').groupby(['nodes', 'bandwidth']).ngroups}"],
+        f"submit {SIX}": [f"{len(six)}, {records(SIX, 'network').groupby(['nodes', 'bandwidth']).ngroups}"],
         "outliers": [
             f"{100 * spreads[2].min():.1f} to {100 * spreads[2].max():.0f} %",
             f"{outliers.iloc[0]:.0f} and {outliers.iloc[1]:.0f} %",
@@ -358,7 +360,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
     alone = runs[(runs["nodes"] == 1) & (runs["batch_size"] == 32)]
     traced = cost.compare(runs).sort_values("cell")
     claims = {
-        f"submit STUDY={WHAT_IF}": [str(len(runs))],
+        f"submit {WHAT_IF}": [str(len(runs))],
         "accumulation": [
             WORDS[(~accumulated).sum()],
             f"{off[~accumulated].min():.1f} to {off[~accumulated].max():.1f} %",
@@ -406,7 +408,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     alone = runs[runs["nodes"] == 1].groupby("batch_size")["epoch_time_s"].mean()
     third = by.loc[(384, 3, "measured")]
     claims = {
-        f"submit STUDY={HYBRID}": [str(len(runs))],
+        f"submit {HYBRID}": [str(len(runs))],
         "96 samples": [
             f"{by.loc[(96, 2), 'exchange_s'].iloc[0]:.1f} s",
             f"{two.min():.0f} to {two.max():.0f} %",
@@ -469,7 +471,7 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     longer = (held_up["epoch_time_s"] - held_up["computed_s"]) / held_up["messages_s"]
     wide = {name: at.loc[("wide-mlp", 32, 250, name)] for name in ("data", "tensor")}
     claims = {
-        f"submit STUDY={STRATEGIES}": [str(len(runs))],
+        f"submit {STRATEGIES}": [str(len(runs))],
         "crossovers": [f"{WORDS[right]} of {WORDS[(told['place'] == 1).sum()]}"],
         "data2-tensor2": [*(f"{error:.0f} %" for error in by_name.values()), f"{100 * off[ALL]:.0f} %"],
         "51 MB": [
@@ -539,7 +541,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     of_horovod = limits[limits["cell"].str.startswith("horovod-pytorch") & (limits["limit"] == "many small messages")]
     verdicts = [row[-1] for row in rows]
     claims = {
-        f"submit STUDY={PHASES}": [str(len(runs))],
+        f"submit {PHASES}": [str(len(runs))],
         "`pytorch-ddp`": [
             f"{100 * hidden['pytorch-ddp', 2]:.0f} and {100 * hidden['pytorch-ddp', 4]:.0f} %",
             f"{horovod / ddp:.1f}",
@@ -596,7 +598,7 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     beside = held["pytorch-ddp", "data"] / held["pytorch-strategy", "found"]
     at = several.set_index(["model", "bandwidth", "parallelism"])["error"]
     claims = {
-        f"submit STUDY={FOUND}": [str(len(runs))],
+        f"submit {FOUND}": [str(len(runs))],
         "GPT": [
             f"{WORDS[len(resolved)]} of {WORDS[len(gained)]}",
             *(f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (slow, fast)),
@@ -669,7 +671,7 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     longer = means[["plain", "adjusted"]].sub(means["quiet"], axis="index")
     apart = np.expm1(longer - longer.mean()).abs().max()
     claims = {
-        "figures STUDY=reference-check": [str(len(records(QUIET)))],
+        "run reference-check": [str(len(records(QUIET)))],
         "withheld": [
             f"{100 * disturbed.narrower:.0f} %",
             f"{100 * disturbed.narrower_ratios:.0f} %",

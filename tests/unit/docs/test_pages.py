@@ -1,9 +1,12 @@
 """Pages say what is there: every command is run by something, every file that they name exists, every example is accepted."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from common.files import CHECKOUT, load_yaml
@@ -11,7 +14,10 @@ from common.schemas import check
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
-from support.pages import Page, lists, page, pages
+from ringside import arguments
+from ringside.app import app
+from ringside.commands import split_rest
+from support.pages import FORM, RINGSIDE, Page, lists, page, pages
 
 PAGES = list(pages())
 LISTS = lists()
@@ -38,6 +44,28 @@ def test_the_lists_have_no_command_that_no_page_has() -> None:
     used = {command.split()[1] for command in said if command.startswith("make ")}
     assert {target for target in used if "..." not in target} <= targets
     assert set(LISTS.targets) <= targets & used
+
+
+def parse(command: Any, arguments: list[str], parent: Any = None) -> None:
+    """Parse arguments as ringside does, without carrying anything out."""
+    if arguments and arguments[0] in getattr(command, "commands", {}):
+        name, *left = arguments
+        parse(command.commands[name], left, command.make_context(command.name, arguments, parent=parent))
+    else:
+        command.make_context(command.name, arguments, parent=parent)
+
+
+@pytest.mark.parametrize("text", PAGES, ids=lambda text: text.name)
+def test_every_command_of_ringside_can_be_parsed(text: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ["my-study", "second-node", "my-cluster", "my-node"]  # studies and sites that a reader writes
+    monkeypatch.setattr(arguments, "names_in", lambda folder: own + [file.stem for file in folder.glob("*.yaml")])
+    root = typer.main.get_command(app)
+    for command in (one for one in text.commands if one.startswith(f"{RINGSIDE} ")):
+        typed, _ = split_rest(shlex.split(command)[1:])
+        if len(typed) == 1:  # a mention: what it needs is left out
+            assert typed[0] in root.commands or typed[0].startswith("-"), command
+        elif not FORM.search(command) and "--help" not in typed:
+            parse(root, typed)
 
 
 @pytest.mark.parametrize("by", sorted(set(LISTS.elsewhere.values())))
@@ -70,7 +98,8 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
         return
     own = CHECKOUT / file
     study = yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])
-    whole = load_yaml(own) if own.exists() else study if kind == "studies" else {}
+    is_part = kind == "studies" and "title" not in asked
+    whole = load_yaml(own) if own.exists() else study if is_part else {}
     (tmp_path / own.name).write_text(yaml.safe_dump(whole | asked))
     loaded = {"studies": load_study, "sites": load_site}[kind](own.stem, tmp_path)
     assert loaded.name == own.stem

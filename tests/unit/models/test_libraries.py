@@ -87,7 +87,7 @@ DEEP = {"resnet-101.32": 5e-4, "inception-v3.28": 2e-4}  # what float32 rounds t
 ADAM = "resnet-18.32.adam"
 AS_OTHERS = {
     "small-cnn-600.32",
-    "vgg-16.32",
+    *(case for case in CASES if case.startswith("vgg-")),
     "resnet-34.32",
     "resnet-50.32",
     "resnet-50.64",

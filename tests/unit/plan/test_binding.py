@@ -19,7 +19,7 @@ from network import measure as sweeping
 from plan import binding
 from plan.binding import bind, check_bound, machine_id, rebind
 from plan.design import design
-from plan.identity import resolve
+from plan.identity import plan_run
 from plan.sweeps import planned as planned_sweeps
 from runs import alone, supervise
 from support.one_run import one_run
@@ -99,7 +99,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, alone):
         monkeypatch.setattr(module, "read_made", lambda stamp: {})
-    for module, name in ((supervise, "attempt_run"), (sweeping, "attempt_sweep")):
+    for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)
     return found
 
@@ -114,7 +114,7 @@ def run(site: Site, results: Path) -> None:
         "sync_every": 1,
     }
     made, _ = one_run(site, **levels)
-    supervise.supervise(resolve(load_study("quickstart"), site, made), results, "session")
+    supervise.supervise(plan_run(load_study("quickstart"), site, made), results, "session")
 
 
 def sweep(site: Site, results: Path) -> None:

@@ -15,7 +15,7 @@ from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, design, to_csv
-from plan.identity import cores_per_rank, lacks, link_rate, links, run_key, spec
+from plan.identity import cores_per_rank, lacks, link_rate, links, plan_run, spec
 from plan.scheduling import run_resources, slurm_options
 
 
@@ -103,16 +103,16 @@ def test_batch_scope_global_shares_the_batch_out(quickstart: Study, local: Site)
 
 def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, local: Site) -> None:
     run = next(run for run in design(quickstart, local) if run.geometry.nodes == 2)
-    key = run_key(quickstart, local, run)
+    key = plan_run(quickstart, local, run).key
     assert len(key) == 12 and set(key) <= set("0123456789abcdef")
     for change in ({"time_limit_s": 1.0}, {"cache": Path("/elsewhere")}, {"max_foreign_cpu_share": 0.5}, {"name": "x"}):
-        assert run_key(quickstart, replace(local, **change), run) == key  # type: ignore[arg-type]
+        assert plan_run(quickstart, replace(local, **change), run).key == key  # type: ignore[arg-type]
     for change in ({"cores": 8}, {"interface": "eth0"}, {"ranks_per_node": 2}, {"bandwidth_bytes_s": 1.25e8}):
         other = replace(local, **change)  # type: ignore[arg-type]
         again = next(each for each in design(quickstart, other) if each.run_id == run.run_id)
-        assert run_key(quickstart, other, again) != key
-    assert run_key(replace(quickstart, title="another"), local, run) == key
-    assert run_key(replace(quickstart, step_times=True), local, run) != key
+        assert plan_run(quickstart, other, again).key != key
+    assert plan_run(replace(quickstart, title="another"), local, run).key == key
+    assert plan_run(replace(quickstart, step_times=True), local, run).key != key
 
 
 def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site) -> None:

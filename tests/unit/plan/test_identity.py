@@ -13,7 +13,7 @@ from declared.site import load_site
 from declared.study import Study, load_study
 from plan import identity
 from plan.design import Run, design
-from plan.identity import MODEL_CODE, rank_code, run_key, spec
+from plan.identity import MODEL_CODE, plan_run, rank_code, spec
 
 SCRIPTS = RANKS.parent
 STUDY = {
@@ -35,7 +35,7 @@ def only(planned: Study, site: str) -> Run:
 
 
 def key(planned: Study, site: str = "virtual") -> str:
-    return run_key(planned, load_site(site), only(planned, site))
+    return plan_run(planned, load_site(site), only(planned, site)).key
 
 
 def imported(file: Path) -> set[Path]:

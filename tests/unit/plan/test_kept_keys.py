@@ -32,7 +32,7 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from environments.identity import environment_digest
 from plan.design import design
-from plan.identity import code_digest, run_key
+from plan.identity import code_digest, plan_run
 from plan.sweeps import key, wanted
 
 KEPT = Path(__file__).with_name("kept_keys.yaml")
@@ -52,7 +52,7 @@ def keys() -> dict[str, Any]:
         runs = sorted(design(described, at), key=lambda run: run.run_id)
         firsts = {run.framework.name: run for run in reversed(runs)}
         found[study] = {
-            "runs": {run.run_id: run_key(described, at, run) for run in firsts.values()},
+            "runs": {run.run_id: plan_run(described, at, run).key for run in firsts.values()},
             "sweeps": {sweep.name: key(at, sweep) for sweep in wanted(runs)},
         }
     at = site("local")

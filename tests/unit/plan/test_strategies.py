@@ -15,7 +15,7 @@ from models.soap import divide
 from plan import design as planner
 from plan.campaign import planned
 from plan.design import UNSUPPORTED, design
-from plan.identity import run_key, spec
+from plan.identity import plan_run, spec
 from plan.strategies import question
 
 
@@ -58,7 +58,7 @@ def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) ->
     conv = {level: one["strategy"]["conv1"] for level, one in told.items()}
     assert conv["data"] == conv["expert"] == {"degrees": [4, 1, 1, 1], "devices": [0, 1, 2, 3]}
     assert told["expert"]["strategy"]["dense1"] != told["data"]["strategy"]["dense1"]
-    assert len({run_key(study, site, run) for run in runs.values()}) == 4
+    assert len({plan_run(study, site, run).key for run in runs.values()}) == 4
 
 
 def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
         file.write_text(json.dumps({"made_of": {}, "strategies": {asked: {"step_s": 0.1, "parts": parts}}}))
         (run,) = design(study, site)
         assert not run.unfound and spec(study, site, run)["strategy"] == parts
-        keys.add(run_key(study, site, run))
+        keys.add(plan_run(study, site, run).key)
     assert len(keys) == 2, "another strategy is another run"
 
 

@@ -19,7 +19,7 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
 from plan.design import Run, design
-from plan.identity import cores_per_rank, digests, run_key
+from plan.identity import cores_per_rank, digests, plan_run
 from plan.recorded import record_of
 from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate, of_tokens, summary
@@ -49,7 +49,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
 
 
 def folder_of(campaign: Campaign, run: Run) -> Path:
-    return campaign.results / "runs" / run.run_id / run_key(campaign.study, campaign.site, run)
+    return campaign.results / "runs" / run.run_id / plan_run(campaign.study, campaign.site, run).key
 
 
 def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> Path:
@@ -66,7 +66,7 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
             "placement": campaign.site.placement,
             "timing_scope": run.framework.timing_scope,
             "cores_per_rank": cores_per_rank(campaign.site),
-            **digests(campaign.site, run),
+            **digests(campaign.site, run.levels),
             **changes,
         }
     )

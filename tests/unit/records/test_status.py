@@ -21,7 +21,7 @@ from declared.study import Replicates, load_study
 from plan.campaign import Campaign
 from plan.decisions import place, rule_of
 from plan.design import Run, design
-from plan.identity import run_key
+from plan.identity import plan_run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from ranks.worker.meter import COLUMNS
@@ -57,7 +57,7 @@ def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campai
 
 
 def folder_of(campaign: Campaign, run: Run) -> Path:
-    return campaign.results / "runs" / run.run_id / run_key(campaign.study, campaign.site, run)
+    return campaign.results / "runs" / run.run_id / plan_run(campaign.study, campaign.site, run).key
 
 
 def record(

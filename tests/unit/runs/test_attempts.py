@@ -151,17 +151,15 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     published = tmp_path / "run" / "key" / "record.json"
     assert attempts.why_absent(published) == attempts.NOT_RUN and attempts.under_way(published.parent) is None
 
-    def measure(_: None, folder: Path) -> dict[str, object]:
-        holder = attempts.holder(folder)
+    folder = published.parent
+    with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
+        holder = attempts.holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
-        assert attempts.under_way(published.parent) == folder
+        assert attempts.under_way(folder) == attempt
         absent = attempts.why_absent(published)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_holder() or "")
         raise Stopped("SIGTERM")
-
-    with pytest.raises(Stopped):
-        attempts.settle(published, "a run", "record", lambda: None, measure)
     absent = attempts.why_absent(published)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]

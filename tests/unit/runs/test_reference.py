@@ -15,7 +15,7 @@ from declared.site import load_site
 from declared.study import load_study
 from launchers import launch
 from plan.design import design
-from plan.identity import resolve
+from plan.identity import plan_run
 from ranks.reference_work import KINDS, USUAL
 from runs import reference, supervise
 from runs.reference import Took, band, before, earlier, geometry, work
@@ -189,7 +189,7 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)
     study = load_study("quickstart")
-    wanted = resolve(study, site := replace(HERE, wait_for_quiet=60), design(study, site)[0])
+    wanted = plan_run(study, site := replace(HERE, wait_for_quiet=60), design(study, site)[0])
     where = geometry(wanted.spec)
     for number in range(3):
         earlier = tmp_path / "runs" / f"run-{number}" / "0123456789ab" / "record.json"
@@ -197,10 +197,9 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
         ends = {end: {"node1": 0.3} for end in ("before", "after")}
         said = {"reference": {"kind": KIND, "geometry": where, **ends}, **wanted.digests}
         earlier.write_text(json.dumps(said))
-    attempt = tmp_path / "runs" / wanted.run.run_id / wanted.key / "attempt-1"
     look = took(0.5, 0.3)
-    said = supervise._right_before(wanted, attempt, lambda name: look())
+    said = supervise.speed_before(wanted, tmp_path, lambda name: look())
     assert (said["geometry"], said["seen"], said["before"]) == (where, [0.5], {"node1": 0.3})
     assert capsys.readouterr().out == (
-        f"{wanted.run.run_id}: waiting for a quiet machine, 60 s at most: a fixed piece of work takes 0.50 s, usually 0.30 s\n"
+        f"{wanted.run_id}: waiting for a quiet machine, 60 s at most: a fixed piece of work takes 0.50 s, usually 0.30 s\n"
     )

@@ -46,7 +46,7 @@ def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
 def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
     traced, full = (make.at_level(campaign, run, level) for level in ("phases", "full"))
-    assert traced.run.run_id == run.run_id and traced.spec["levels"]["trace"] == "phases"
+    assert traced.run_id == run.run_id and traced.spec["levels"]["trace"] == "phases"
     assert len({traced.key, full.key, Path(campaign.records[run.run_id]).parent.name}) == 3
 
 

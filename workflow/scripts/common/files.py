@@ -30,18 +30,22 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` when the block ends without an error."""
+def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` when the block ends without an error.
+
+    Args:
+        path: The file to write.
+        durable: Whether the file must survive a power cut. Waiting for the disk takes milliseconds.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
         yield partial
-        with open(partial, "rb") as written:
-            os.fsync(written.fileno())
-        with contextlib.suppress(
-            OSError
-        ):  # who could read the file before can read it now, whatever this process's umask
+        if durable:
+            with open(partial, "rb") as written:
+                os.fsync(written.fileno())
+        with contextlib.suppress(OSError):  # who could read the file before can read it now, whatever the umask
             os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     except OSError as error:
@@ -61,9 +65,9 @@ def _partial(path: Path) -> Path:
     return path.with_name(f".{name}.{owner}.partial")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all."""
-    with written_whole(path) as partial:
+def write_text(path: Path, text: str, durable: bool = True) -> None:
+    """Write `text` to `path`, whole or not at all; `durable`: see written_whole."""
+    with written_whole(path, durable) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

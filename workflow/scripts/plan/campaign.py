@@ -29,7 +29,7 @@ from environments.identity import environment_stamp
 from plan.binding import as_bound, check_place, read_binding
 from plan.decisions import Decision, decided, place
 from plan.design import Run, cell_name, design, to_csv
-from plan.identity import lacks, run_key
+from plan.identity import Planned, lacks, plan_run
 from plan.machine import check_folder, check_machine
 from plan.recorded import STATUSES, record_status
 from plan.strategies import to_find
@@ -138,7 +138,7 @@ class Campaign:
     @cached_property
     def records(self) -> dict[str, str]:
         """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
-        return {run.run_id: self._record(run) for run in self.runs if self.lacks(run) is None}
+        return {run.run_id: self.record(run) for run in self.runs if self.lacks(run) is None}
 
     def lacks(self, run: Run) -> Note | None:
         """Why the site cannot make a run that was planned; None where it can."""
@@ -291,12 +291,16 @@ class Campaign:
 
     def _is_recorded(self, run: Run) -> bool:
         """Whether a possible run has a record. Its key takes time: it is computed where there is a folder."""
-        return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self._record(run))
+        return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
 
-    def _record(self, run: Run) -> str:
+    def planned(self, run: Run) -> Planned:
+        """Return a run as it is measured here."""
+        return plan_run(self.study, self.site, run)
+
+    def record(self, run: Run) -> str:
+        """Return where the record of a run lies, or will lie."""
         if run.run_id not in self._paths:
-            key = run_key(self.study, self.site, run)
-            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{key}/record.json"
+            self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{self.planned(run).key}/record.json"
         return self._paths[run.run_id]
 
     @cached_property

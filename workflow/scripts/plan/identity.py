@@ -3,10 +3,12 @@
 The key is computed while Snakemake parses, from files in git alone; what must cause a new measurement is in the path.
 """
 
+import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from declared.virtual import shaping
 from environments import scorep
 from environments.identity import environment_digest, environment_stamp
 from models import strategy
+from models.graph import Graph
 from plan.design import Geometry, Run
 
 # What every rank uses of the models' code.
@@ -63,7 +66,6 @@ def unlike(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[st
 
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
     """All that a measurement depends on, apart from software and data: the run's and the site's measured part."""
-    cores = unlike(site, run.levels, run.geometry)
     return {
         "run_id": run.run_id,
         "levels": run.levels,
@@ -71,13 +73,21 @@ def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
         "seed": run.seed,
         **laid_out(run.geometry),
         "step_times": study.step_times,
-        **site_part(site),
-        **links(site, run.levels),
-        **({"scorep": scorep.version(site.scorep)} if site.scorep and under_scorep(site, run.levels) else {}),
-        "device": device(site, run.levels),
-        "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * run.geometry.replicas_per_rank])),
-        **cores,
+        **of_site(site, run.levels, run.geometry),
         **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
+    }
+
+
+def of_site(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
+    """Return what a site adds to the specification of a run with these levels."""
+    cores = unlike(site, levels, geometry)
+    return {
+        **site_part(site),
+        **links(site, levels),
+        **({"scorep": scorep.version(site.scorep)} if site.scorep and under_scorep(site, levels) else {}),
+        "device": device(site, levels),
+        "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
+        **cores,
     }
 
 
@@ -300,59 +310,75 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
-def digests(site: Site, run: Run) -> dict[str, str]:
-    """The three digests of a run: environment, code, data (64 hex digits each)."""
+def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
+    """The three digests of a run with these levels: environment, code, data (64 hex digits each)."""
+    framework, model, dataset = levels["framework"], levels["model"], levels["dataset"]
     return {
-        "environment_digest": _environment_digest(run.framework.environment, site),
-        "code_digest": code_digest(run.framework.name, run.levels["model"], run.levels["dataset"]),
-        "data_digest": data_digest(run.levels["dataset"]),
+        "environment_digest": _environment_digest(load_framework(framework).environment, site),
+        "code_digest": code_digest(framework, model, dataset),
+        "data_digest": data_digest(dataset),
     }
 
 
-def key_of(spec: Mapping[str, Any], digests: Mapping[str, str]) -> str:
-    """First 12 hex digits of the SHA-256 over spec and digests."""
-    return digest_text(json.dumps([spec, digests], sort_keys=True))[:12]
-
-
-def run_key(study: Study, site: Site, run: Run) -> str:
-    """The key under which the measurement of a run is kept."""
-    return key_of(spec(study, site, run), digests(site, run))
-
-
 @dataclass(frozen=True)
-class Resolved:
-    """A run with all that it is measured with at a site: who makes its record is handed this, and looks nothing up.
+class Planned:
+    """A run as it is to be measured at a site: whoever makes its record is given this, and plans nothing.
 
-    `environment` is the stamp of its environment (environment.json), `data` the folder of the prepared data set.
+    Attributes:
+        study: The name of the study.
+        site: Where it is measured.
+        spec: All that the measurement depends on, apart from software and data.
+        digests: SHA-256 of software, code and data (64 hex digits each).
     """
 
-    study: Study
+    study: str
     site: Site
-    run: Run
     spec: dict[str, Any]
     digests: dict[str, str]
-    environment: Path
-    data: Path
+
+    @cached_property
+    def key(self) -> str:
+        """The first 12 hex digits of the SHA-256 over spec and digests; the measurement is kept under it."""
+        return digest_text(json.dumps([self.spec, self.digests], sort_keys=True))[:12]
 
     @property
-    def key(self) -> str:
-        """The key under which its measurement is kept."""
-        return key_of(self.spec, self.digests)
+    def run_id(self) -> str:
+        """The run's name in the design."""
+        return str(self.spec["run_id"])
+
+    @property
+    def framework(self) -> Framework:
+        """What trains."""
+        return load_framework(self.spec["levels"]["framework"])
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        return model_graph(self.spec["levels"]["model"], self.spec["levels"]["dataset"])
+
+    @property
+    def environment(self) -> Path:
+        """The stamp of its environment, environment.json."""
+        return environment_of(self.site, self.framework)
+
+    @property
+    def data(self) -> Path:
+        """The folder of the prepared data set."""
+        return data_folder(self.site, self.spec["levels"]["dataset"])
+
+    def is_current(self) -> bool:
+        """Return whether site, software, code and data are still those that it was planned with."""
+        levels, fields = self.spec["levels"], [field.name for field in dataclasses.fields(Geometry)]
+        geometry = Geometry(**{name: self.spec[name] for name in fields if name != "mesh"})
+        now = self.spec | of_site(self.site, levels, geometry)
+        return Planned(self.study, self.site, now, digests(self.site, levels)).key == self.key
 
 
-def resolve(study: Study, site: Site, run: Run) -> Resolved:
-    """A run of `study` as it is measured at `site`."""
-    return Resolved(
-        study=study,
-        site=site,
-        run=run,
-        spec=spec(study, site, run),
-        digests=digests(site, run),
-        environment=environment_of(site, run),
-        data=data_folder(site, run.levels["dataset"]),
-    )
+def plan_run(study: Study, site: Site, run: Run) -> Planned:
+    """Return a run of `study` as it is measured at `site`."""
+    return Planned(study.name, site, spec(study, site, run), digests(site, run.levels))
 
 
-def environment_of(site: Site, run: Run) -> Path:
-    """The stamp of a run's environment at a site."""
-    return environment_stamp(site.cache, run.framework.environment, site.variant, site.realization)
+def environment_of(site: Site, framework: Framework) -> Path:
+    """The stamp of a framework's environment at a site."""
+    return environment_stamp(site.cache, framework.environment, site.variant, site.realization)

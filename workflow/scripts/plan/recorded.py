@@ -8,7 +8,7 @@ from common.errors import InputError
 from common.files import read_json, shown
 from common.notes import Note
 from common.schemas import check, schema
-from plan.identity import Resolved
+from plan.identity import Planned
 
 STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
 
@@ -24,19 +24,19 @@ def record_of(file: Path) -> dict[str, Any]:
     return said
 
 
-def contradiction(record: Mapping[str, Any], wanted: Resolved, site: str) -> Note | None:
+def contradiction(record: Mapping[str, Any], wanted: Planned, site: str) -> Note | None:
     """What a whole record of a run says of itself that its place and the plan do not; None where they agree.
 
     `wanted`: the run under whose key it lies; `site`: the name of the site that the results belong to.
     """
     planned = {
-        "run_id": wanted.run.run_id,
+        "run_id": wanted.run_id,
         "key": wanted.key,
-        "study": wanted.study.name,
+        "study": wanted.study,
         "site": site,
         **wanted.digests,
         "placement": wanted.site.placement,
-        "timing_scope": wanted.run.framework.timing_scope,
+        "timing_scope": wanted.framework.timing_scope,
         "cores_per_rank": wanted.spec["cores_per_rank"],
     }
     for name, value in planned.items():

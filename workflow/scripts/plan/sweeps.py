@@ -127,7 +127,7 @@ def code_digest(framework: str) -> str:
 
 def environment_digest(site: Site, sweep: Sweep) -> str:
     """The digest of the framework's environment, as its runs have it."""
-    return digests(site, sweep.run)["environment_digest"]
+    return digests(site, sweep.run.levels)["environment_digest"]
 
 
 def key(site: Site, sweep: Sweep) -> str:

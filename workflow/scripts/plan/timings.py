@@ -129,7 +129,7 @@ def code_digest(framework: str, kind: str) -> str:
 
 def environment_digest(site: Site, timing: Timing) -> str:
     """The digest of the framework's environment, as its runs have it."""
-    return digests(site, timing.run)["environment_digest"]
+    return digests(site, timing.run.levels)["environment_digest"]
 
 
 def key(site: Site, timing: Timing) -> str:

@@ -31,7 +31,7 @@ from declared.factors import UNTRACED
 from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
-from plan.identity import Resolved, link_rate, resolve
+from plan.identity import Planned, link_rate
 from plan.recorded import contradiction, record_of
 from ranks.worker.meter import COLUMNS
 from records.ways import CONFIGURED, Named, named_for, repeat_command, run_command, to_repeat, ways_to_run
@@ -85,7 +85,7 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path, wanted: Resolved, site: str) -> dict[str, Any]:
+def read_record(folder: Path, wanted: Planned, site: str) -> dict[str, Any]:
     """The published record of a run. InputError when it is broken, or not of this run (`plan.recorded.contradiction`)."""
     record = record_of(file := folder / "record.json")
     if record["status"] == "broken":
@@ -291,7 +291,7 @@ def _read(
         if reason := campaign.lacks(run):
             row |= {"status": "missing", "reason": reason}
             continue
-        wanted = resolve(campaign.study, campaign.site, run)
+        wanted = campaign.planned(run)
         row |= {"key": wanted.key, **wanted.digests}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():

@@ -39,6 +39,7 @@ LAYOUT = {
     "preview/": "figures and tables of the runs so far (`ringside preview`, and the first block of a campaign)",
     "traces/RUN_ID/": "one run traced, for Perfetto and Vampir, and its phases as a table (`./ringside trace`); what was trained for it lies in `traces/runs/`",
     "campaign.json": "site, machine and study that the folder belongs to",
+    "plan/RUN_ID.json": "what is measured in a run, and its key; written before jobs start",
     "runs/RUN_ID/KEY/record.json": "the record of a run; [fields](#recordjson)",
     "runs/RUN_ID/KEY/attempt-N/": "an attempt: `spec.json` (what was asked for), `log.txt`, `epochs.csv`, `steps.csv` with `step_times: true`, `phases.csv` and `clocks.csv` with `trace: phases`, `score-p/` where Score-P traced it, `power.csv` where a machine has a meter; `reference-before/` or `reference-after/`, with a log, where the work beside the run failed",
     "precision/block-N.json": "which cells get another run after a block, where the study says a precision; [fields](#block-njson)",

@@ -41,7 +41,13 @@ def models(
 
 def predict(
     from_: Annotated[
-        Path | None, option("Use a measured study: results/STUDY, or a folder of docs/campaigns/.", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Use a measured study: results/STUDY, or a folder of docs/campaigns/.",
+            show_default=False,
+        ),
     ] = None,
     step_time: Annotated[float | None, option("Seconds of a training step on one device.", metavar="S")] = None,
     batch_size: Annotated[int | None, option("Samples of that step (default 32).", metavar="N")] = None,

@@ -21,9 +21,10 @@ from launchers import launch
 from plan.binding import bind, check_bound
 from plan.design import Run
 from plan.identity import environment_of
+from plan.specs import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
-from runs.supervise import changed_since_planned, ending_well, spoiled
+from runs.supervise import ending_well, spoiled
 
 Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
@@ -51,20 +52,17 @@ def settle(
     attempt: Attempt,
 ) -> dict[str, Any]:
     """Make and return the content of `out`, the record of a sweep or a timing (`kind`), in `results` (results/<study>)."""
-
-    def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        environment = read_made(environment_of(site, one.run))
-        ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
-        bind(results, study.name, site)
-        return environment, ranks
-
-    def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
-        return {**attempt(*prepared, folder), "session": current_session()}
-
-    def usable(record: dict[str, Any]) -> bool:
-        return bool(record["status"] == "ok")
-
-    return attempts.settle(out, f"{kind} {one.name}", kind, prepare, measure, usable)
+    folder = out.parent
+    with attempts.exclusive(folder, f"{kind} {one.name}"):
+        done = attempts.finished(folder)
+        if done is None or attempts.read_record(done)["status"] != "ok":
+            environment = read_made(environment_of(site, one.run.framework))
+            ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
+            bind(results, study.name, site)
+            with attempts.new_attempt(folder) as done:
+                record = attempt(environment, ranks, done) | {"session": current_session()}
+                attempts.finish(done, record, kind)
+        return attempts.publish(done, out.name)
 
 
 def read(file: Path, kind: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from common.errors import InputError
 from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
@@ -25,7 +25,6 @@ from common.notes import Note
 from common.schemas import check
 from launchers.launch import Lost, Stopped
 
-Prepared = TypeVar("Prepared")
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
@@ -123,47 +122,52 @@ def start(folder: Path) -> tuple[int, Path]:
     return number, attempt
 
 
-def publish(attempt: Path, name: str = "record.json") -> None:
-    """Make the attempt's record, under this name, that of all attempts."""
-    with written_whole(attempt.parent / name) as partial:
-        shutil.copyfile(attempt / "record.json", partial)
-
-
-def settle(
-    published: Path,
-    what: str,
-    kind: str,
-    prepare: Callable[[], Prepared],
-    measure: Callable[[Prepared, Path], dict[str, Any]],
-    usable: Callable[[dict[str, Any]], bool] = lambda record: True,
-) -> dict[str, Any]:
-    """Make, publish and return a record (of the schema `kind`): that of a finished attempt that is usable, or of a new one.
-
-    Beside `published` lie the attempts. `prepare` says what a measurement needs, before there is an attempt; `measure` makes
-    the record in the attempt's folder. An attempt that comes to no record keeps the reason.
-    """
-    folder = published.parent
+@contextmanager
+def exclusive(folder: Path, what: str) -> Iterator[None]:
+    """Hold a run's `folder` and this machine while `what` is measured; print what this waits for."""
 
     def waiting(holder: str = "") -> None:
         print(f"{what}: waiting for {holder or 'another job of the same'}", flush=True)
 
     holder = f"process {os.getpid()} on {os.uname().nodename}, which measures {what}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):
-        done = finished(folder)
-        if done is None or not usable(json.loads((done / "record.json").read_text())):
-            prepared, before = prepare(), unfinished(folder)
-            number, done = start(folder)
-            try:
-                write_json(done / HOLDER, _myself())
-                record = measure(prepared, done) | {"attempt": number, "unfinished_attempts": before}
-                check(record, kind, done / "record.json")
-                write_json(done / "record.json", record)
-            except BaseException as stopped:
-                give_up(done, _why(stopped))
-                raise
-        publish(done, published.name)
-        made: dict[str, Any] = json.loads((done / "record.json").read_text())
-        return made
+        yield
+
+
+@contextmanager
+def new_attempt(folder: Path) -> Iterator[Path]:
+    """Begin an attempt at a run; where it ends in an exception its folder keeps the reason."""
+    _, attempt = start(folder)
+    try:
+        started_at = utc(time.time())
+        myself = {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": started_at}
+        write_json(attempt / HOLDER, myself)
+        yield attempt
+    except BaseException as stopped:
+        give_up(attempt, _why(stopped))
+        raise
+
+
+def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
+    """Write the record of an attempt, checked against the schema `kind`."""
+    number = _number(attempt)
+    before = [other for other in unfinished(attempt.parent) if other["attempt"] < number]
+    record = record | {"attempt": number, "unfinished_attempts": before}
+    check(record, kind, attempt / "record.json")
+    write_json(attempt / "record.json", record)
+
+
+def publish(attempt: Path, name: str = "record.json") -> dict[str, Any]:
+    """Make the attempt's record, under this name, that of all attempts, and return it."""
+    with written_whole(attempt.parent / name) as partial:
+        shutil.copyfile(attempt / "record.json", partial)
+    return read_record(attempt)
+
+
+def read_record(attempt: Path) -> dict[str, Any]:
+    """Return the record of a finished attempt."""
+    record: dict[str, Any] = json.loads((attempt / "record.json").read_text())
+    return record
 
 
 def _why(stopped: BaseException) -> str:
@@ -177,11 +181,6 @@ def _why(stopped: BaseException) -> str:
         case _:
             what = f"{type(stopped).__name__}: {stopped}"
     return what + where
-
-
-def _myself() -> dict[str, Any]:
-    """What `holder` says of an attempt that this process begins."""
-    return {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": utc(time.time())}
 
 
 def _job() -> str | None:

@@ -4,12 +4,13 @@ Beside it, where `trace` is full, operators-<rank>.json (Chrome's Trace Event Fo
 few steps. `ts` is on the clock of phases.csv, too, in microseconds; `process_start_ns` is when the rank's process was started.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from common.errors import InputError
 from common.files import shown, written_whole
@@ -17,6 +18,9 @@ from common.notes import Note
 from ranks.worker.operators import RAW
 from ranks.worker.phases import CLOCKS as CLOCK_COLUMNS
 from ranks.worker.phases import COLUMNS, EXCHANGE, MOST_STEPS
+
+if TYPE_CHECKING:
+    import pandas as pd  # Importing it takes half of a supervisor's start, and only traced runs need it.
 
 OPERATORS = "operators-{}.json"
 INTERVALS = ("rank", *COLUMNS)
@@ -46,6 +50,8 @@ def put_together(folder: Path) -> float | None:
 
 
 def _put_together(folder: Path, parts: dict[int, Path]) -> float:
+    import pandas as pd
+
     clocks = _clocks(folder / CLOCKS)
     told = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
     for rank, mine in told.items():
@@ -95,6 +101,8 @@ def read_intervals(table: Path) -> pd.DataFrame:
 
 def _intervals(table: Path) -> pd.DataFrame:
     """See `read_intervals`; OSError, ValueError and OverflowError instead."""
+    import pandas as pd
+
     try:
         found = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
     except (ValueError, OverflowError) as error:
@@ -111,6 +119,8 @@ def _intervals(table: Path) -> pd.DataFrame:
 
 def _clocks(table: Path) -> pd.DataFrame:
     """What the ranks' clocks were found to be: CLOCK_COLUMNS. ValueError where a number is missing or not finite."""
+    import pandas as pd
+
     found = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
     if found.empty or not np.isfinite(found.to_numpy(float)).all():
         raise ValueError(Note("not-finite", "a number is missing or not finite"))
@@ -151,7 +161,7 @@ def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | 
     found = _intervals(table)
     if said := _other_ranks(found["rank"], ranks):
         return said
-    unknown = sorted({"nothing" if pd.isna(name) else str(name) for name in found["phase"].unique()} - NAMES)
+    unknown = sorted({name if isinstance(name, str) else "nothing" for name in found["phase"].unique()} - NAMES)
     if unknown:
         text = f"tells of a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
         return Note("unknown-phase", text, phase=unknown[0])

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from common.errors import InputError
 from common.files import read_json, shown, write_json
 from common.notes import Note
@@ -46,6 +44,8 @@ def end(folder: Path, outcome: Outcome) -> Outcome:
         reason = Note("no-trace", f"Score-P left no {scorep.ANCHOR}", file=str(scorep.ANCHOR))
         return replace(outcome, status="failed", reason=reason)
     if read_json(folder / "result.json")["ranks"][0]["machine"] == machine():
+        import pandas as pd
+
         began = float(pd.read_csv(folder / "phases-0.csv")["start"].min())
         write_json(folder / scorep.CLOCK, {"rank_0_began": began + unix_ahead()})
     return outcome

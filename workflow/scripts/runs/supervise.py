@@ -15,22 +15,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import exit_status
 from common.files import utc, write_json
 from common.notes import Note
 from common.redaction import redact_log
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
-from declared.study import Study, load_study
 from environments.made import read_made
 from launchers import launch
 from plan.binding import bind, check_bound
-from plan.design import Run, design
-from plan.identity import Resolved, resolve
+from plan.identity import Planned
+from plan.specs import read_spec
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
@@ -45,112 +45,110 @@ _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
 def supervise(
-    wanted: Resolved, results: Path, session: str, usable: Callable[[dict[str, Any]], bool] = lambda record: True
+    planned: Planned, results: Path, session: str, usable: Callable[[dict[str, Any]], bool] = lambda record: True
 ) -> dict[str, Any]:
-    """Make, publish and return the record of a run; an attempt that is finished already, and usable, is published as it is."""
-    run = wanted.run
+    """Return the published record of a run: that of a finished attempt that is `usable`, or of a new one.
 
-    def prepare() -> tuple[dict[str, Any], launch.Launcher]:
-        environment = read_made(wanted.environment)
-        check_data(wanted.data, run.levels["dataset"])
-        ranks = launch.launcher(wanted.site, wanted.spec, run.framework.mpi, environment.get("setup", ()))
-        bind(results, wanted.study.name, wanted.site)
-        return environment, ranks
+    Args:
+        planned: The run.
+        results: results/<study>.
+        session: Which call of Snakemake this belongs to.
+        usable: Whether a record that is there needs no other attempt.
+    """
+    folder = results / "runs" / planned.run_id / planned.key
+    with attempts.exclusive(folder, planned.run_id):
+        done = attempts.finished(folder)
+        if done is None or not usable(attempts.read_record(done)):
+            environment = read_made(planned.environment)
+            check_data(planned.data, planned.spec["levels"]["dataset"])
+            setup = environment.get("setup", ())
+            ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
+            bind(results, planned.study, planned.site)
+            with attempts.new_attempt(folder) as done:
+                record = measure(planned, environment, ranks, results, done, session)
+                attempts.finish(done, record, "record")
+        return attempts.publish(done)
 
-    def measure(prepared: tuple[dict[str, Any], launch.Launcher], folder: Path) -> dict[str, Any]:
-        environment, _ = prepared
-        others = beside(wanted, environment, "idle")
-        idle_w = meters.idle_power(results, session, wanted.site, wanted.spec, environment, others)
-        return {**attempt_run(wanted, *prepared, folder, idle_w), "session": session}
 
-    published = results / "runs" / run.run_id / wanted.key / "record.json"
-    return attempts.settle(published, run.run_id, "record", prepare, measure, usable)
-
-
-def attempt_run(
-    wanted: Resolved,
-    environment: dict[str, Any],
-    ranks: launch.Launcher,
-    folder: Path,
-    idle_w: dict[str, float | None] | None = None,
+def measure(
+    planned: Planned, environment: dict[str, Any], ranks: launch.Launcher, results: Path, folder: Path, session: str
 ) -> dict[str, Any]:
-    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record. `idle_w`: `meters.idle_power`."""
-    run, site = wanted.run, wanted.site
-    told = job(wanted.spec, run.framework, environment, run.graph.to_json(), wanted.data, ranks.hosts)
-    write_json(folder / "spec.json", told)
-    look = _reference(wanted, environment, folder)
-    if version := wanted.spec.get("scorep"):
-        environment = score_p.start(environment, site, version, folder.resolve())
+    """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
+    site, spec, framework, graph = planned.site, planned.spec, planned.framework, planned.graph
+
+    def launcher_of(what: str) -> launch.Launcher:
+        """Return the launcher of something that is measured before or after the run, a step of its own."""
+        beside = {**spec, "run_id": f"{what}.{planned.run_id}"}
+        return launch.launcher(site, beside, setup=environment.get("setup", ()))
+
+    def do_reference_work(when: str) -> reference.Took:
+        made, start = folder / f"reference-{when}", partial(launcher_of, "reference")
+        return reference.work(made, spec, framework.modules, environment, start, site)
+
+    idle_w = meters.idle_power(results, session, site, spec, environment, partial(launcher_of, "idle"))
+    write_json(folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts))
+    scorep_version = spec.get("scorep")
+    traced = score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
     started_by = _started_by()
-    told_beside = _right_before(wanted, folder, look) if site.reference else None
+    machine_speed = speed_before(planned, results, do_reference_work) if site.reference else None
     launched_at = time.time()
-    outcome = launch.run(ranks, environment, folder.resolve(), wanted.spec, site, reads=[wanted.data])
-    if told_beside and outcome.status == "ok":
-        told_beside = reference.after(lambda: look("after"), told_beside)
-    if version:
+    outcome = launch.run(ranks, traced, folder.resolve(), spec, site, reads=[planned.data])
+    if machine_speed and outcome.status == "ok":
+        machine_speed = reference.after(partial(do_reference_work, "after"), machine_speed)
+    if scorep_version:
         outcome = score_p.end(folder, outcome)
-    told_of_energy = meters.read_after(folder, wanted.spec, site, ranks) if (folder / "result.json").exists() else []
+    metered = meters.read_after(folder, spec, site, ranks) if (folder / "result.json").exists() else []
     epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
-    measured = measurement(folder, launched_at, outcome.wall_s, wanted.spec, epochs)
+    measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
     if measured:
-        measured |= {"meters": told_of_energy, "idle_w": idle_w}
-    status, reason = judge(outcome, measured, epochs, wanted.spec, site, ranks.hosts, run.graph.gradient_bytes)
+        measured |= {"meters": metered, "idle_w": idle_w}
+    status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, graph.gradient_bytes)
     if status == "failed":
         if _started_by() != started_by:
             raise launch.Lost(Note("starter-killed", "what had started it was killed"))
         reason = failure(reason, folder / "log.txt") if reason else None
+    image, installed = environment.get("image"), environment.get("installed")
     return {
-        "run_id": run.run_id,
-        "key": folder.parent.name,
-        "study": wanted.study.name,
+        "run_id": planned.run_id,
+        "key": planned.key,
+        "study": planned.study,
         "site": site.name,
+        "session": session,
         "status": status,
         "reason": reason,
         "job": ranks.job,
         "started_at": utc(launched_at),
         "ended_at": utc(time.time()),
-        **wanted.digests,
+        **planned.digests,
         "placement": site.placement,
-        "timing_scope": run.framework.timing_scope,
-        "cores_per_rank": wanted.spec["cores_per_rank"],
-        "oversubscribed": oversubscribed(site, wanted.spec),
+        "timing_scope": framework.timing_scope,
+        "cores_per_rank": spec["cores_per_rank"],
+        "oversubscribed": oversubscribed(site, spec),
         "max_foreign_cpu_share": site.max_foreign_cpu_share,
         "wall_s": outcome.wall_s,
         "deployment": environment["deployment"],
-        "image": _of_image(environment.get("image")),
-        "installed": _of_installed(environment.get("installed")),
-        "packages": environment["packages"],
-        **({"strategy": wanted.spec["strategy"]} if "strategy" in wanted.spec else {}),
-        "reference": told_beside,
+        "image": {name: image[name] for name in ("sha256", "base", "made_by")} if image else None,
+        "installed": {"executable": installed["executable"], "modules": installed.get("modules", [])}
+        if installed
+        else None,
+        "packages": traced["packages"],
+        **({"strategy": spec["strategy"]} if "strategy" in spec else {}),
+        "reference": machine_speed,
         "measured": measured,
     }
 
 
-def beside(wanted: Resolved, environment: Mapping[str, Any], what: str) -> Callable[[], launch.Launcher]:
-    """What makes the launcher of something beside a run: a step of its own, by name."""
-    spec = {**wanted.spec, "run_id": f"{what}.{wanted.run.run_id}"}
-    return lambda: launch.launcher(wanted.site, spec, setup=environment.get("setup", ()))
+def speed_before(planned: Planned, results: Path, do_reference_work: Callable[[str], reference.Took]) -> dict[str, Any]:
+    """Return the machine's speed right before a run, once the machine is quiet where the site wants to wait for that."""
+    where = reference.geometry(planned.spec)
 
-
-def _reference(wanted: Resolved, environment: Mapping[str, Any], folder: Path) -> Callable[[str], reference.Took]:
-    """What does the work beside a run, in a folder of this name in the attempt's."""
-    modules, ranks = wanted.run.framework.modules, beside(wanted, environment, "reference")
-    return lambda name: reference.work(
-        folder / f"reference-{name}", wanted.spec, modules, environment, ranks, wanted.site
-    )
-
-
-def _right_before(wanted: Resolved, folder: Path, look: Callable[[str], reference.Took]) -> dict[str, Any]:
-    """The reference right before a run, once the machine is quiet where the site wants to wait for that."""
-    where = reference.geometry(wanted.spec)
-
-    def say(line: str) -> None:
-        print(f"{wanted.run.run_id}: {line}", flush=True)
+    def say(note: Note) -> None:
+        print(f"{planned.run_id}: {note}", flush=True)
 
     said = reference.before(
-        lambda: look("before"),
-        lambda: list(reference.earlier(folder.parents[3], where, wanted.digests["environment_digest"])),
-        wanted.site.wait_for_quiet,
+        lambda: do_reference_work("before"),
+        lambda: list(reference.earlier(results, where, planned.digests["environment_digest"])),
+        planned.site.wait_for_quiet,
         say,
     )
     return {"geometry": where, **said}
@@ -164,16 +162,6 @@ def _started_by() -> tuple[int, str | None]:
     except FileNotFoundError:
         above = None
     return parent, above
-
-
-def _of_image(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a record keeps of an image."""
-    return {key: image[key] for key in ("sha256", "base", "made_by")} if image else None
-
-
-def _of_installed(has: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a record keeps of what a site has installed."""
-    return {"executable": has["executable"], "modules": has.get("modules", [])} if has else None
 
 
 def job(
@@ -223,6 +211,7 @@ def measurement(
         return None
     ranks = result["ranks"]
     device_memory = [rank["device_memory_peak_bytes"] for rank in ranks if rank["device_memory_peak_bytes"] is not None]
+    finite = [rank["weights_finite"] for rank in ranks]
     first_steps = [rank["first_step_s"] for rank in ranks if rank["first_step_s"] is not None]
     return {
         "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
@@ -238,7 +227,7 @@ def measurement(
         "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
         "memory_peak_bytes": max(rank["memory_peak_bytes"] for rank in ranks),
         "device_memory_peak_bytes": max(device_memory, default=None),
-        "weights_finite": _all([rank["weights_finite"] for rank in ranks]),
+        "weights_finite": None if None in finite else all(finite),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
         **energies(epochs, run_spec["device"]),
         "foreign_cpu_share": result["foreign_cpu_share"],
@@ -268,11 +257,6 @@ def energies(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, floa
     found = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
     scope = widest(found, device)
     return {**found, "energy_j": found[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
-
-
-def _all(answers: Sequence[bool | None]) -> bool | None:
-    """Whether all are true; None where one is not known."""
-    return None if None in answers else all(answers)
 
 
 def judge(
@@ -362,21 +346,6 @@ def with_last_line(reason: Note, log: Path) -> Note:
     return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
 
 
-def find(runs: list[Run], run_id: str, study: Study) -> Run:
-    """The run with this id."""
-    for run in runs:
-        if run.run_id == run_id:
-            return run
-    problem = f"run {run_id} is not in the design any more"
-    raise InputError("changed-since-planned", problem, file=study.file.name, got=run_id, hint="start Snakemake again")
-
-
-def changed_since_planned(what: str, key: str) -> InputError:
-    """Return the error of a measurement whose key is not the one that its caller expects."""
-    problem = f"files have changed since it was planned (key {key})"
-    return InputError("changed-since-planned", problem, key=what, got=key, hint="start Snakemake again")
-
-
 @contextmanager
 def ending_well(what: str, folder: Path) -> Iterator[None]:
     """Where one measurement is made: SIGTERM and SIGINT stop it (status 130), what was lost ends it (75), each with one line."""
@@ -400,21 +369,17 @@ def ending_well(what: str, folder: Path) -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train one run of the design and publish its record."""
+    """Train one run as it was planned and publish its record."""
     parser = argparse.ArgumentParser(prog="runs.supervise", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
     parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--run-id", required=True, help="a run of the design")
+    parser.add_argument("--plan", required=True, type=Path, help="results/<study>/plan/<run_id>.json")
     parser.add_argument("--key", required=True, help="the key that the caller expects the run to have")
-    parser.add_argument("--results", required=True, type=Path, help="results/<study>")
     options = parser.parse_args(argv)
-    study, site = load_study(options.study), load_site(options.site)
-    wanted = resolve(study, site, find(design(study, site), options.run_id, study))
-    if wanted.key != options.key:
-        raise changed_since_planned(options.run_id, options.key)
-    with ending_well(options.run_id, options.results):
-        check_bound(options.results, site)
-        supervise(wanted, options.results, current_session())
+    results, site = options.plan.parents[1], load_site(options.site)
+    planned = read_spec(options.plan, options.key, site)
+    with ending_well(planned.run_id, results):
+        check_bound(results, site)
+        supervise(planned, results, current_session())
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import requests
-import urllib3
 
 from common.notes import Note
 from declared.site import Wattmeter
@@ -85,6 +83,9 @@ def _request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: 
 
 def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
     """Return the list that an answer is. A server is trusted neither in size nor in time. Away."""
+    import requests
+    import urllib3
+
     try:
         with requests.get(url, params=query, timeout=ANSWER_S, stream=True, headers=HEADERS) as answer:
             if answer.status_code != requests.codes.ok:

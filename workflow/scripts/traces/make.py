@@ -19,7 +19,7 @@ from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run
-from plan.identity import Resolved, lacks, resolve
+from plan.identity import Planned, lacks, plan_run
 from plan.scheduling import allocation_options
 from runs.attempts import finished, numbered, put_aside
 from runs.epochs import read_epochs
@@ -51,7 +51,7 @@ def the_one(campaign: Campaign, wanted: str) -> Run:
     return run
 
 
-def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
+def at_level(campaign: Campaign, run: Run, level: str) -> Planned:
     """A run as it is traced. InputError where its framework cannot, or the site lacks what this takes."""
     levels = {**run.levels, "trace": level}
     if not run.framework.can(levels):
@@ -60,7 +60,7 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Resolved:
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
     if lacking := lacks(campaign.site, levels):
         raise InputError("not-possible-here", lacking, file=run.run_id)
-    return resolve(campaign.study, campaign.site, replace(run, levels=levels))
+    return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 
 
 def traced(folder: Path) -> Path | None:
@@ -78,11 +78,11 @@ def whole(attempt: Path) -> bool:
         return False
 
 
-def measured(campaign: Campaign, wanted: Resolved) -> Path:
+def measured(campaign: Campaign, wanted: Planned) -> Path:
     """The attempt of a traced run, which is trained unless there is one, whose phases are whole. InputError where it fails, or cannot be
     started here."""
     results = campaign.results / "traces"
-    folder = results / "runs" / wanted.run.run_id / wanted.key
+    folder = results / "runs" / wanted.run_id / wanted.key
     if there := traced(folder):
         return there
     check_bound(results, campaign.site)
@@ -90,7 +90,7 @@ def measured(campaign: Campaign, wanted: Resolved) -> Path:
     _make(campaign, wanted)
     if finished(folder):  # what it kept is damaged
         put_aside(folder / "record.json")
-    with ending_well(wanted.run.run_id, results):
+    with ending_well(wanted.run_id, results):
         record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
     attempt = numbered(folder, record["attempt"])
     if record["status"] not in USABLE:
@@ -99,14 +99,12 @@ def measured(campaign: Campaign, wanted: Resolved) -> Path:
     return attempt
 
 
-def _check_job(campaign: Campaign, wanted: Resolved) -> None:
+def _check_job(campaign: Campaign, wanted: Planned) -> None:
     """InputError where ranks are started in a job of a scheduler only, and this is none."""
     if campaign.site.launcher == "slurm" and current_job() is None:
-        options = [
-            each for each in allocation_options(campaign.site, wanted.run.geometry.nodes) if "--signal" not in each
-        ]
+        options = [each for each in allocation_options(campaign.site, wanted.spec["nodes"]) if "--signal" not in each]
         names = ["--study", campaign.study.name, "--site", campaign.site.name]
-        command = ["salloc", *options, "./ringside", "trace", wanted.run.run_id, *names]
+        command = ["salloc", *options, "./ringside", "trace", wanted.run_id, *names]
         raise InputError(
             "needs-job",
             "slurm starts ranks inside a job only",
@@ -116,7 +114,7 @@ def _check_job(campaign: Campaign, wanted: Resolved) -> None:
         )
 
 
-def _make(campaign: Campaign, wanted: Resolved) -> None:
+def _make(campaign: Campaign, wanted: Planned) -> None:
     """Build the environment and prepare the data, where they are not there. Ends the program where Snakemake fails."""
     lacking = [str(file) for file in (wanted.environment, wanted.data / "prepared") if not file.exists()]
     if lacking:

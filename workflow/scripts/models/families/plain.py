@@ -53,11 +53,17 @@ def alexnet(model: Builder, classes: int) -> None:
     model.dense(x, classes)
 
 
-def vgg_16(model: Builder, classes: int) -> None:
-    """Thirteen 3x3 convolutions in five blocks, three dense layers. Once one pixel is left, nothing is pooled any more."""
+def vgg(model: Builder, classes: int, *, convolutions: tuple[int, ...]) -> None:
+    """Add five blocks of 3x3 convolutions and three dense layers; a block of a single pixel is not pooled.
+
+    Args:
+        model: receives the operators.
+        classes: number of logits.
+        convolutions: number of convolutions of each block.
+    """
     x = model.input
-    for filters, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        for _ in range(convolutions):
+    for filters, n_convolutions in zip((64, 128, 256, 512, 512), convolutions, strict=True):
+        for _ in range(n_convolutions):
             x = model.activation(model.conv(x, filters, 3, 1, 1), "relu")
         if _side(model.shape(x)) > 1:
             x = model.max_pool(x, 2, 2)
@@ -80,12 +86,13 @@ def _side(shape: Shape) -> int:
 
 
 _KERAS = "as cifar10_cnn.py of Keras' examples, 2015"
+_VGG = "Simonyan & Zisserman, ICLR 2015"
 MODELS = {
     "small-cnn": Model(partial(small_cnn, units=128), "two convolutions, two dense layers", "", "glorot"),
     "small-cnn-600": Model(partial(small_cnn, units=600), "small-cnn with a wider dense layer", "", "glorot"),
     "cnn-cifar10": Model(cnn_cifar10, "plain CNN with dropout", _KERAS, "glorot"),
     "lenet-5": Model(lenet_5, "LeNet-5", "LeCun et al., Proc. IEEE 86(11), 1998", "glorot"),
     "alexnet": Model(alexnet, "AlexNet, one tower", "Krizhevsky, arXiv:1404.5997, 2014", "he"),
-    "vgg-16": Model(vgg_16, "VGG, configuration D", "Simonyan & Zisserman, ICLR 2015", "he"),
+    "vgg-16": Model(partial(vgg, convolutions=(2, 2, 3, 3, 3)), "VGG, configuration D", _VGG, "he"),
     "wide-mlp": Model(wide_mlp, "five dense layers, the hidden ones of 2,048 units", "", "he"),
 }
