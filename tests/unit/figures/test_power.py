@@ -16,7 +16,7 @@ ASKED = Declared("power", "power", filter={"batch_size": [64], "model": ["small-
 
 def records(folder, runs, epochs, rows):
     write_table(rows, "power", folder / "power.csv")
-    return Records(*write_frames(folder, runs, epochs), power_csv=folder / "power.csv")
+    return Records(*write_frames(folder, runs, epochs), {"power": folder / "power.csv"})
 
 
 @pytest.fixture(scope="module")
