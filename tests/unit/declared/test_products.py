@@ -23,7 +23,7 @@ def conditions() -> list[tuple[str, str]]:
     usual = [(kind.name, kind.usual) for kind in KINDS.values() if isinstance(kind.usual, str)]
     entries = [(kind.name, entry) for kind in KINDS.values() if not isinstance(kind.usual, str) for entry in kind.usual]
     of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
-    of_records = [(record, name) for record, names in RECORDS.items() for name in names]
+    of_records = [(record, name) for record, table in RECORDS.items() for name in table.when]
     return [*of_tables, *of_programs, *of_figures, *usual, *of_entries, *of_records]
 
 

@@ -39,6 +39,7 @@ FIGURES = {
         Declared("by_nodes", "by_factor", x="nodes"),
         Declared("by_framework", "by_factor", x="framework"),
         Declared("scaling", "scaling"),
+        Declared("throughput", "throughput"),
         Declared("accuracy", "accuracy"),
         Declared("accuracy-updates", "accuracy", x="updates"),
         Declared("accuracy-wall_time", "accuracy", x="wall_time"),

@@ -10,6 +10,7 @@ from common.schemas import schema
 from declared.factors import MOST_SERIES
 from declared.figures import MOST_VARIANTS
 from declared.products.tables import TABLES, Table
+from declared.records import RECORDS, RecordTable
 from figures import gallery
 from reference.markdown import block, code, codes, escaped, table
 from reference.settings import value
@@ -17,15 +18,7 @@ from reference.settings import value
 FACTORS = "factors"  # a column for each factor, or for each that varies
 LAYOUT = {
     "design.csv": "all runs in planned order, written before the first one starts; [columns](#designcsv)",
-    "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
-    "epochs.csv": "one row per epoch; [columns](#epochscsv)",
-    "network.csv": "one row per collective of the network's sweeps, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
-    "costs.csv": "one row per configuration of a layer: what its parts cost, where strategies are found (`./ringside strategies`); [columns](#costscsv)",
-    "messages.csv": "one row per size: what messages cost the two ranks, where strategies are found; [columns](#messagescsv)",
-    "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
-    "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
-    "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
-    "replay_steps.csv": "one row per interval of the steps that are replayed with one thing changed; [columns](#replay_stepscsv)",
+    **{f"{name}.csv": f"{table.rows}; [columns](#{name}csv)" for name, table in RECORDS.items()},
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
@@ -176,34 +169,7 @@ def files_page() -> str:
             "## design.csv",
             "One row per run, in planned order.",
             _columns("design"),
-            "## runs.csv",
-            "One row per run of the design, whether or not it succeeded. Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced runs also from `phases.csv`, `trace_steps.csv` and `replay_steps.csv`.",
-            _columns("runs"),
-            "## epochs.csv",
-            "One row per epoch of a run. Join it to `runs.csv` by `run_id`.",
-            _columns("epochs"),
-            "## network.csv",
-            "One row per repetition of an all-reduce. A sweep without any has one row with its status and reason.",
-            _columns("network"),
-            "## costs.csv",
-            "One row per layer of a model and way to divide it, where strategies are found: medians over repetitions, of one part.",
-            _columns("costs"),
-            "## messages.csv",
-            "One row per size of messages between two ranks, where strategies are found.",
-            _columns("messages"),
-            "## power.csv",
-            "One row per sample of a machine's power while a run trained.",
-            _columns("power"),
-            "## phases.csv",
-            "One row per traced run, rank and phase, and of the critical path, which has no rank. Join it to `runs.csv` by `run_id`. "
-            "[Where the time of a step goes](../how-to/phases.md) says what the phases mean.",
-            _columns("phases"),
-            "## trace_steps.csv",
-            "One row per interval of a few steps that follow each other.",
-            _columns("trace_steps"),
-            "## replay_steps.csv",
-            "One row per interval of the steps that the table [`what_if`](tables.md#what_if) replays, of every traced run.",
-            _columns("replay_steps"),
+            *(part for name, described in RECORDS.items() for part in _records(name, described)),
             "## record.json",
             "The record of one run, written last, whatever became of the run.",
             _columns("record"),
@@ -218,6 +184,12 @@ def files_page() -> str:
             _columns("timing"),
         ]
     )
+
+
+def _records(name: str, described: RecordTable) -> Iterator[str]:
+    yield f"## {name}.csv"
+    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.more}".strip()
+    yield _columns(name)
 
 
 def _columns(name: str) -> str:

@@ -77,6 +77,6 @@ PROGRAM_OF = {table.name: program for program in PROGRAMS.values() for table in 
 def is_available(name: str, traits: Traits) -> bool:
     """Whether a study with these traits has the input of this name: a table of records, or a table of results."""
     if name in RECORDS:
-        return traits.have(RECORDS[name])
+        return traits.have(RECORDS[name].when)
     table = name.removesuffix(".md")
     return PROGRAM_OF[table].has_tables(traits) and traits.have(TABLES[table].when)
