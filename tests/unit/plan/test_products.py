@@ -60,15 +60,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> FigureKind:
 
 
 def test_registered_figure_is_planned(registered: FigureKind, campaign: Campaign) -> None:
-    made = products_of(campaign)
-    assert list(made.figures)[-1] == "run_count"
-    assert made.figure_files["run_count"] == [
+    planned_products = products_of(campaign)
+    assert list(planned_products.figures)[-1] == "run_count"
+    assert planned_products.figure_files["run_count"] == [
         f"results/quickstart/figures/run_count.{suffix}" for suffix in ("pdf", "svg", "png", "caption.md")
     ]
-    assert made.figure_module("run_count") == "figures.run_count"
+    assert planned_products.figure_module("run_count") == "figures.run_count"
     files = {name: f"results/quickstart/{name}.csv" for name in ("runs", "epochs", "network")}
-    assert made.figure_inputs("run_count") == files, "there is no table of crossover without strategies"
-    assert "run_count" in campaign.study.paper.chosen_figures(list(made.figures.values()))
+    assert planned_products.figure_inputs("run_count") == files, "there is no table of crossover without strategies"
+    assert "run_count" in campaign.study.paper.chosen_figures(list(planned_products.figures.values()))
     one_node = replace(campaign, study=replace(campaign.study, factors={**campaign.study.factors, "nodes": [1]}))
     assert "run_count" not in products_of(one_node).figures
 
@@ -89,10 +89,15 @@ def test_registered_table_is_planned(monkeypatch: pytest.MonkeyPatch, campaign: 
     monkeypatch.setitem(PROGRAMS, program.name, program)
     monkeypatch.setitem(TABLES, "run_count", program.tables[0])
     monkeypatch.setitem(PROGRAM_OF, "run_count", program)
-    made = products_of(campaign)
-    assert made.files(program) == [f"results/quickstart/tables/run_count.{suffix}" for suffix in ("csv", "md", "tex")]
-    assert set(made.files(program)) <= set(made.table_files) and "run_count" in made.printed_tables
-    assert made.arguments(program) == [
+    planned_products = products_of(campaign)
+    assert planned_products.files(program) == [
+        f"results/quickstart/tables/run_count.{suffix}" for suffix in ("csv", "md", "tex")
+    ]
+    assert (
+        set(planned_products.files(program)) <= set(planned_products.table_files)
+        and "run_count" in planned_products.printed_tables
+    )
+    assert planned_products.arguments(program) == [
         "--runs", "results/quickstart/runs.csv", "--network", "results/quickstart/network.csv",
         "--study", "quickstart", "--out", "results/quickstart/tables/run_count",
     ]  # fmt: skip
@@ -100,14 +105,14 @@ def test_registered_table_is_planned(monkeypatch: pytest.MonkeyPatch, campaign: 
 
 def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
     study = replace(campaign.study, margin=0.05, target_accuracy=0.9, extra_p=True)
-    made = products_of(replace(campaign, study=study))
-    arguments = made.arguments(PROGRAMS["analysis.study"])
+    planned_products = products_of(replace(campaign, study=study))
+    arguments = planned_products.arguments(PROGRAMS["analysis.study"])
     assert arguments[6:10] == ["--margin", "0.05", "--target-accuracy", "0.9"]
     assert arguments[-2:] == ["--out", "results/quickstart/tables"]
     plain = products_of(campaign).arguments(PROGRAMS["analysis.study"])
     assert "--target-accuracy" not in plain and "--replicates" not in plain
-    (stamp,) = made.environments(PROGRAMS["prediction.held_out"])
-    assert ["--extrap", stamp] == made.arguments(PROGRAMS["prediction.held_out"])[4:6]
+    (stamp,) = planned_products.environments(PROGRAMS["prediction.held_out"])
+    assert ["--extrap", stamp] == planned_products.arguments(PROGRAMS["prediction.held_out"])[4:6]
     assert {option for program in PROGRAMS.values() for option in program.options} == set(products.OPTIONS)
 
 
@@ -119,11 +124,11 @@ def test_published_tables_have_what_lies_beside_them(monkeypatch: pytest.MonkeyP
         (folder / f"{name}.csv").symlink_to(kept / f"{name}.csv")
     monkeypatch.chdir(tmp_path)
     config = {"study": "phases-virtual", "site": "local", "records": str(folder)}
-    made = products_of(load_campaign(config))
-    assert made.record_files("phases", "trace_steps", "replay_steps") == [
+    planned_products = products_of(load_campaign(config))
+    assert planned_products.record_files("phases", "trace_steps", "replay_steps") == [
         f"{folder}/phases.csv",
         f"{folder}/trace_steps.csv",
     ]
-    assert "traces.study" in {program.name for program in made.programs}
-    assert "prediction.what_if" not in {program.name for program in made.programs}
-    assert json.loads(made.figures["gantt"].to_json())["kind"] == "gantt"
+    assert "traces.study" in {program.name for program in planned_products.programs}
+    assert "prediction.what_if" not in {program.name for program in planned_products.programs}
+    assert json.loads(planned_products.figures["gantt"].to_json())["kind"] == "gantt"

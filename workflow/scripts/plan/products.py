@@ -51,7 +51,7 @@ class Products:
     def __init__(self, campaign: Campaign, sweeps: Sweeps, timings: Timings) -> None:
         self._campaign = campaign
         self.traits = campaign_traits(campaign, sweeps, timings)
-        self.figures: dict[str, Declared] = {one.name: one for one in campaign.study.drawn(self.traits)}
+        self.figures: dict[str, Declared] = {figure.name: figure for figure in campaign.study.drawn(self.traits)}
         self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]
 
     @property
@@ -97,8 +97,8 @@ class Products:
     def program_inputs(self, program: TableProgram) -> list[str]:
         """Return the files that the tables of a program are made from."""
         strategies = file_of(self._campaign.study.name, self._campaign.site.name)
-        found = [shown(strategies)] if "strategies" in program.depends and strategies.exists() else []
-        return [*self._inputs(program.inputs).values(), *found]
+        needed = "strategies" in program.depends and strategies.exists()
+        return [*self._inputs(program.inputs).values(), *([shown(strategies)] if needed else [])]
 
     def arguments(self, program: TableProgram) -> list[str]:
         """Return the command line of a program of tables."""
