@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError
 from common.files import shown
 from common.text import alternatives
 from declared.figures import Declared
 from declared.products.figures import KINDS
-from declared.products.tables import PROGRAM_OF, TABLES
 
-# The tables that a paper may have.
-PRINTED = {name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)}
+if TYPE_CHECKING:
+    from declared.products.tables import Table
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,31 @@ class Paper:
         """Those that stand in the paper; all others are its supplement's."""
         if self.tables is not None:
             return self.tables
-        return [name for name, table in PRINTED.items() if not table.in_supplement]
+        return [name for name, table in printed_tables().items() if not table.in_supplement]
+
+
+def printed_tables() -> "dict[str, Table]":
+    """Return the tables that a paper may have, by name."""
+    from declared.products.tables import (
+        PROGRAM_OF,
+        TABLES,
+    )  # few programs need these entries, and reading them takes time
+
+    return {name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)}
 
 
 def read_paper(written: Mapping[str, Any], figures: Sequence[str], file: Path) -> Paper:
     """The key `paper` of a study with these `figures`. InputError, one line with file and key, for a name that is unknown."""
-    known: dict[str, Sequence[str]] = {"figures": figures, "tables": list(PRINTED)}
     for key, names in written.items():
+        known = list(printed_tables()) if key == "tables" else figures
         for place, name in enumerate(names):
-            if name not in known[key]:
+            if name not in known:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
                     file=shown(file),
                     key=f"paper.{key}.{place}",
                     got=name,
-                    **alternatives(name, known[key]),
+                    **alternatives(name, known),
                 )
     return Paper(**{key: tuple(names) for key, names in written.items()})
