@@ -1,33 +1,21 @@
 # Network: what a study's strategies send, by every framework's own library -> latency and bandwidth, before runs are read as if they were computing.
 #   in:  an environment (ancient: what must cause a new measurement is in the path)
 #   out: RESULTS/network/<sweep>/<key>/sweep.json (config/schemas/sweep.schema.yaml); attempts lie beside it
-#        RESULTS/network.csv (config/schemas/network.schema.yaml), RESULTS/tables/network.*
+#        RESULTS/network.csv (config/schemas/network.schema.yaml)
 
 from plan.scheduling import concurrent_share
-from plan.sweeps import Sweeps
 
-SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
 NETWORK_CSV = SWEEPS.table
-NETWORK_CODE = code("network.fit")
 REQUIRED_SWEEPS = list(SWEEPS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
 NETWORK_RECORDS = [*REQUIRED_SWEEPS, NETWORK_CSV] if SWEEPS.worth_drawing else []
-NETWORK_FILES = (
-    expand(f"{RESULTS}/tables/network.{{suffix}}", suffix=["csv", "md", "tex"]) if SWEEPS.worth_drawing else []
-)
-
-
-localrules:
-    network_table,
 
 
 rule network:
     """Sweep all-reduce, and what else the study sends, over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
         NETWORK_RECORDS,
-        NETWORK_FILES,
-        lambda wildcards: [
-            file for name, files in FIGURE_FILES.items() if ASKED[name].kind == "network" for file in files
-        ],
+        PRODUCTS.files("network.fit") if SWEEPS.worth_drawing else [],
+        PRODUCTS.files_of_kind("network"),
 
 
 rule sweeps:
@@ -91,27 +79,3 @@ if CAMPAIGN.mode != "published":
                 --out {output.network:q} \
                 2>&1 | tee {log:q}
             """
-
-
-rule network_table:
-    """Fit latency and bandwidth to the sweeps."""
-    input:
-        network=NETWORK_CSV,
-        code=NETWORK_CODE,
-    output:
-        csv=f"{RESULTS}/tables/network.csv",
-        markdown=f"{RESULTS}/tables/network.md",
-        latex=f"{RESULTS}/tables/network.tex",
-    log:
-        f"{RESULTS}/logs/tables/network.log",
-    resources:
-        machine=1,
-    params:
-        stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
-    shell:
-        """
-        {WARM} network.fit \
-            --network {input.network:q} \
-            --out {params.stem:q} \
-            2>&1 | tee {log:q}
-        """

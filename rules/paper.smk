@@ -5,8 +5,7 @@
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = ["preamble", "methods", "results", "tables", "threats", "reproducibility", "supplement"]
 DOCUMENTS = {"paper": "main", "supplement": "supplement"}  # PDF -> its source
-PAPER_FIGURES = [Path(stem).name for stem in REPORTED_FIGURES]
-PAPER_TABLES = [Path(stem).name for stem in REPORTED_TABLES]
+PAPER_FIGURES, PAPER_TABLES = list(PRODUCTS.figures), PRODUCTS.printed_tables
 
 
 localrules:
@@ -40,7 +39,7 @@ rule paper_parts:
     """Write what the paper says of the study, and gather its figures and tables."""
     input:
         runs=RUNS_CSV,
-        network=NETWORK_CSV if SWEEPS.worth_drawing else [],
+        network=PRODUCTS.record_files("network"),
         study=f"config/studies/{STUDY}.yaml",
         figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),

@@ -1,6 +1,15 @@
 # Plan: study + site -> what it will cost, and the design.
 #   in:  config/studies/<study>.yaml, config/sites/<site>.yaml
 #   out: results/<study>/design.csv, one row per run (config/schemas/design.schema.yaml)
+# PRODUCTS: the figures and tables of the campaign, as declared in workflow/scripts/declared/products/.
+
+from plan.products import Products
+from plan.sweeps import Sweeps
+from plan.timings import Timings
+
+SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
+TIMINGS = or_say_so(lambda: Timings(CAMPAIGN))
+PRODUCTS = or_say_so(lambda: Products(CAMPAIGN, SWEEPS, TIMINGS))
 
 
 localrules:

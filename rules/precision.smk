@@ -1,7 +1,7 @@
 # Precision: where a study says a precision in place of a number of replicates, which cells get another run, decided after each block.
 #   in:  the records of the blocks so far; RUNS_CSV
 #   out: results/<study>/precision/block-<block>.json (config/schemas/decision.schema.yaml), with which the next block is known
-#        RESULTS/tables/precision.*; RESULTS/tables/pilot.*, by ./ringside pilot
+#        RESULTS/tables/pilot.*, by ./ringside pilot
 
 import json
 
@@ -10,11 +10,7 @@ from precision.required import Required
 
 WANTED = CAMPAIGN.study.replicates
 RULE = json.dumps(rule_of(WANTED))
-PILOT_FILES = expand(f"{RESULTS}/tables/pilot.{{suffix}}", suffix=["csv", "md", "tex"])
-PRECISION_CODE = code("precision.reached")
-PRECISION_FILES = (
-    expand(f"{RESULTS}/tables/precision.{{suffix}}", suffix=["csv", "md", "tex"]) if WANTED.adaptive else []
-)
+PILOT_FILES = PRODUCTS.files("precision.pilot")
 
 
 if WANTED.adaptive and CAMPAIGN.mode == "campaign":
@@ -82,35 +78,6 @@ if CAMPAIGN.mode == "campaign":
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --records available \
-                --out {params.stem:q} \
-                2>&1 | tee {log:q}
-            """
-
-
-if PRECISION_FILES:
-
-    localrules:
-        reached,
-
-    rule reached:
-        """Make the table of the precision that was wanted and reached."""
-        input:
-            runs=RUNS_CSV,
-            code=PRECISION_CODE,
-        output:
-            PRECISION_FILES,
-        log:
-            f"{RESULTS}/logs/tables/precision.log",
-        resources:
-            machine=1,
-        params:
-            rule=RULE,
-            stem=subpath(output[0], strip_suffix=".csv"),
-        shell:
-            """
-            {WARM} precision.reached \
-                --runs {input.runs:q} \
-                --rule {params.rule:q} \
                 --out {params.stem:q} \
                 2>&1 | tee {log:q}
             """

@@ -9,27 +9,21 @@ from provenance import differing, sources
 # Of every job of figures and tables its files, and the code that makes them; of every product its files, and where it stands
 # what they were made of.
 MAKING = [
-    *[(FIGURE_FILES[name], DRAWN_BY[name]) for name in ASKED],
-    (ANALYSIS_FILES, ANALYSIS_CODE),
-    (PRECISION_FILES, PRECISION_CODE),
-    (PREDICTION_FILES, PREDICTION_CODE),
-    (OUTLOOK_FILES, OUTLOOK_CODE),
-    (HYBRID_FILES, HYBRID_CODE),
-    (CROSSOVER_FILES, CROSSOVER_CODE),
-    (SIMULATED_FILES, SIMULATED_CODE),
-    (NETWORK_FILES, NETWORK_CODE),
-    (TRACES_FILES, TRACES_CODE),
-    (WHAT_IF_FILES, WHAT_IF_CODE),
-    (STARTERS, STARTERS_CODE),
+    *((files, code("figures.draw", PRODUCTS.figure_module(name))) for name, files in PRODUCTS.figure_files.items()),
+    *(
+        (PRODUCTS.files(program), [*code(*program.modules), *PRODUCTS.descriptions(program)])
+        for program in PRODUCTS.programs
+    ),
+    (STARTERS, code("analysis.starters.write")),
 ]
-PRODUCTS = {}
+MADE = {}
 for files, _ in MAKING:
     for file in files:
         name = Path(file).relative_to(RESULTS)
-        product = PRODUCTS.setdefault(str(name.with_name(name.name.split(".")[0])), {"files": []})
+        product = MADE.setdefault(str(name.with_name(name.name.split(".")[0])), {"files": []})
         product["files"].append(file)
         product["made_of"] = str(made_of.place(files[0]))
-MAKES_FIGURES = sorted({file for files, code_of in MAKING if files for file in code_of})
+MAKES_FIGURES = sorted({file for _, code_of in MAKING for file in code_of})
 MANIFEST = f"{RESULTS}/manifest.json"
 
 if workflow.is_main_process:
@@ -45,13 +39,8 @@ localrules:
 rule manifest:
     """Write down what all figures and tables were made of."""
     input:
-        [file for product in PRODUCTS.values() for file in product["files"]],
-        RUNS_CSV,
-        EPOCHS_CSV,
-        NETWORK_CSV if NETWORK_FILES else [],
-        PHASES_CSV,
-        TRACE_STEPS_CSV,
-        REPLAY_STEPS_CSV,
+        [file for product in MADE.values() for file in product["files"]],
+        PRODUCTS.record_files("runs", "epochs", "network", "phases", "trace_steps", "replay_steps"),
         code=code("provenance.manifest"),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
@@ -64,7 +53,7 @@ rule manifest:
         study=STUDY,
         site=SITE,
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
-        products=json.dumps(PRODUCTS),
+        products=json.dumps(MADE),
         made_of=sources.digest(sources.sources(CAMPAIGN, MAKES_FIGURES)),
         keep=PILOT_FILES,
     shell:

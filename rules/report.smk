@@ -1,12 +1,11 @@
 # Report: one page of HTML that carries all that it shows, made of figures, tables and records; nothing is fetched by it or for it.
-#   in:  RUNS_CSV, EPOCHS_CSV, PHASES_CSV where runs were traced, all figures with their captions, all tables; records and logs where they are on this machine
+#   in:  RUNS_CSV, EPOCHS_CSV, phases.csv where runs were traced, all figures with their captions, all tables; records and logs where they are on this machine
 #   out: RESULTS/report.html
 
 from report.checkout import state
 
-REPORTED = [*(file for files in FIGURE_FILES.values() for file in files), *TABLE_FILES]
-REPORTED_FIGURES = [path.removesuffix(".caption.md") for path in REPORTED if path.endswith(".caption.md")]
-REPORTED_TABLES = [path.removesuffix(".tex") for path in REPORTED if path.endswith(".tex")]
+REPORTED_FIGURES = [f"{RESULTS}/figures/{name}" for name in PRODUCTS.figures]
+REPORTED_TABLES = [f"{RESULTS}/tables/{name}" for name in PRODUCTS.printed_tables]
 
 
 localrules:
@@ -19,7 +18,7 @@ rule report:
         STANDS_ON,
         runs=RUNS_CSV,
         epochs=EPOCHS_CSV,
-        phases=PHASES_CSV,
+        phases=PRODUCTS.record_files("phases"),
         study=f"config/studies/{STUDY}.yaml",
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),

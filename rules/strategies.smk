@@ -4,17 +4,14 @@
 #   out: RESULTS/costs/<timing>/<key>/timing.json (config/schemas/timing.schema.yaml); attempts lie beside it
 #        RESULTS/costs.csv, RESULTS/messages.csv (config/schemas/costs.schema.yaml, messages.schema.yaml), RESULTS/tables/costs.*
 #        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
-#        RESULTS/tables/simulated.*: of these tables and RUNS_CSV
 
 from common.files import shown
 from plan.strategies import file_of
-from plan.timings import COSTS, OF_MESSAGES, Timings
+from plan.timings import COSTS, OF_MESSAGES
 
-TIMINGS = or_say_so(lambda: Timings(CAMPAIGN))
 REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
 COSTS_CSV, MESSAGES_CSV = (str(Path(RUNS_CSV).with_name(name)) for name in (COSTS, OF_MESSAGES))
-COSTS_FILES = expand(f"{RESULTS}/tables/costs.{{suffix}}", suffix=["csv", "md", "tex"])
-FOUND_FILES = expand(f"{RESULTS}/tables/strategies_found.{{suffix}}", suffix=["csv", "md", "tex"])
+COSTS_FILES, FOUND_FILES = PRODUCTS.files("strategies.costs_table"), PRODUCTS.files("strategies.found")
 STRATEGIES_JSON = shown(file_of(STUDY, SITE))
 
 
@@ -94,15 +91,13 @@ if REQUIRED_TIMINGS:
             messages=MESSAGES_CSV,
             code=code("strategies.costs_table"),
         output:
-            csv=f"{RESULTS}/tables/costs.csv",
-            markdown=f"{RESULTS}/tables/costs.md",
-            latex=f"{RESULTS}/tables/costs.tex",
+            COSTS_FILES,
         log:
             f"{RESULTS}/logs/tables/costs.log",
         resources:
             machine=1,
         params:
-            stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+            stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
             {WARM} strategies.costs_table \
@@ -120,9 +115,7 @@ if REQUIRED_TIMINGS:
             network=NETWORK_CSV,
             code=code("strategies.found", "strategies.search"),
         output:
-            csv=f"{RESULTS}/tables/strategies_found.csv",
-            markdown=f"{RESULTS}/tables/strategies_found.md",
-            latex=f"{RESULTS}/tables/strategies_found.tex",
+            FOUND_FILES,
             strategies=[] if Path(STRATEGIES_JSON).exists() else STRATEGIES_JSON,  # a job that failed would lose it
         log:
             f"{RESULTS}/logs/strategies_found.log",
@@ -131,55 +124,12 @@ if REQUIRED_TIMINGS:
         params:
             study=STUDY,
             site=SITE,
-            stem=lambda wildcards, output: output.csv.removesuffix(".csv"),
+            stem=subpath(output[0], strip_suffix=".csv"),
         shell:
             """
             {WARM} strategies.found \
                 --study {params.study:q} \
                 --site {params.site:q} \
-                --costs {input.costs:q} \
-                --messages {input.messages:q} \
-                --network {input.network:q} \
-                --out {params.stem:q} \
-                2>&1 | tee {log:q}
-            """
-
-
-SIMULATED_CODE = code("strategies.simulated")
-SIMULATED_FILES = (
-    expand(f"{RESULTS}/tables/simulated.{{suffix}}", suffix=["csv", "md", "tex"])
-    if CAMPAIGN.study.finds and SWEEPS.worth_drawing and (REQUIRED_TIMINGS or Path(COSTS_CSV).exists())
-    else []
-)
-
-
-if SIMULATED_FILES:
-
-    rule simulated:
-        """Simulate the strategies that were run, and hold them against what was measured."""
-        input:
-            runs=RUNS_CSV,
-            costs=COSTS_CSV,
-            messages=MESSAGES_CSV,
-            network=NETWORK_CSV,
-            strategies=[STRATEGIES_JSON] if Path(STRATEGIES_JSON).exists() else [],
-            code=SIMULATED_CODE,
-        output:
-            SIMULATED_FILES,
-        log:
-            f"{RESULTS}/logs/tables/simulated.log",
-        resources:
-            machine=1,
-        params:
-            study=STUDY,
-            site=SITE,
-            stem=lambda wildcards, output: output[0].removesuffix(".csv"),
-        shell:
-            """
-            {WARM} strategies.simulated \
-                --study {params.study:q} \
-                --site {params.site:q} \
-                --runs {input.runs:q} \
                 --costs {input.costs:q} \
                 --messages {input.messages:q} \
                 --network {input.network:q} \

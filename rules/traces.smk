@@ -1,25 +1,11 @@
-# Traces: what traced runs kept of their time -> where a step goes, what of the exchange is exposed, and what limits a cell.
-#   in:  RUNS_CSV, and phases.csv of the attempts behind the records; NETWORK_CSV where the network was swept
-#   out: PHASES_CSV (config/schemas/phases.schema.yaml), TRACE_STEPS_CSV (config/schemas/trace_steps.schema.yaml)
-#        REPLAY_STEPS_CSV (config/schemas/replay_steps.schema.yaml), which the prediction stage replays
-#        RESULTS/tables/<table>.csv, .md and .tex of declared.paper.TRACES
+# Traces: what traced runs kept of their time, in tables from which tables and figures are made.
+#   in:  RUNS_CSV, and phases.csv of the attempts behind the records
+#   out: phases.csv (config/schemas/phases.schema.yaml), trace_steps.csv (config/schemas/trace_steps.schema.yaml)
+#        replay_steps.csv (config/schemas/replay_steps.schema.yaml), which the prediction stage replays
 # Made where the study has traced runs.
 
-from declared.paper import TRACES
 
-PHASES_CSV = [str(CAMPAIGN.phases_csv)] if CAMPAIGN.traced else []
-# A published folder may lack steps.
-TRACE_STEPS_CSV, REPLAY_STEPS_CSV = (
-    [str(file)] if PHASES_CSV and (CAMPAIGN.mode != "published" or file.exists()) else []
-    for file in (CAMPAIGN.phases_csv.with_name(f"{name}_steps.csv") for name in ("trace", "replay"))
-)
-TRACES_FILES = (
-    expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=TRACES, suffix=["csv", "md", "tex"]) if PHASES_CSV else []
-)
-TRACES_CODE = code("traces.study")
-
-
-if PHASES_CSV and CAMPAIGN.mode != "published":
+if CAMPAIGN.traced and CAMPAIGN.mode != "published":
 
     localrules:
         phases,
@@ -31,8 +17,8 @@ if PHASES_CSV and CAMPAIGN.mode != "published":
             runs=RUNS_CSV,
             code=code("traces.gather"),
         output:
-            phases=PHASES_CSV,
-            steps=TRACE_STEPS_CSV,
+            phases=PRODUCTS.record_files("phases"),
+            steps=PRODUCTS.record_files("trace_steps"),
         log:
             f"{RESULTS}/logs/phases.log",
         resources:
@@ -55,7 +41,7 @@ if PHASES_CSV and CAMPAIGN.mode != "published":
             runs=RUNS_CSV,
             code=code("traces.kept"),
         output:
-            steps=REPLAY_STEPS_CSV,
+            steps=PRODUCTS.record_files("replay_steps"),
         log:
             f"{RESULTS}/logs/replay_steps.log",
         resources:
@@ -68,36 +54,5 @@ if PHASES_CSV and CAMPAIGN.mode != "published":
                 --runs {input.runs:q} \
                 --records {params.records:q} \
                 --out {output.steps:q} \
-                2>&1 | tee {log:q}
-            """
-
-
-if PHASES_CSV:
-
-    localrules:
-        traces,
-
-    rule traces:
-        """Make the tables of phases, of what limits each cell and why, and of what tracing costs."""
-        input:
-            runs=RUNS_CSV,
-            network=NETWORK_CSV if SWEEPS.worth_drawing else [],
-            phases=PHASES_CSV,
-            code=TRACES_CODE,
-        output:
-            TRACES_FILES,
-        log:
-            f"{RESULTS}/logs/tables/traces.log",
-        resources:
-            machine=1,
-        params:
-            folder=subpath(output[0], parent=True),
-        shell:
-            """
-            {WARM} traces.study \
-                --runs {input.runs:q} \
-                --network {input.network:q} \
-                --phases {input.phases:q} \
-                --out {params.folder:q} \
                 2>&1 | tee {log:q}
             """

@@ -24,7 +24,7 @@ ACCEPTED = (
     Accepted(
         "Param results is a prefix of input or output file but hardcoded",
         "results/<study> is the same for every run",
-        ("run", "power"),
+        ("power",),
     ),
     Accepted(
         "Param preview is a prefix of input or output file but hardcoded",

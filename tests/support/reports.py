@@ -71,7 +71,7 @@ class Made:
     def material(self, records: str = "available") -> Material:
         """Return what its report is made of."""
         phases = next(iter(self.results.glob("phases.csv")), None)
-        files = Records(self.runs_csv, self.epochs_csv, phases_csv=phases)
+        files = Records(self.runs_csv, self.epochs_csv, {"phases": phases})
         return make.material_of(self.campaign(records), files, self.figures, self.tables)
 
     def details(self, records: str = "available") -> dict[str, dict[str, Any]]:

@@ -5,14 +5,32 @@ from pathlib import Path
 
 import pytest
 
+from common.tables import write_table
 from support.checkout import SMALL_STUDY, Checkout, Invocation, stamp
-from support.synthetic import write_campaign
+from support.synthetic import sweeps, write_campaign
 
 STUDY = "config/studies/quickstart.yaml"
 FIGURES = """\
 figures:
   - {kind: by_factor, x: nodes, filter: {sync_every: 1}}
   - {kind: overview, name: small, filter: {batch_size: 16}}
+"""
+NEW_KIND = """\
+run_count:
+  question: How many?
+  shows: The repetitions of the network.
+  reading: Read it.
+  default: no study; declare it
+  usual: []
+  inputs: [network]
+  example: {study: quickstart, figure: {}}
+"""
+NEW_MODULE = """\
+from figures import style
+
+
+def draw(records, asked):
+    return style.figure(style.COLUMN_IN, 1), f"{len(records.table('network'))} repetitions."
 """
 SUFFIXES = ("caption.md", "pdf", "png", "svg")
 
@@ -64,3 +82,16 @@ def test_a_mistake_in_a_declaration_is_one_line_and_no_work(published: Checkout)
     (line,) = [line for line in done.output.splitlines() if line.startswith("ringside: ")]
     assert line.startswith(f"ringside: {STUDY}: figures.0.x: 'node'")
     assert not published.path("results/quickstart").exists()
+
+
+def test_entry_and_module_are_all_that_a_new_figure_needs(published: Checkout) -> None:
+    registry = "workflow/scripts/declared/products/figures.yaml"
+    published.write(registry, published.path(registry).read_text() + NEW_KIND)
+    published.write("workflow/scripts/figures/run_count.py", NEW_MODULE)
+    published.write(STUDY, published.path(STUDY).read_text() + "  - {kind: run_count}\n")
+    network = sweeps("pytorch-ddp")
+    write_table(network, "network", published.path("published/network.csv"))
+    files = [f"results/quickstart/figures/run_count.{suffix}" for suffix in ("pdf", "caption.md")]
+    done = published.snakemake(*files, "--config", "study=quickstart", "records=published")
+    assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
+    assert published.path(files[1]).read_text() == f"{len(network)} repetitions.\n" != "0 repetitions.\n"

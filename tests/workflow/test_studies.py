@@ -47,7 +47,9 @@ def test_a_reduced_study_runs_to_its_figures(fresh: Callable[..., Checkout], stu
         for row in csv.DictReader(table):
             losses.setdefault(row["run_id"], []).append(float(row["train_loss"]))
     assert sum(loss[-1] for loss in losses.values()) < sum(loss[0] for loss in losses.values()), "they learn"
-    wanted = {figure.name for figure in load_study(study).drawn((results / "network.csv").exists())}
+    declared = load_study(study)
+    traits = declared.traits(network_swept=(results / "network.csv").exists())
+    wanted = {figure.name for figure in declared.drawn(traits)}
     assert {path.stem for path in (results / "figures").glob("*.pdf")} == wanted
     for figure in wanted:
         for suffix in ("pdf", "svg", "png", "caption.md"):

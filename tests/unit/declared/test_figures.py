@@ -8,7 +8,8 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.figures import KINDS, Declared
+from declared.figures import Declared
+from declared.products.figures import KINDS
 from declared.study import load_study
 from support.refusals import assert_refusal
 
@@ -61,15 +62,17 @@ def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> 
 def test_what_does_not_vary_and_is_not_swept_has_no_figure_unasked(tmp_path: Path) -> None:
     study(tmp_path)
     plain = load_study("s", tmp_path)
-    assert not {figure.kind for figure in plain.drawn(swept=False)} & {"network", "prediction", "outlook"}
+    unswept = plain.drawn(plain.traits(network_swept=False))
+    assert not {figure.kind for figure in unswept} & {"network", "prediction", "outlook"}
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
     assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names
 
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
-    assert "drift" in {figure.kind for figure in load_study("cnn-horovod").drawn()}
-    assert "drift" not in {figure.kind for figure in load_study("cnn-horovod").drawn(referenced=False)}
+    horovod = load_study("cnn-horovod")
+    assert "drift" in {figure.kind for figure in horovod.drawn()}
+    assert "drift" not in {figure.kind for figure in horovod.drawn(horovod.traits(reference_timed=False))}
 
 
 def test_energy_is_drawn_unasked_where_devices_are_compared() -> None:
@@ -92,7 +95,7 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     only = study(tmp_path, trace="phases")
     assert {figure.kind for figure in only} >= {"phases", "critical_path", "gantt"}
     load = load_study("s", tmp_path)
-    assert not {figure.kind for figure in load.drawn(traced=False)} & {"phases", "critical_path", "gantt"}
+    assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {"phases", "critical_path", "gantt"}
 
 
 def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
@@ -107,8 +110,7 @@ def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
 
 
 def test_devices_stand_for_nodes_where_only_they_vary(tmp_path: Path) -> None:
-    small = load_study("cnn-horovod-small").drawn(swept=False)
-    by_name = {figure.name: figure for figure in small}
+    by_name = {figure.name: figure for figure in load_study("cnn-horovod-small").drawn()}
     assert by_name["by_devices_per_node"].x == "devices_per_node"
     assert (by_name["interaction"].x, by_name["interaction"].colour) == ("devices_per_node", ("framework",))
 

@@ -8,7 +8,7 @@ import yaml
 
 from common.errors import InputError
 from declared.configuration import load_config
-from declared.paper import SUPPLEMENT_KINDS
+from declared.products.figures import KINDS
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.design import design
@@ -311,7 +311,9 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
 def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
     usual = load_study("s", written(tmp_path))
     names = [one.name for one in usual.drawn()]
-    assert usual.paper.chosen_figures(usual.drawn()) == [x for x in names if x not in SUPPLEMENT_KINDS]
+    printed = [one.name for one in usual.drawn() if not KINDS[one.kind].in_supplement]
+    assert usual.paper.chosen_figures(usual.drawn()) == printed
+    assert "residuals" in set(names) - set(printed)
     assert {"overview", "by_batch_size"} <= set(names) and "checks" not in usual.paper.chosen_tables()
     own = {"figures": ["residuals", "overview"], "tables": []}
     chosen = load_study("s", written(tmp_path, paper=own))

@@ -39,6 +39,7 @@ FIGURES = {
         Declared("by_nodes", "by_factor", x="nodes"),
         Declared("by_framework", "by_factor", x="framework"),
         Declared("scaling", "scaling"),
+        Declared("throughput", "throughput"),
         Declared("accuracy", "accuracy"),
         Declared("accuracy-updates", "accuracy", x="updates"),
         Declared("accuracy-wall_time", "accuracy", x="wall_time"),
@@ -63,8 +64,8 @@ def drawn_by(name, records):
 
 def flags(name, files, out):
     return [
-        *("--asked", FIGURES[name].to_json(), "--runs", str(files[0]), "--epochs", str(files[1])),
-        *("--network", "--predictions", "--outlook", "--out", str(out / name)),
+        *("--figure", FIGURES[name].to_json(), "--inputs", f"runs={files[0]}", f"epochs={files[1]}"),
+        *("--out", str(out / name)),
     ]
 
 
@@ -577,11 +578,11 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
 
 def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_path):
     write_table(sweeps("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
-    records = Records(treated.runs_csv, treated.epochs_csv, tmp_path / "network.csv")
+    records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     drawn, caption = drawn_by("scaling", records)
     assert names_in(drawn.legends[0])[-1] == "upper bound"
     assert {"bound", "bound-drawn"} <= set(codes(caption.notes))
-    least = shortest(records.runs, records.network)
+    least = shortest(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
     assert set(least) == set(means.index)
     above = means / pd.Series(least)
@@ -810,14 +811,14 @@ def test_any_declaration_of_three_factors_is_drawn(asked, treated):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["--asked", "overview", "by_factor"]),
-        ("[1]", ["--asked", "[1]"]),
-        ('{"kind": "pie"}', ["--asked", "pie", "overview", "by_factor"]),
-        ('{"kind": "residuals", "x": "nodes"}', ["--asked", "x: ", "residuals", "kind", "name"]),
+        ("", ["--figure", "overview", "by_factor"]),
+        ("[1]", ["--figure", "[1]"]),
+        ('{"kind": "pie"}', ["--figure", "pie", "overview", "by_factor"]),
+        ('{"kind": "residuals", "x": "nodes"}', ["--figure", "x: ", "residuals", "kind", "name"]),
     ],
 )
 def test_a_program_is_told_what_it_may_be_asked(text, words, csv, tmp_path, capsys):
-    argv = ["--asked", text, "--runs", str(csv[0]), "--epochs", str(csv[1]), "--out", str(tmp_path / "a")]
+    argv = ["--figure", text, "--inputs", f"runs={csv[0]}", f"epochs={csv[1]}", "--out", str(tmp_path / "a")]
     assert exit_status(lambda: draw.main(argv)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in words)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from common.errors import InputError
-from declared.figures import KINDS
+from declared.products.figures import KINDS
 from figures import gallery
 
 NO_PICTURE = ["energy", "power"]
@@ -42,12 +42,11 @@ def test_a_picture_is_what_its_lines_draw_today(kind, examples, tmp_path):
     assert kept.shape == drawn.shape and (kept == drawn).all(), f"say: make gallery ARGS={kind}"
 
 
-def test_an_example_that_a_study_must_not_have_is_refused(tmp_path):
-    file = tmp_path / "gallery.yaml"
-    file.write_text("pie: {study: quickstart, figure: {kind: pie}}\n")
+def test_an_example_that_a_study_must_not_have_is_refused():
+    wrong = replace(KINDS["by_factor"], example={"study": "quickstart", "figure": {"x": "pie"}})
     with pytest.raises(InputError) as refused:
-        list(gallery.examples(file))
-    assert "figures.0.kind" in str(refused.value) and "pie" in str(refused.value)
+        list(gallery.examples({"by_factor": wrong}))
+    assert (refused.value.key, refused.value.got) == ("figures.0.x", "pie")
 
 
 def test_an_unknown_kind_is_refused_before_anything_is_drawn():

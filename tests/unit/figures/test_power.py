@@ -16,7 +16,7 @@ ASKED = Declared("power", "power", filter={"batch_size": [64], "model": ["small-
 
 def records(folder, runs, epochs, rows):
     write_table(rows, "power", folder / "power.csv")
-    return Records(*write_frames(folder, runs, epochs), power_csv=folder / "power.csv")
+    return Records(*write_frames(folder, runs, epochs), {"power": folder / "power.csv"})
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_a_panel_has_the_run_with_the_median_epoch_time(made):
     in_order = [(cell, shown[shown["cell"] == cell]) for cell in cells(shown)["cell"]]
     for ax, (cell, of) in zip(drawn.axes, in_order, strict=True):
         median = of.loc[of["epoch_time_s"] == of["epoch_time_s"].median(), "run_id"].item()
-        rows = made.power[made.power["run_id"] == median]
+        rows = made.table("power")[made.table("power")["run_id"] == median]
         lines = [line for line in ax.lines if line.get_linestyle() != ":"]
         assert sorted(np.concatenate([line.get_ydata() for line in lines])) == pytest.approx(sorted(rows["watt"])), cell
         assert len(lines) == of["nodes"].iloc[0], "a line for every machine"

@@ -26,13 +26,13 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     runs = known.written(runs.astype(object), "runs", folder)
     network = known.network(truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT)
     tables.write(crossover.table(runs, network), folder / "crossover")
-    return Records(folder / "runs.csv", Path("epochs.csv"), crossover_csv=folder / "crossover.csv")
+    return Records(folder / "runs.csv", Path("epochs.csv"), {"crossover": folder / "crossover.csv"})
 
 
 def test_lines_are_predictions_and_markers_measured_means(records: Records) -> None:
     drawn, caption = strategies.draw(records, Declared("strategies", "strategies"))
     ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 32, 4 nodes")
-    predicted, runs = records.crossover, records.runs
+    predicted, runs = records.table("crossover"), records.runs
     own = predicted[(predicted["batch_size"] == 32) & (predicted["nodes"] == 4)]
     lines = [np.asarray(line.get_ydata(), float) for line in ax.lines if len(line.get_xdata()) == 6]
     for _, told in own.groupby("strategy"):

@@ -23,8 +23,8 @@ GANTT, PHASES, PATH = (Declared(kind, kind) for kind in ("gantt", "phases", "cri
 def records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traced")
     gathered(folder, steps=6)
-    files = {"phases_csv": folder / "phases.csv", "trace_steps_csv": folder / "trace_steps.csv"}
-    return Records(folder / "runs.csv", folder / "epochs.csv", **files)
+    files = {name: folder / f"{name}.csv" for name in ("phases", "trace_steps")}
+    return Records(folder / "runs.csv", folder / "epochs.csv", files)
 
 
 def only(**levels) -> dict[str, list]:
@@ -68,12 +68,12 @@ def test_a_gantt_draws_what_was_kept(records):
 
 
 def test_of_many_ranks_three_are_drawn(records, tmp_path):
-    run = records.trace_steps["run_id"].iloc[0]
+    run = records.table("trace_steps")["run_id"].iloc[0]
     many = attempt([float(rank) / 4 for rank in range(12)], epochs=2, steps=5)
     many = many[(many["epoch"] == 2) & (many["step"] > 0)].drop_duplicates()
     write_table(many.assign(run_id=run), "trace_steps", tmp_path / "steps.csv")
     drawn, caption = gantt.draw(
-        Records(records.runs_csv, records.epochs_csv, trace_steps_csv=tmp_path / "steps.csv"), GANTT
+        Records(records.runs_csv, records.epochs_csv, {"trace_steps": tmp_path / "steps.csv"}), GANTT
     )
     (ax,) = drawn.axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 11", "rank 6", "rank 0"]
@@ -81,7 +81,7 @@ def test_of_many_ranks_three_are_drawn(records, tmp_path):
 
 
 def test_waiting_is_divided_into_what_is_exposed(records):
-    measured = cells.of(records.every_run, records.phases)
+    measured = cells.of(records.every_run, records.table("phases"))
     made = phases.parts(measured, in_ms=False)
     assert made.sum(axis=1).to_numpy() == pytest.approx(100)
     of = made.loc[TRACED]
@@ -125,13 +125,14 @@ def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
     several = (every["trace"] != "none") & (every["replicas"] > 1)
     every.loc[several, ["status", "epoch_time_s"]] = ["failed", None]
     write_table(every, "runs", tmp_path / "runs.csv")
-    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, phases_csv=records.phases_csv)
+    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.others["phases"]})
     caption = phases.draw(lacking, PHASES)[1]
     assert "exchange-without-phases" in codes(caption.notes)
     assert f"{every.loc[several, 'run_id'].iloc[0]} (failed)" in caption
-    untold = records.phases[~records.phases["scope"].isin(["exchange", "path"])]
+    every = records.table("phases")
+    untold = every[~every["scope"].isin(["exchange", "path"])]
     write_table(untold, "phases", tmp_path / "phases.csv")
-    caption = phases.draw(Records(records.runs_csv, records.epochs_csv, phases_csv=tmp_path / "phases.csv"), PHASES)[1]
+    caption = phases.draw(Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES)[1]
     assert "exchange-untold" in codes(caption.notes)
 
 

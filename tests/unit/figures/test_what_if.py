@@ -48,7 +48,7 @@ def drawn(traced_records, tmp_path):
         every = [{**one, "cell": one["cell"].format(cell) or cell} for cell in cells for one in rows]
         file = tmp_path / "what_if.csv"
         pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
-        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, what_if_csv=file), ASKED)
+        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), ASKED)
 
     return draw
 

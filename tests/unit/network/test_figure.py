@@ -20,7 +20,7 @@ ASKED = Declared("network", "network")
 
 def draw(rows, folder):
     write_table(rows, "network", folder / "network.csv")
-    return figure.draw(Records(Path("none"), Path("none"), folder / "network.csv"), ASKED)
+    return figure.draw(Records(Path("none"), Path("none"), {"network": folder / "network.csv"}), ASKED)
 
 
 def texts(drawn):

@@ -133,15 +133,9 @@ def test_captions_say_it_in_few_words(runs: pd.DataFrame, tmp_path: Path) -> Non
     told = reached.in_few_words(tmp_path / "precision.csv")
     assert told.facts == {"wanted": 0.1, "asked": 3, "not_reached": 2, "by_chance": 1, "goes_on": False}
     asked = Declared("overview", "overview").to_json()
-    files = [
-        "--runs",
-        str(tmp_path / "runs.csv"),
-        "--epochs",
-        str(tmp_path / "epochs.csv"),
-        "--out",
-        str(tmp_path / "made"),
-    ]
-    draw.main(["--asked", asked, *files])
+    options = ["--figure", asked, "--out", str(tmp_path / "made"), "--inputs"]
+    files = [f"{name}={tmp_path / name}.csv" for name in ("runs", "epochs")]
+    draw.main([*options, *files])
     plain = (tmp_path / "made.caption.md").read_text()
-    draw.main(["--asked", asked, *files, "--precision", str(tmp_path / "precision.csv")])
+    draw.main([*options, *files, f"precision={tmp_path / 'precision.csv'}"])
     assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {told}\n"

@@ -323,11 +323,14 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
 def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(outlook, "DRAWS", 5)
     folder, _ = study
-    curves = tmp_path / "outlook_curves.csv"
-    outlook.main(from_=folder, out=tmp_path / "outlook", curves=curves)
+    outlook.main(runs=folder / "runs.csv", network=folder / "network.csv", out=tmp_path / "outlook")
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "outlook.pdf").exists()
-    records = Records(folder / "runs.csv", tmp_path / "none", outlook_csv=tmp_path / "outlook.csv")
+    records = Records(
+        folder / "runs.csv",
+        tmp_path / "none",
+        {name: tmp_path / f"{name}.csv" for name in ("outlook", "outlook_curves")},
+    )
     drawn, caption = figure.draw(records, Declared("outlook", "outlook"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 3, "a panel for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]

@@ -26,6 +26,7 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from common.tables import read_table
 from comparison import changes, matched
+from declared.products.tables import TABLES
 from declared.study import Replicates
 from network import fit
 from precision import pilot, reached
@@ -124,12 +125,12 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
     }
 
 
-@pytest.mark.parametrize("name", products.described())
+@pytest.mark.parametrize("name", TABLES)
 def test_the_columns_of_a_table_are_described(name: str, made: dict[str, pd.DataFrame]) -> None:
-    described = products.columns(products.described()[name])
+    described = products.columns(TABLES[name])
     of_factors = set(factors()) - set(described) if products.FACTORS in described else set()
     assert sorted(set(made[name]) - of_factors) == sorted(column for column in described if column != products.FACTORS)
 
 
 def test_every_table_is_described(made: dict[str, pd.DataFrame]) -> None:
-    assert set(made) == set(products.described())
+    assert set(made) == set(TABLES)

@@ -138,7 +138,7 @@ def test_cells_without_strategies_keep_what_was_measured(
     assert shown[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and shown["measured (ms)"] != "–"
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
-    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", simulated_csv=tmp_path / "simulated.csv")
+    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"})
     assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
@@ -179,7 +179,7 @@ def test_the_figure_has_a_marker_for_each_cell_on_several_ranks_and_tells_the_er
     data, _ = compare(runs, cells(campaign), simulator)
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
-    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", simulated_csv=tmp_path / "simulated.csv")
+    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"})
     drawn, caption = figure.draw(records, Declared("simulated", "simulated"))
     (ax,) = drawn.axes
     markers = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]

@@ -3,7 +3,7 @@
 import argparse
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from common.errors import InputError
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import MOST_SERIES, UNTRACED, scale_of, treatments_of
+from declared.records import RECORDS
 from models.collectives import COLLECTIVES
 
 _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no title
@@ -21,19 +22,24 @@ _ALONE = ("training_loop", "precision", "optimizer")  # their levels need no tit
 
 @dataclass(frozen=True)
 class Records:
-    """The records of one study, and what was made of them. Each file is read when it is first needed; None: there is none."""
+    """The records of a study, and tables that were made of them. Each file is read when it is first needed.
+
+    Attributes:
+        runs_csv: The table of runs.
+        epochs_csv: The table of epochs.
+        others: Name -> file of what else there is: other tables of records (declared.records), or tables of results.
+    """
 
     runs_csv: Path
     epochs_csv: Path
-    network_csv: Path | None = None
-    predictions_csv: Path | None = None
-    outlook_csv: Path | None = None
-    power_csv: Path | None = None
-    phases_csv: Path | None = None
-    trace_steps_csv: Path | None = None
-    what_if_csv: Path | None = None
-    crossover_csv: Path | None = None
-    simulated_csv: Path | None = None
+    others: Mapping[str, Path | None] = field(default_factory=dict)
+    _tables: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one of the others; without rows where there is none."""
+        if name not in self._tables:
+            self._tables[name] = _table(name, self.others.get(name))
+        return self._tables[name]
 
     @functools.cached_property
     def every_run(self) -> pd.DataFrame:
@@ -59,75 +65,17 @@ class Records:
         kept[kept] = of_run["key"].to_numpy()[place[kept]] == epochs["key"].to_numpy()[kept]
         return epochs[kept].assign(cell=of_run["cell"].to_numpy()[place[kept]])
 
-    @functools.cached_property
-    def network(self) -> pd.DataFrame:
-        """The sweeps of the network; without rows where there are none."""
-        return _kept(self.network_csv, "network")
 
-    @functools.cached_property
-    def phases(self) -> pd.DataFrame:
-        """What the traced runs did in each phase; without rows where there are none."""
-        return _kept(self.phases_csv, "phases")
-
-    @functools.cached_property
-    def trace_steps(self) -> pd.DataFrame:
-        """Some steps of theirs, interval by interval."""
-        return _kept(self.trace_steps_csv, "trace_steps")
-
-    @functools.cached_property
-    def power(self) -> pd.DataFrame:
-        """Power over time of runs; without rows where no machine tells it."""
-        return _kept(self.power_csv, "power")
-
-    @functools.cached_property
-    def predictions(self) -> pd.DataFrame:
-        """Every prediction of a cell (prediction.held_out); nothing where none was made."""
-        return _made(self.predictions_csv)
-
-    @functools.cached_property
-    def what_if(self) -> pd.DataFrame:
-        """What prediction.what_if predicts; nothing where nothing was traced."""
-        return _made(self.what_if_csv)
-
-    @functools.cached_property
-    def crossover(self) -> pd.DataFrame:
-        """What prediction.crossover predicts; nothing where strategies do not vary."""
-        return _made(self.crossover_csv)
-
-    @functools.cached_property
-    def simulated(self) -> pd.DataFrame:
-        """What strategies.simulated says of cells whose layers are divided by themselves; nothing where there are none."""
-        return _made(self.simulated_csv)
-
-    @functools.cached_property
-    def outlook(self) -> pd.DataFrame:
-        """The answers of prediction.outlook, as its table has them."""
-        return _made(self.outlook_csv)
-
-    @functools.cached_property
-    def outlook_curves(self) -> pd.DataFrame:
-        """The efficiencies that they were read from."""
-        return _made(self.outlook_csv and curves_beside(self.outlook_csv))
-
-
-def curves_beside(table: Path) -> Path:
-    """Where the curves of the table of prediction.outlook lie."""
-    return table.with_name(f"{table.stem}_curves.csv")
-
-
-def _kept(path: Path | None, name: str) -> pd.DataFrame:
-    """A table that follows the schema of this name; without rows where there is no file."""
-    return pd.DataFrame(columns=list(schema(name)["properties"])) if path is None else read_table(path, name)
-
-
-def _made(path: Path | None) -> pd.DataFrame:
-    """A table of numbers that another program wrote. InputError where it cannot be read."""
-    if path is None:
+def _table(name: str, file: Path | None) -> pd.DataFrame:
+    """A table of records, checked against its schema, or a table of results. InputError where it cannot be read."""
+    if name in RECORDS:
+        return pd.DataFrame(columns=list(schema(name)["properties"])) if file is None else read_table(file, name)
+    if file is None:
         return pd.DataFrame()
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(file)
     except (OSError, ValueError) as error:
-        raise InputError("broken-file", f"cannot be read: {one_line(error)}", file=path) from None
+        raise InputError("broken-file", f"cannot be read: {one_line(error)}", file=file) from None
 
 
 def read_runs(path: Path) -> pd.DataFrame:

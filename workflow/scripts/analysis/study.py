@@ -38,7 +38,6 @@ from common.cores import all_cores
 from common.errors import exit_status
 from common.files import write_text
 from common.tables import read_table
-from declared.paper import REFERENCED
 
 MANY = 2000  # runs, from which on a second process is worth its start
 
@@ -118,6 +117,7 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "adjusted": adjusted.table,
 }
 NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
+REFERENCED = ("drift", "adjusted")  # that need the reference beside runs
 LONGEST_FIRST = (
     "regression",
     "scaling",
@@ -131,8 +131,7 @@ LONGEST_FIRST = (
     "strategies",
     "cells",
     "checks",
-    "drift",
-    "adjusted",
+    *REFERENCED,
     "missing",
     "note",
 )

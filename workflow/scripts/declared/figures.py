@@ -1,11 +1,10 @@
 """Which figures a study has: those that its key `figures` declares, or those that every study of its kind has.
 
-KINDS is the one table of kinds: what a figure reads beside runs and epochs, which keys it takes, and when a study that
-declares none has it. No pandas here, which every start of Snakemake would wait for.
+products/figures.yaml has the kinds. No pandas here, which every start of Snakemake would wait for.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 from common.errors import InputError
 from common.files import shown
 from common.text import alternatives
-from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of, treatments_of
+from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matches, scale_of
+from declared.products.figures import KINDS, FigureKind
+from declared.products.traits import Traits
 
 MOST_VARIANTS = 4  # series of one framework, which all have its colour
-SHOWN = ("colour", "facet", "filter")
 
 Levels = Mapping[str, Any]
 
@@ -40,122 +40,6 @@ class Declared:
         return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, {})})
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What is known of a study before anything runs: which factors vary, whether its network is swept, whether all of their
-    combinations are measured, its target accuracy if it names one, whether runs are traced, whether next tokens are told, whether
-    cells on several nodes can be left out of a fit, whether strategies of layers are found and so simulated, and whether a reference is
-    timed beside every run."""
-
-    varied: Sequence[str]
-    swept: bool
-    full: bool = True
-    target: float | None = None
-    traced: bool = False
-    next_tokens: bool = False
-    held_out: bool = False
-    simulated: bool = False
-    referenced: bool = False
-
-    @property
-    def strategies(self) -> bool:
-        """Whether ranks divide a training in several ways, on several nodes."""
-        return "parallelism" in self.varied and "nodes" in self.varied
-
-    @property
-    def scale(self) -> str:
-        """Nodes, or devices where only these vary."""
-        return scale_of(self.varied)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of figure: the module figures/<kind>.py with `draw(records, asked)`.
-
-    `usual`: the figures of this kind that a study without `figures` has, as a study would declare them. `reads`: what it
-    needs beside runs and epochs (names in rules/figures.smk). `takes`: keys beside kind and name. `x`, `y`: the words that these may
-    be; None for a factor. `needs`: keys that must be said. `along_scale`: nodes, or devices, have an axis of their own; `along`: so
-    have these factors.
-    `of_traces`: it draws traced runs; of all others a study's untraced ones, where it has any.
-    """
-
-    usual: Callable[[Shape], list[dict[str, Any]]]
-    reads: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    x: tuple[str, ...] | None = None
-    y: tuple[str, ...] | None = None
-    needs: tuple[str, ...] = ()
-    one_colour: bool = False
-    along_scale: bool = False
-    along: tuple[str, ...] = ()
-    of_traces: bool = False
-
-
-def _by_factor(of: Shape) -> list[dict[str, Any]]:
-    return [{"name": f"by_{x}", "x": x} for x in ("batch_size", of.scale) if x in of.varied]
-
-
-def _interaction(of: Shape) -> list[dict[str, Any]]:
-    """The two factors that most studies ask about: where it is measured, and what is compared."""
-    asked = [name for name in ("framework", *treatments_of(of.varied), of.scale, "batch_size") if name in of.varied]
-    if len(asked) < 2 or not of.full:
-        return []
-    x = of.scale if of.scale in asked else asked[-1]
-    return [{"name": "interaction", "x": x, "colour": next(name for name in asked if name != x)}]
-
-
-def _of_next_tokens(of: Shape) -> list[dict[str, Any]]:
-    return [{"y": "perplexity"}, {"y": "perplexity", "x": "wall_time"}] if of.next_tokens else []
-
-
-def _traced(of: Shape) -> list[dict[str, Any]]:
-    return [{}] if of.traced else []
-
-
-KINDS: dict[str, Kind] = {
-    "overview": Kind(lambda of: [{}], takes=SHOWN, along_scale=True),
-    "by_factor": Kind(_by_factor, takes=("x", *SHOWN), needs=("x",)),
-    "scaling": Kind(
-        lambda of: [{}] if of.scale in of.varied else [], reads=("network",), takes=SHOWN, along_scale=True
-    ),
-    "accuracy": Kind(
-        lambda of: [{}, {"x": "updates"}, {"x": "wall_time"}, *_of_next_tokens(of)],
-        takes=("x", "y", *SHOWN),
-        x=("epochs", "updates", "wall_time"),
-        y=("accuracy", "perplexity"),
-    ),
-    "time_to_accuracy": Kind(
-        lambda of: [{"target": of.target}] if of.target else [], takes=("target", *SHOWN), along_scale=True
-    ),
-    "interaction": Kind(_interaction, takes=("x", *SHOWN), needs=("x", "colour"), one_colour=True),
-    "residuals": Kind(lambda of: [{}]),
-    "regression": Kind(lambda of: [{}]),
-    "network": Kind(lambda of: [{}] if of.swept else [], reads=("network",)),
-    "prediction": Kind(lambda of: [{}] if of.swept and of.held_out else [], reads=("predictions",)),
-    "outlook": Kind(lambda of: [{}] if of.swept and "nodes" in of.varied else [], reads=("outlook",)),
-    "strategies": Kind(
-        lambda of: [{}] if of.swept and of.strategies else [], reads=("crossover",), takes=SHOWN, along=("bandwidth",)
-    ),
-    "simulated": Kind(
-        lambda of: [{}] if of.simulated else [],
-        reads=("simulated",),
-        takes=("filter",),
-    ),
-    "memory": Kind(lambda of: [{}] if of.strategies else [], takes=SHOWN),
-    "timeline": Kind(lambda of: [{}], takes=("colour", "filter")),
-    "drift": Kind(lambda of: [{}] if of.referenced else []),
-    "shares": Kind(lambda of: [{}], takes=("x", *SHOWN), x=("run", "epoch"), along_scale=True),
-    "energy": Kind(lambda of: [{}] if "device" in of.varied else [], takes=SHOWN, along_scale=True),
-    "power": Kind(lambda of: [], reads=("power",), takes=("filter",)),
-    "phases": Kind(
-        _traced, reads=("phases",), takes=("x", *SHOWN), x=("share", "time"), along_scale=True, of_traces=True
-    ),
-    "critical_path": Kind(_traced, reads=("phases",), takes=SHOWN, along_scale=True, of_traces=True),
-    "gantt": Kind(_traced, reads=("phases", "trace_steps"), takes=("filter",), of_traces=True),
-    "what_if": Kind(_traced, reads=("what_if",), of_traces=True),
-}
-
-
 class _Mistake(Exception):
     """Something wrong with a figure, under a key."""
 
@@ -164,9 +48,9 @@ class _Mistake(Exception):
         self.code, self.key, self.problem, self.fields = code, key, problem, fields
 
 
-def usual(of: Shape) -> list[Declared]:
-    """The figures of a study that declares none, in their order."""
-    return [_read(kind, entry) for kind, asked in KINDS.items() for entry in asked.usual(of)]
+def usual(traits: Traits) -> list[Declared]:
+    """Return the figures of a study that declares none, in the order of the kinds."""
+    return [_read(name, entry) for name, kind in KINDS.items() for entry in kind.usual_entries(traits)]
 
 
 def read_figures(
@@ -202,10 +86,10 @@ def from_json(text: str) -> Declared:
         entry = None
     if not isinstance(entry, dict) or entry.get("kind") not in KINDS:
         expected = f"JSON with a kind, one of {', '.join(KINDS)}"
-        raise InputError("not-one-of", "is no figure", file=f"--asked {text[:80]}", got=text, expected=expected)
+        raise InputError("not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected)
     kind = entry.pop("kind")
     if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
-        raise InputError("unknown-key", f"{kind} takes none", file="--asked", key=unknown[0], expected=_taken(kind))
+        raise InputError("unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_taken(kind))
     return _read(kind, entry)
 
 
@@ -264,7 +148,7 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     return one
 
 
-def _drawn(of: Kind, cells: Sequence[Levels]) -> list[Levels]:
+def _drawn(of: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
     """The cells whose runs a kind draws: traced ones; of others the untraced ones, where there are any."""
     kept = [levels for levels in cells if is_traced(levels) == of.of_traces]
     return kept or list(cells)
@@ -290,7 +174,7 @@ def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
         raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="take a level out")
 
 
-def _check_places(one: Declared, of: Kind, varied: Sequence[str]) -> None:
+def _check_places(one: Declared, of: FigureKind, varied: Sequence[str]) -> None:
     """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
     for key, said, words in (("x", one.x, of.x), ("y", one.y, of.y)):
         if words and said not in (None, *words):
@@ -325,13 +209,13 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
         raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {most}", hint=hint)
 
 
-def _used(one: Declared, of: Kind) -> dict[str, tuple[str, ...]]:
+def _used(one: Declared, of: FigureKind) -> dict[str, tuple[str, ...]]:
     """The factors that a figure names, by key."""
     x = (one.x,) if one.x and not of.x else ()
     return {"x": x, "colour": one.colour or (), "facet": one.facet or ()}
 
 
-def _rest(one: Declared, of: Kind, varied: Sequence[str]) -> list[str]:
+def _rest(one: Declared, of: FigureKind, varied: Sequence[str]) -> list[str]:
     """The factors that vary in what is drawn, and that neither a key nor the figure's own axis has."""
     own = [*([scale_of(varied)] if of.along_scale else []), *of.along]
     named = {name for names in _used(one, of).values() for name in names}

@@ -3,44 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError
 from common.files import shown
 from common.text import alternatives
 from declared.figures import Declared
+from declared.products.figures import KINDS
 
-ANALYSIS = (
-    "cells", "speedup", "effects", "anova", "scaling", "missing", "checks", "decomposition", "time_to_accuracy", "energy", "variance", "regression",
-    "strategies", "drift", "adjusted",
-)  # fmt: skip
-REFERENCED = ("drift", "adjusted")  # of ANALYSIS, of the reference beside runs
-TRACES = ("phases", "bottlenecks", "critical_path", "exposed", "tracing")
-TABLES = (
-    *ANALYSIS,
-    "precision",
-    "network",
-    "prediction",
-    "outlook",
-    "crossover",
-    "simulated",
-    "hybrid",
-    *TRACES,
-    "what_if",
-)
-# What shows how sound the results are, rather than results, is usual in a supplement.
-SUPPLEMENT_KINDS = ("residuals", "regression", "timeline", "drift", "shares", "critical_path")
-SUPPLEMENT_TABLES = (
-    "checks",
-    "precision",
-    "variance",
-    "regression",
-    "drift",
-    "adjusted",
-    "critical_path",
-    "exposed",
-    "tracing",
-)
+if TYPE_CHECKING:
+    from declared.products.tables import Table
 
 
 @dataclass(frozen=True)
@@ -52,30 +24,39 @@ class Paper:
 
     def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
         """Those that stand in the paper of a study that has `drawn`; all others are its supplement's."""
-        return self.figures if self.figures is not None else [x.name for x in drawn if x.kind not in SUPPLEMENT_KINDS]
+        if self.figures is not None:
+            return self.figures
+        return [figure.name for figure in drawn if not KINDS[figure.kind].in_supplement]
 
     def chosen_tables(self) -> Sequence[str]:
         """Those that stand in the paper; all others are its supplement's."""
-        return self.tables if self.tables is not None else [name for name in TABLES if name not in SUPPLEMENT_TABLES]
+        if self.tables is not None:
+            return self.tables
+        return [name for name, table in printed_tables().items() if not table.in_supplement]
 
 
-def of_runs(referenced: bool) -> tuple[str, ...]:
-    """The tables that are made of runs alone; `referenced`: whether runs have a reference beside them, or will have one."""
-    return tuple(name for name in ANALYSIS if referenced or name not in REFERENCED)
+def printed_tables() -> "dict[str, Table]":
+    """Return the tables that a paper may have, by name."""
+    from declared.products.tables import (
+        PROGRAM_OF,
+        TABLES,
+    )  # few programs need these entries, and reading them takes time
+
+    return {name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)}
 
 
 def read_paper(written: Mapping[str, Any], figures: Sequence[str], file: Path) -> Paper:
     """The key `paper` of a study with these `figures`. InputError, one line with file and key, for a name that is unknown."""
-    known: dict[str, Sequence[str]] = {"figures": figures, "tables": TABLES}
     for key, names in written.items():
+        known = list(printed_tables()) if key == "tables" else figures
         for place, name in enumerate(names):
-            if name not in known[key]:
+            if name not in known:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
                     file=shown(file),
                     key=f"paper.{key}.{place}",
                     got=name,
-                    **alternatives(name, known[key]),
+                    **alternatives(name, known),
                 )
     return Paper(**{key: tuple(names) for key, names in written.items()})

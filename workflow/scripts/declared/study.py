@@ -16,12 +16,13 @@ from common.text import alternatives, number_of
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_table, matches
-from declared.figures import Declared, Shape, read_figures, usual
+from declared.figures import Declared, read_figures, usual
 from declared.fraction import Fraction, generated, of_resolution
 from declared.frameworks import framework_names
 from declared.mesh import FOUND, is_mesh, sizes_of
 from declared.models import model_names
 from declared.paper import Paper, read_paper
+from declared.products.traits import Traits
 
 DEFAULT_RESOLUTION = 4
 NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
@@ -136,25 +137,25 @@ class Study:
         """Whether any of its runs keep their phases."""
         return any(level != UNTRACED for level in self.factors["trace"])
 
-    def drawn(self, swept: bool = True, traced: bool = True, referenced: bool = True) -> list[Declared]:
-        """The figures that it declares, or those of every study of its kind; `swept`: whether its network is; `traced`: whether what
-        its traced runs kept is there; `referenced`: whether runs have a reference beside them."""
-        if self.figures:
-            return list(self.figures)
+    def traits(self, **of_campaign: Any) -> Traits:
+        """Return what is known of the study before anything runs; `of_campaign`: traits of its campaign at a site."""
         compared = [name for name in self.varied if name != "trace" or UNTRACED not in self.factors[name]]
-        full = self.fraction is None
-        shape = Shape(
-            compared,
-            swept,
-            full,
-            self.target_accuracy,
-            self.traced and traced,
-            self.next_tokens,
-            self._held_out,
-            self.finds,
-            referenced,
+        traits = Traits(
+            varied=compared,
+            full_design=self.fraction is None,
+            target_accuracy=self.target_accuracy,
+            next_tokens=self.next_tokens,
+            fit_can_be_checked=self._held_out,
+            strategies_searched=self.finds,
+            heterogeneous=self.unlike,
+            replicates_by_precision=self.replicates.adaptive,
+            traced=self.traced,
         )
-        return usual(shape)
+        return replace(traits, **of_campaign)
+
+    def drawn(self, traits: Traits | None = None) -> list[Declared]:
+        """Return the figures that it declares, or those of every study with its traits."""
+        return list(self.figures) or usual(traits or self.traits())
 
     @property
     def finds(self) -> bool:

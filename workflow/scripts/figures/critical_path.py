@@ -16,7 +16,7 @@ WHAT = "The critical path through a training step, over ranks."
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
-    measured = cells.of(records.every_run, records.phases)
+    measured = cells.of(records.every_run, records.table("phases"))
     data = path.summarize(measured)
     if data.empty:
         return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)

@@ -78,7 +78,7 @@ class Panel:
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """A panel for each cell, below each other, on one axis of time. The figure and its caption."""
     seen = view(traced(records.every_run), asked)
-    found = _panels(seen, records.trace_steps)
+    found = _panels(seen, records.table("trace_steps"))
     if not found:
         return panels.not_drawn(seen.runs, NO_PHASES, conditions.lacking_phases(seen.runs))
     shown = _on_a_page(found, seen)

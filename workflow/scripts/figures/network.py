@@ -45,7 +45,7 @@ HOW = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic;
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
-    network = records.network
+    network = records.table("network")
     ok = measured(network)
     if ok.empty:
         return panels.not_drawn(None, NO_SWEEP if network.empty else NO_SUCCESSFUL_SWEEP, shortfall(network))

@@ -176,9 +176,15 @@ def titles_height(shown: Sequence[Mapping[str, Any]], characters: int = TITLE_CH
 
 
 def time_axis(
-    ax: Axes, times: pd.Series, cells: pd.DataFrame, axis: Literal["x", "y"] = "y", *, logarithmic: bool = False
+    ax: Axes,
+    times: pd.Series,
+    cells: pd.DataFrame,
+    axis: Literal["x", "y"] = "y",
+    *,
+    logarithmic: bool = False,
+    quantity: str = "time",
 ) -> list[str]:
-    """An axis of time from zero; logarithmic where `times`, those of runs, differ by more than a factor of 20, or it is asked for.
+    """An axis of time, or of another `quantity`, from zero; logarithmic where `times`, those of runs, differ by more than a factor of 20, or it is asked for.
 
     It reaches all runs, and the ends of the intervals of SURE runs or more, but not farther than CUT_AT times beyond the runs. An
     `interval` that leaves it ends in an arrow. `cells`: low, high and n of each. Returns what the caption must say about it.
@@ -195,7 +201,7 @@ def time_axis(
     limits, said = (0.0, 1.06 * top), list[str]()
     if logarithmic or longest / shortest > LOG_FROM_RATIO:
         bottom = max(lowest, shortest / CUT_AT)
-        said = [Note("logarithmic-time-axis", "The axis of time is logarithmic.")]
+        said = [Note("logarithmic-time-axis", f"The axis of {quantity} is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         round_numbers(ax.yaxis if axis == "y" else ax.xaxis, top / bottom)
         room = max(1.1, (top / bottom) ** MARGIN)

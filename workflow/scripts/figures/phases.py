@@ -34,7 +34,7 @@ BELOW = "The lane below a bar is the exchange, its part behind computing left of
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
-    measured = cells.of(records.every_run, records.phases)
+    measured = cells.of(records.every_run, records.table("phases"))
     if not measured.order or not measured.named:
         return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)
     in_ms = asked.x == TIME

@@ -36,7 +36,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     seen = replace(
         view(records.runs, asked), colour=["framework"]
     )  # panels are cells: nothing is told by colour but the scope
-    power = records.power
+    power = records.table("power")
     power = power[power["run_id"].isin(set(seen.ok["run_id"]))]
     if power.empty:
         return panels.not_drawn(seen.runs, panels.NO_SUCCESS if seen.ok.empty else NOTHING)

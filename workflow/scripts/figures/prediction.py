@@ -51,7 +51,7 @@ OTHERS = Note(
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
-    runs, cells = records.runs, records.predictions
+    runs, cells = records.runs, records.table("prediction_cells")
     left = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:

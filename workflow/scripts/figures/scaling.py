@@ -126,10 +126,10 @@ def _rows(records: Records, of: View) -> pd.DataFrame:
     measured = compare(of.study).drop(columns=[*factors(), "replicas"])
     rows = of.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(measured, how="left", on="cell")
     least: Mapping[str, float] = {}
-    if len(records.network):
+    if len(records.table("network")):
         from prediction.bound import shortest  # slow to import, and few studies need it
 
-        least = shortest(of.study, records.network)
+        least = shortest(of.study, records.table("network"))
     bound = rows["base_cell"].map(least).astype(float) / rows["cell"].map(least).astype(float)
     return rows.assign(bound_speedup=bound, bound_efficiency=bound / rows["replicas"].astype(float))
 

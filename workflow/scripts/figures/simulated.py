@@ -31,7 +31,7 @@ HOW = (
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels by model. The figure and its caption, of the table that strategies.simulated wrote."""
-    table = records.simulated
+    table = records.table("simulated")
     several = filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], asked) if len(table) else table
     rows = several[several["error"].notna()] if len(several) else several
     if rows.empty:

@@ -34,7 +34,7 @@ def several(records: Records, asked: Declared) -> View:
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Panels by all that varies beside strategies and links. The figure and its caption."""
-    of, predicted = several(records, asked), filtered(records.crossover, asked)
+    of, predicted = several(records, asked), filtered(records.table("crossover"), asked)
     if of.ok.empty and predicted.empty:
         return panels.not_drawn(of.runs, NOTHING)
     across = panels.few_columns(len(of.panels))

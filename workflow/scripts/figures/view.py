@@ -27,7 +27,8 @@ from analysis.measured import (
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_of
-from declared.figures import KINDS, Declared
+from declared.figures import Declared
+from declared.products.figures import KINDS
 from figures import panels, style
 from figures.panels import Caption, Series, combinations
 

@@ -24,7 +24,7 @@ WHAT = "Time of a sample that one change saves (below 0: costs), predicted by re
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, of the table that prediction.what_if wrote."""
-    rows = records.what_if
+    rows = records.table("what_if")
     if rows.empty:
         return panels.not_drawn(records.runs, panels.as_clause(NO_TRACE), conditions.lacking_phases(records.every_run))
     words = cell_words(traced(records.every_run), but=["trace"])

@@ -360,20 +360,17 @@ def main(argv: list[str] | None = None) -> None:
     parser: argparse.ArgumentParser = arguments(__doc__)
     parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
     parser.add_argument(
-        "--cells", type=Path, required=True, metavar="CSV", help="where to write every prediction of a cell"
-    )
-    parser.add_argument(
-        "--extra-p",
+        "--extrap",
         type=Path,
         metavar="JSON",
         help="compare with Extra-P, too: the environment.json of containers/extrap",
     )
     args = parser.parse_args(argv)
-    python = Path(read_made(args.extra_p)["python"]["executable"]) if args.extra_p else None
+    python = Path(read_made(args.extrap)["python"]["executable"]) if args.extrap else None
     runs = read_timed(args.runs)
     cells, sweeps = physics.prepared(runs, meshes=True), law.points(read_table(args.network, "network"))
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
-    tables.write_csv(every, args.cells)
+    tables.write_csv(every, args.out.with_name(f"{args.out.name}_cells.csv"))
     tables.write(table(runs, cells, sweeps, rows), args.out)
 
 

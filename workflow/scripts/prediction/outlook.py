@@ -17,7 +17,7 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.measured import read_timed, successful, title
 from common.cores import all_cores
-from common.errors import InputError, system_faults
+from common.errors import InputError
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -106,8 +106,13 @@ class Study:
 
 def by_study(folder: Path) -> Study:
     """The study whose records are in `folder`."""
-    runs = read_timed(folder / "runs.csv")
-    cells, sweeps = physics.prepared(runs), law.points(read_table(folder / "network.csv", "network"))
+    return load_records(folder / "runs.csv", folder / "network.csv")
+
+
+def load_records(runs_csv: Path, network_csv: Path) -> Study:
+    """Return the study of these runs and sweeps, with the model fitted to them."""
+    runs = read_timed(runs_csv)
+    cells, sweeps = physics.prepared(runs), law.points(read_table(network_csv, "network"))
     return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
 
 
@@ -170,9 +175,9 @@ class Answer:
         return table(self.rows, self.notes)
 
 
-def answer(args: Question) -> Answer:
-    """Answer a question (prediction.question)."""
-    study = by_study(args.study) if args.study else None
+def answer(args: Question, study: Study | None = None) -> Answer:
+    """Answer a question (prediction.question) of `study`, or of the one that it names."""
+    study = by_study(args.study) if args.study and study is None else study
     if study and args.step_time is None:
         made, asked = study.fitted, cases(study.cells)
     else:
@@ -198,18 +203,17 @@ def written(drawn: pd.DataFrame) -> pd.DataFrame:
     return drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
 
 
-def main(*, from_: Path, out: Path, curves: Path) -> None:
+def main(*, runs: Path, network: Path, out: Path) -> None:
     """Write the table of a study, and what its figure shows as numbers.
 
     Args:
-        from_: the folder with the study's records
-        out: files of the table to write, without their suffix
-        curves: where to write the curves
+        runs: runs.csv of the study
+        network: network.csv of the study
+        out: files of the table to write, without their suffix; the curves lie beside it
     """
-    found = answer(ask(from_=from_))
-    with system_faults(curves):
-        tables.write(found.table, out)
-        tables.write_csv(written(found.curves), curves)
+    found = answer(ask(from_=runs.parent), load_records(runs, network))
+    tables.write(found.table, out)
+    tables.write_csv(written(found.curves), out.with_name(f"{out.name}_curves.csv"))
 
 
 def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:

@@ -377,12 +377,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
     )
-    parser.add_argument("--steps", type=Path, required=True, metavar="CSV", help="replay_steps.csv of the study")
+    parser.add_argument("--replay-steps", type=Path, required=True, metavar="CSV", help="replay_steps.csv of the study")
     parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
     args = parser.parse_args(argv)
     runs = read_runs(args.runs)
     sweeps = law.points(read_table(args.network, "network")) if args.network else law.points(_no_sweep())
-    study = Study(runs, sweeps, read_table(args.steps, "replay_steps"))
+    study = Study(runs, sweeps, read_table(args.replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), args.out)
 
 

@@ -14,6 +14,7 @@ from datasets.identity import NOT_PREPARING, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
+from declared.records import RECORDS
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
 from plan.strategies import file_of
@@ -21,18 +22,7 @@ from plan.strategies import file_of
 Group = dict[str, str]  # name of a file or a key -> SHA-256 of its content, or its value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
 CODE = (".py", ".yaml", ".jinja")  # how what makes figures ends, of all that they are made of
-TABLES = (
-    "design.csv",
-    "runs.csv",
-    "epochs.csv",
-    "network.csv",
-    "costs.csv",
-    "messages.csv",
-    "power.csv",
-    "phases.csv",
-    "trace_steps.csv",
-    "replay_steps.csv",
-)
+TABLES = ("design.csv", *(f"{name}.csv" for name in RECORDS))
 
 
 def files(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:

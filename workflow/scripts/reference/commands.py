@@ -15,7 +15,7 @@ GROUP = re.compile(r"^##@ (.+)$")
 TARGET = re.compile(r"^([a-z-]+):.*?## *(.+)$")
 VARIABLES = ("ARGS", "SITE", "STUDY")
 USED = re.compile(rf"\b({'|'.join(VARIABLES)})\b")
-RULE = re.compile(r'^ *rule (\w+):\n +"""(.+?)"""(.*?)(?=^ *rule |\Z)', re.DOTALL | re.MULTILINE)
+RULE = re.compile(r'^ *rule (\w+):\n +"""(.+?)"""(.*?)(?=^ *rule\b|\Z)', re.DOTALL | re.MULTILINE)
 ONE_FILE = ("design", "report")  # targets of people that are no collection of others
 
 

@@ -1,7 +1,6 @@
 """Pages of what a study makes: figures, tables, files and their columns."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import yaml
@@ -9,24 +8,17 @@ import yaml
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
 from declared.factors import MOST_SERIES
-from declared.figures import KINDS, MOST_VARIANTS, Kind
+from declared.figures import MOST_VARIANTS
+from declared.products.tables import TABLES, Table
+from declared.records import RECORDS, RecordTable
 from figures import gallery
 from reference.markdown import block, code, codes, escaped, table
 from reference.settings import value
 
-STAGES = CHECKOUT / "workflow" / "scripts"
 FACTORS = "factors"  # a column for each factor, or for each that varies
 LAYOUT = {
     "design.csv": "all runs in planned order, written before the first one starts; [columns](#designcsv)",
-    "runs.csv": "one row per run, whether or not it succeeded; [columns](#runscsv)",
-    "epochs.csv": "one row per epoch; [columns](#epochscsv)",
-    "network.csv": "one row per collective of the network's sweeps, where the study has distributed frameworks on several nodes; [columns](#networkcsv)",
-    "costs.csv": "one row per configuration of a layer: what its parts cost, where strategies are found (`./ringside strategies`); [columns](#costscsv)",
-    "messages.csv": "one row per size: what messages cost the two ranks, where strategies are found; [columns](#messagescsv)",
-    "power.csv": "power over time of runs whose machines have meters, where the study draws the figure `power`; [columns](#powercsv)",
-    "phases.csv": "one row per traced run, rank and phase, where the study has traced runs; [columns](#phasescsv)",
-    "trace_steps.csv": "one row per interval of some steps of a typical traced run of each cell; [columns](#trace_stepscsv)",
-    "replay_steps.csv": "one row per interval of the steps that are replayed with one thing changed; [columns](#replay_stepscsv)",
+    **{f"{name}.csv": f"{table.rows}; [columns](#{name}csv)" for name, table in RECORDS.items()},
     "figures/FIGURE.pdf, .svg, .png": "[figures](figures.md)",
     "figures/FIGURE.caption.md": "the caption: what is shown, n, intervals, placement, what is missing",
     "tables/TABLE.csv, .md, .tex": "[tables](tables.md): CSV with all digits, Markdown and LaTeX rounded, with notes",
@@ -62,7 +54,7 @@ def figures_page() -> str:
             table(
                 ["figure", "answers", "by default"],
                 [
-                    [f"[`{one.asked.kind}`](#{one.asked.kind})", one.said["question"], escaped(one.said["default"])]
+                    [f"[`{one.kind.name}`](#{one.kind.name})", one.kind.question, escaped(one.kind.default)]
                     for one in every
                 ],
             ),
@@ -92,21 +84,22 @@ def figures_page() -> str:
             ),
             "Figures never average over a factor: every factor that varies needs an axis, a colour or a panel, or one level by `filter`. Without "
             "`colour` and `facet`, the remaining factors are assigned automatically.",
-            *(part for one in every for part in _figure(one, KINDS[one.asked.kind])),
+            *(part for one in every for part in _figure(one)),
             "## Where the pictures come from",
             "The pictures are drawn from [measured campaigns](../campaigns/README.md) by the lines above. `make gallery` draws them again.",
         ]
     )
 
 
-def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
+def _figure(one: gallery.Example) -> Iterator[str]:
+    kind = one.kind
     line = yaml.safe_dump(one.entry, default_flow_style=True, sort_keys=False, width=1000).strip()
-    yield f"## {one.asked.kind}"
-    yield one.said["shows"]
+    yield f"## {kind.name}"
+    yield kind.shows
     yield block(f"# config/studies/{one.study}.yaml\nfigures:\n  - {line}", "yaml")
     if one.picture:
-        yield f"![{one.said['alt']}](../images/gallery/{one.picture.name})"
-    yield one.said["reading"]
+        yield f"![{kind.alt}](../images/gallery/{one.picture.name})"
+    yield kind.reading
     words = {
         "x": codes(kind.x) if kind.x else "a factor",
         "y": codes(kind.y or ()),
@@ -119,31 +112,20 @@ def _figure(one: gallery.Example, kind: Kind) -> Iterator[str]:
     yield f"Keys: {'; '.join(keys)}." if keys else "Keys: none but `kind` and `name`."
 
 
-@cache
-def described() -> dict[str, dict[str, Any]]:
-    """Every table, in the order of stages: name -> answers, method, columns (names with commas between them -> unit, meaning)."""
-    files = [
-        STAGES / stage / "tables.yaml"
-        for stage in ("analysis", "precision", "network", "strategies", "prediction", "traces", "comparison")
-    ]
-    return {name: entry for file in files for name, entry in load_yaml(file).items()}
-
-
-def columns(entry: Mapping[str, Any]) -> list[str]:
-    """The described columns of a table, `factors` standing for those of the factors."""
-    return [name for names in entry["columns"] for name in names.split(", ")]
+def columns(described: Table) -> list[str]:
+    """Return the described columns of a table, `factors` standing for those of the factors."""
+    return [name for names in described.columns for name in names.split(", ")]
 
 
 def tables_page() -> str:
     """The page of tables."""
-    every = described()
     return "\n\n".join(
         [
             "# Tables",
             "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the columns below with all digits. Markdown "
             "and LaTeX are rounded and have notes on the method, the number of replicates and what is missing. `comparison` is in "
             "`results/comparison/`. The choices behind them: [Statistics](../explanation/statistics.md), [Predictions](../explanation/predictions.md).",
-            table(["table", "answers"], [[f"[`{name}`](#{name})", entry["answers"]] for name, entry in every.items()]),
+            table(["table", "answers"], [[f"[`{name}`](#{name})", one.answers] for name, one in TABLES.items()]),
             "In all tables:",
             "\n".join(
                 [
@@ -153,19 +135,19 @@ def tables_page() -> str:
                     "* Shares, accuracies and errors are fractions, not percentages; only the columns with the unit % are percentages.",
                 ]
             ),
-            *(part for name, entry in every.items() for part in _table(name, entry)),
+            *(part for described in TABLES.values() for part in _table(described)),
         ]
     )
 
 
-def _table(name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {name}"
-    yield f"**{entry['answers']}** {escaped(entry['method'])}"
+def _table(described: Table) -> Iterator[str]:
+    yield f"## {described.name}"
+    yield f"**{described.answers}** {escaped(described.method)}"
     yield table(
         ["column", "unit", "meaning"],
         [
             ["[factors](factors.md)" if names == FACTORS else codes(names.split(", ")), unit, escaped(meaning)]
-            for names, (unit, meaning) in entry["columns"].items()
+            for names, (unit, meaning) in described.columns.items()
         ],
     )
 
@@ -187,34 +169,7 @@ def files_page() -> str:
             "## design.csv",
             "One row per run, in planned order.",
             _columns("design"),
-            "## runs.csv",
-            "One row per run of the design, whether or not it succeeded. Figures and tables are made from this file, `epochs.csv` and `network.csv` alone; those of traced runs also from `phases.csv`, `trace_steps.csv` and `replay_steps.csv`.",
-            _columns("runs"),
-            "## epochs.csv",
-            "One row per epoch of a run. Join it to `runs.csv` by `run_id`.",
-            _columns("epochs"),
-            "## network.csv",
-            "One row per repetition of an all-reduce. A sweep without any has one row with its status and reason.",
-            _columns("network"),
-            "## costs.csv",
-            "One row per layer of a model and way to divide it, where strategies are found: medians over repetitions, of one part.",
-            _columns("costs"),
-            "## messages.csv",
-            "One row per size of messages between two ranks, where strategies are found.",
-            _columns("messages"),
-            "## power.csv",
-            "One row per sample of a machine's power while a run trained.",
-            _columns("power"),
-            "## phases.csv",
-            "One row per traced run, rank and phase, and of the critical path, which has no rank. Join it to `runs.csv` by `run_id`. "
-            "[Where the time of a step goes](../how-to/phases.md) says what the phases mean.",
-            _columns("phases"),
-            "## trace_steps.csv",
-            "One row per interval of a few steps that follow each other.",
-            _columns("trace_steps"),
-            "## replay_steps.csv",
-            "One row per interval of the steps that the table [`what_if`](tables.md#what_if) replays, of every traced run.",
-            _columns("replay_steps"),
+            *(part for name, described in RECORDS.items() for part in _records(name, described)),
             "## record.json",
             "The record of one run, written last, whatever became of the run.",
             _columns("record"),
@@ -229,6 +184,12 @@ def files_page() -> str:
             _columns("timing"),
         ]
     )
+
+
+def _records(name: str, described: RecordTable) -> Iterator[str]:
+    yield f"## {name}.csv"
+    yield f"{described.rows[0].upper()}{described.rows[1:]}. {described.more}".strip()
+    yield _columns(name)
 
 
 def _columns(name: str) -> str:

@@ -181,7 +181,7 @@ def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tab
         pictures=[one for one in pictures if not empty[one.name]],
         tables={one.name: one for one in every if not empty[one.name]},
         left_out={name: why for name, why in empty.items() if why},
-        phases=current(files.phases, files.every_run),
+        phases=current(files.table("phases"), files.every_run),
     )
 
 
@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(options)
-    files = Records(options.runs, options.epochs, phases_csv=options.phases)
+    files = Records(options.runs, options.epochs, {"phases": options.phases})
     material = material_of(campaign, files, options.figures, options.tables)
     write_text(options.out, page(material, campaign, options.records, state, libraries.load()))
 

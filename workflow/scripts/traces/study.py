@@ -20,11 +20,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the tables go")
     args = parser.parse_args(argv)
-    read = Records(args.runs, args.runs, args.network, phases_csv=args.phases)
-    measured = cells.of(read.every_run, read.phases)
+    read = Records(args.runs, args.runs, {"phases": args.phases, "network": args.network})
+    measured = cells.of(read.every_run, read.table("phases"))
     made = {
         "phases": cells.table(measured),
-        "bottlenecks": bottlenecks.table(measured, read.network),
+        "bottlenecks": bottlenecks.table(measured, read.table("network")),
         "critical_path": path.table(measured),
         "exposed": exposed.table(measured, read.every_run),
         "tracing": cost.table(read.every_run),

@@ -1,0 +1,64 @@
+"""Every figure and table is declared once, and what it is declared to need exists."""
+
+import re
+
+import pytest
+
+from common.code import code
+from common.files import CHECKOUT
+from declared.products.figures import KINDS
+from declared.products.tables import PROGRAM_OF, PROGRAMS, TABLES, is_available
+from declared.products.traits import Traits
+from declared.records import RECORDS
+
+TRAITS = Traits(varied=())
+READ = re.compile(r"""\.table\(["'](\w+)["']\)""")
+
+
+def conditions() -> list[tuple[str, str]]:
+    """Return every trait that an entry names, with the entry's name."""
+    of_tables = [(table.name, name) for table in TABLES.values() for name in table.when]
+    of_programs = [(program.name, name) for program in PROGRAMS.values() for name in program.when]
+    of_figures = [(kind.name, name) for kind in KINDS.values() for name in kind.when]
+    usual = [(kind.name, kind.usual) for kind in KINDS.values() if isinstance(kind.usual, str)]
+    entries = [(kind.name, entry) for kind in KINDS.values() if not isinstance(kind.usual, str) for entry in kind.usual]
+    of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
+    of_records = [(record, name) for record, table in RECORDS.items() for name in table.when]
+    return [*of_tables, *of_programs, *of_figures, *usual, *of_entries, *of_records]
+
+
+def test_every_condition_is_a_trait() -> None:
+    assert len(conditions()) > 30
+    assert [(entry, name) for entry, name in conditions() if not hasattr(TRAITS, name)] == []
+
+
+def test_every_input_is_a_record_or_a_table() -> None:
+    entries = [*KINDS.values(), *PROGRAMS.values()]
+    inputs = {name.removesuffix(".md") for entry in entries for name in entry.inputs}
+    assert inputs <= {*RECORDS, *TABLES} and {"network", "crossover", "outlook"} <= inputs
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_figure_reads_what_it_declares(name: str) -> None:
+    kind = KINDS[name]
+    text = (CHECKOUT / "workflow" / "scripts" / "figures" / f"{name}.py").read_text()
+    assert code(kind.module) and set(READ.findall(text)) <= set(kind.inputs)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_of_tables_is_a_module(name: str) -> None:
+    assert code(*PROGRAMS[name].modules)
+
+
+def test_table_of_a_trait_is_available_with_it() -> None:
+    assert is_available("runs", TRAITS) and is_available("cells", TRAITS)
+    several = Traits(varied=("nodes", "parallelism"), network_swept=True)
+    assert is_available("crossover", several) and not is_available("crossover", TRAITS)
+    assert not is_available("network", Traits(varied=("nodes",), network_swept=False))
+    assert is_available("drift", TRAITS) and not is_available("drift", Traits(varied=(), reference_timed=False))
+    assert not is_available("pilot", several), "somebody has to ask for it"
+
+
+def test_rules_of_programs_have_names_of_their_own() -> None:
+    rules = [program.rule for program in PROGRAMS.values()]
+    assert len(set(rules)) == len(rules) and PROGRAM_OF["residuals"].rule == "analysis"

@@ -1,0 +1,58 @@
+"""The kinds of figures that a study may declare, from figures.yaml."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.files import load_yaml
+from declared.products.traits import Traits
+
+FILE = Path(__file__).with_name("figures.yaml")
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure; figures.yaml says what each attribute means."""
+
+    name: str
+    question: str
+    shows: str
+    reading: str
+    default: str
+    example: Mapping[str, Any]
+    alt: str = ""
+    inputs: Sequence[str] = ()
+    takes: Sequence[str] = ()
+    x: Sequence[str] = ()
+    y: Sequence[str] = ()
+    needs: Sequence[str] = ()
+    along: Sequence[str] = ()
+    along_scale: bool = False
+    one_colour: bool = False
+    of_traces: bool = False
+    in_supplement: bool = False
+    when: Sequence[str] = ()
+    usual: str | Sequence[Mapping[str, Any]] = ({},)
+
+    @property
+    def module(self) -> str:
+        """The module that draws it."""
+        return f"figures.{self.name}"
+
+    def usual_entries(self, traits: Traits) -> list[dict[str, Any]]:
+        """Return the figures of this kind that a study has which declares none, as it would declare them."""
+        if not traits.have(self.when):
+            return []
+        entries = getattr(traits, self.usual) if isinstance(self.usual, str) else self.usual
+        chosen = [dict(entry) for entry in entries if traits.have(entry.get("when", ()))]
+        target = {"target": traits.target_accuracy} if "target" in self.takes else {}
+        return [target | {key: value for key, value in entry.items() if key != "when"} for entry in chosen]
+
+
+def _kind(name: str, entry: Mapping[str, Any]) -> FigureKind:
+    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return FigureKind(name=name, **frozen)
+
+
+KINDS = {name: _kind(name, entry) for name, entry in load_yaml(FILE).items()}

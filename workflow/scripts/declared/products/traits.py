@@ -1,0 +1,95 @@
+"""What is known of a study and its campaign before anything runs: the names that `when` in figures.yaml and tables.yaml may use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from declared.factors import scale_of, treatments_of
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Traits of a study at a site.
+
+    Attributes:
+        varied: The factors that vary, without a trace that only tells traced from untraced runs.
+        full_design: All combinations of levels are measured.
+        target_accuracy: The validation accuracy that the study names, a share.
+        next_tokens: A data set has the next tokens for labels, so that there is a perplexity.
+        fit_can_be_checked: Cells on several nodes can be left out of a fit.
+        strategies_searched: The study asks for strategies of layers that are searched.
+        heterogeneous: Ranks or nodes may differ in speed.
+        replicates_by_precision: The study sets a precision target in place of a number of replicates.
+        network_swept: There is a collective benchmark of the network, or will be.
+        traced: There are phases of traced runs, or will be.
+        reference_timed: A reference benchmark is timed beside every run.
+        power_recorded: power.csv can be had.
+        costs_timed: The parts of layers were timed, or will be, and links were swept.
+        trace_steps_recorded: trace_steps.csv can be had.
+        replay_steps_recorded: replay_steps.csv can be had.
+    """
+
+    varied: Sequence[str]
+    full_design: bool = True
+    target_accuracy: float | None = None
+    next_tokens: bool = False
+    fit_can_be_checked: bool = False
+    strategies_searched: bool = False
+    heterogeneous: bool = False
+    replicates_by_precision: bool = False
+    network_swept: bool = True
+    traced: bool = False
+    reference_timed: bool = True
+    power_recorded: bool = True
+    costs_timed: bool = False
+    trace_steps_recorded: bool = False
+    replay_steps_recorded: bool = False
+
+    def have(self, names: Sequence[str]) -> bool:
+        """Whether all traits of these names hold."""
+        return all(getattr(self, name) for name in names)
+
+    @property
+    def scale(self) -> str:
+        """Nodes, or devices of a node where only these vary."""
+        return scale_of(self.varied)
+
+    @property
+    def scale_varies(self) -> bool:
+        """Cells differ in their number of nodes or devices."""
+        return self.scale in self.varied
+
+    @property
+    def nodes_vary(self) -> bool:
+        """Cells differ in their number of nodes."""
+        return "nodes" in self.varied
+
+    @property
+    def only_devices_vary(self) -> bool:
+        """Cells differ in devices of a node, but not in nodes."""
+        return self.scale == "devices_per_node"
+
+    @property
+    def batch_size_varies(self) -> bool:
+        """Cells differ in batch size."""
+        return "batch_size" in self.varied
+
+    @property
+    def device_varies(self) -> bool:
+        """Cells train on different kinds of devices."""
+        return "device" in self.varied
+
+    @property
+    def parallelism_varies(self) -> bool:
+        """Cells differ in how ranks share a training."""
+        return "parallelism" in self.varied
+
+    @property
+    def interactions(self) -> list[dict[str, Any]]:
+        """The figure of the two factors that most studies ask about: where it is measured, and what is compared."""
+        order = ("framework", *treatments_of(self.varied), self.scale, "batch_size")
+        factors = [name for name in order if name in self.varied]
+        if len(factors) < 2 or not self.full_design:
+            return []
+        x = self.scale if self.scale in factors else factors[-1]
+        return [{"name": "interaction", "x": x, "colour": next(name for name in factors if name != x)}]

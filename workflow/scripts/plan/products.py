@@ -1,0 +1,154 @@
+"""The figures and tables of a campaign as the rules see them: their files, what they are made from, how their programs are called."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from common.files import shown
+from declared.figures import Declared
+from declared.frameworks import load_framework
+from declared.products.figures import KINDS
+from declared.products.tables import PROGRAMS, TableProgram, is_available
+from declared.products.traits import Traits
+from declared.records import RECORDS
+from environments.identity import environment_stamp
+from plan.campaign import Campaign
+from plan.decisions import rule_of
+from plan.strategies import file_of
+from plan.sweeps import Sweeps
+from plan.timings import Timings
+
+FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; the last for its caption
+FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
+
+# What programs are told of the campaign; an empty list leaves the option out.
+OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
+    "study": lambda campaign: ["--study", campaign.study.name],
+    "site": lambda campaign: ["--site", campaign.site.name],
+    "margin": lambda campaign: _option("--margin", campaign.study.margin),
+    "target_accuracy": lambda campaign: _option("--target-accuracy", campaign.study.target_accuracy),
+    "replicates": lambda campaign: _option(
+        "--replicates", campaign.study.replicates.words if campaign.study.replicates.adaptive else None
+    ),
+    "precision_target": lambda campaign: ["--rule", json.dumps(rule_of(campaign.study.replicates))],
+    "reference_timed": lambda campaign: ["--reference"] if campaign.referenced else [],
+}
+
+
+def _option(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
+
+
+class Products:
+    """The figures and tables of a campaign.
+
+    Attributes:
+        traits: What is known of the study and its campaign.
+        figures: The figures by name, in their order.
+        programs: The programs that make its tables, without those that somebody has to ask for.
+    """
+
+    def __init__(self, campaign: Campaign, sweeps: Sweeps, timings: Timings) -> None:
+        self._campaign = campaign
+        self.traits = campaign_traits(campaign, sweeps, timings)
+        self.figures: dict[str, Declared] = {figure.name: figure for figure in campaign.study.drawn(self.traits)}
+        self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]
+
+    @property
+    def figure_files(self) -> dict[str, list[str]]:
+        """The files of each figure."""
+        stem = f"{self._campaign.results}/figures"
+        return {name: [f"{stem}/{name}.{suffix}" for suffix in FIGURE_SUFFIXES] for name in self.figures}
+
+    @property
+    def all_figure_files(self) -> list[str]:
+        """The files of all figures."""
+        return [file for files in self.figure_files.values() for file in files]
+
+    def files_of_kind(self, kind: str) -> list[str]:
+        """Return the files of the figures of a kind."""
+        return [file for name, files in self.figure_files.items() if self.figures[name].kind == kind for file in files]
+
+    @property
+    def printed_tables(self) -> list[str]:
+        """The names of the tables that reports and papers print."""
+        tables = [table for program in self.programs for table in program.tables_of(self.traits)]
+        return [table.name for table in tables if not table.csv_only]
+
+    @property
+    def table_files(self) -> list[str]:
+        """The files of all tables."""
+        return [file for program in self.programs for file in self.files(program)]
+
+    def files(self, program: TableProgram | str) -> list[str]:
+        """Return the files that a program of tables makes."""
+        program = PROGRAMS[program] if isinstance(program, str) else program
+        names = [file for table in program.tables_of(self.traits) for file in table.files]
+        return [f"{self._campaign.results}/tables/{name}" for name in [*names, *program.other_files]]
+
+    def figure_module(self, figure: str) -> str:
+        """Return the module that draws a figure."""
+        return KINDS[self.figures[figure].kind].module
+
+    def figure_inputs(self, figure: str) -> dict[str, str]:
+        """Return what a figure is drawn from, as far as it exists: name -> file."""
+        return self._inputs([*FIGURE_INPUTS, *KINDS[self.figures[figure].kind].inputs])
+
+    def program_inputs(self, program: TableProgram) -> list[str]:
+        """Return the files that the tables of a program are made from."""
+        strategies = file_of(self._campaign.study.name, self._campaign.site.name)
+        needed = "strategies" in program.depends and strategies.exists()
+        return [*self._inputs(program.inputs).values(), *([shown(strategies)] if needed else [])]
+
+    def arguments(self, program: TableProgram) -> list[str]:
+        """Return the command line of a program of tables."""
+        inputs = [part for name, file in self._inputs(program.inputs).items() for part in (_flag(name), file)]
+        options = [part for name in program.options for part in OPTIONS[name](self._campaign)]
+        environment = [part for stamp in self.environments(program) for part in (_flag(program.environment), stamp)]
+        stem = f"{self._campaign.results}/tables" + f"/{program.tables[0].name}" * (program.out == "stem")
+        return [*inputs, *options, *environment, "--out", stem]
+
+    def environments(self, program: TableProgram) -> list[str]:
+        """Return the stamp of the environment in which a program calls another one, where the study asks for that."""
+        wanted = program.environment and self._campaign.study.extra_p
+        return [str(environment_stamp(self._campaign.site.cache, program.environment))] if wanted else []
+
+    def descriptions(self, program: TableProgram) -> list[str]:
+        """Return the descriptions of the study's frameworks, where a program reads them."""
+        names = self._campaign.study.factors["framework"] if program.reads_models else []
+        return [shown(load_framework(name).file) for name in names]
+
+    def record_files(self, *names: str) -> list[str]:
+        """Return the files of these tables of records, as far as they exist."""
+        return list(self._inputs(names).values())
+
+    def _inputs(self, names: Sequence[str]) -> dict[str, str]:
+        return {name: self._input_file(name) for name in names if is_available(name, self.traits)}
+
+    def _input_file(self, name: str) -> str:
+        if name in RECORDS:
+            return str(self._campaign.runs_csv.with_name(f"{name}.csv"))
+        return f"{self._campaign.results}/tables/{name if name.endswith('.md') else f'{name}.csv'}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Traits:
+    """Return what is known of a study and its campaign; of published tables, which files there are."""
+
+    def is_recorded(name: str) -> bool:
+        return campaign.published is None or Path(campaign.runs_csv).with_name(f"{name}.csv").exists()
+
+    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.runs_csv.with_name("costs.csv").exists()
+    return campaign.study.traits(
+        heterogeneous=campaign.study.unlike or campaign.site.unlike,
+        network_swept=sweeps.worth_drawing,
+        traced=campaign.traced,
+        reference_timed=campaign.referenced,
+        power_recorded=is_recorded("power"),
+        costs_timed=bool(campaign.study.finds and sweeps.worth_drawing and costs),
+        trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
+        replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),
+    )
