@@ -115,7 +115,7 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     target = kept.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
     check_trusted(target, kept.downloads.parent)
-    if target.is_file() and not os.access(target.parent, os.W_OK):  # a cache that others fill
+    if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):  # a cache of others
         return target, _read_origin(origin)
     with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
         found = _read_origin(origin)
