@@ -7,12 +7,18 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common.errors import InputError
-from common.written import Keys, Line, Maybe, Rules, Unique, Written, json_schema, key, load, parse
+from common.written import Keys, Line, Maybe, Pairs, Rules, Unique, Written, json_schema, key, load, parse
 
 
 @dataclass(frozen=True)
 class Part(Keys):
     count: int = key("how many", ge=1)
+
+
+@dataclass(frozen=True)
+class Choice(Keys):
+    one: Maybe[tuple[str, ...]] = key("one", default=None)
+    other: Maybe[int] = key("other", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,9 @@ class Sample(Keys):
     limits: dict[str, Annotated[int, Rules("a limit", le=3)]] = key("limits", default_factory=dict)
     either: Maybe[int | Part] = key("a number or a part", default=None)
     auto: Maybe[Annotated[int, Rules(ge=1)] | Literal["auto"]] = key("cores, or auto", default=None)
+    choice: Annotated[Choice, Rules(filled=True)] = key("one or the other", default_factory=Choice)
+    pairs: Pairs[Annotated[str, Rules(pattern=r"^[A-Z]+\Z")], str] = key("variables", default=())
+    whole: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = key("a number as it is written", default=None)
     share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")], lambda text: int(text[:-2]) / 100)]] = key(
         "a share, as 5 %", default=None
     )  # fmt: skip
@@ -63,6 +72,12 @@ REFUSED: list[tuple[dict[str, Any], str, str, object]] = [
     ({"either": "one"}, "wrong-type", "x.either", "one"),
     ({"either": {}}, "missing-key", "x.either.count", None),
     ({"auto": "all"}, "bad-value", "x.auto", "all"),
+    ({"choice": {}}, "too-few", "x.choice", 0),
+    ({"choice": None}, "wrong-type", "x.choice", None),
+    ({"pairs": {"a": "b"}}, "bad-pattern", "x.pairs", "a"),
+    ({"pairs": {"A": 1}}, "wrong-type", "x.pairs.A", 1),
+    ({"whole": 0}, "out-of-range", "x.whole", 0),
+    ({"whole": "1"}, "wrong-type", "x.whole", "1"),
     ({"share": "5"}, "bad-pattern", "x.share", "5"),
     ({"share": 0.05}, "wrong-type", "x.share", 0.05),
 ]
@@ -81,6 +96,7 @@ def test_what_is_right_has_the_types_of_the_class(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "seed: 3\nrate: 2\ntitle: a\n  b\nnames: [a, b]\npair: [1, 2]\nparts: [{count: 7}]\nlimits: {a: 3}\n"
         "either: {count: 2}\nauto: auto\nshare: 5 %\nnote: yes\n"
+        "choice: {one: [a]}\npairs: {B: y, A: x}\nwhole: 1\n"
     )
     read = load(Sample, tmp_path / "a.yaml")
     assert read == Sample(
@@ -95,8 +111,15 @@ def test_what_is_right_has_the_types_of_the_class(tmp_path: Path) -> None:
         auto="auto",
         share=0.05,
         note="yes",
+        choice=Choice(one=("a",)),
+        pairs=(("A", "x"), ("B", "y")),
+        whole=1,
     )
-    assert isinstance(read.rate, float) and parse(Sample, {"seed": 1}, Path("s")) == Sample(seed=1)
+    assert (
+        isinstance(read.rate, float)
+        and isinstance(read.whole, int)
+        and parse(Sample, {"seed": 1}, Path("s")) == Sample(seed=1)
+    )
 
 
 def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:

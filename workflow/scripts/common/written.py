@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 from common.errors import InputError
 from common.files import load_yaml, shown
 from common.schemas import check_value
 
+K = TypeVar("K")
 T = TypeVar("T")
 # The regular expressions are Python's: Rust's have neither \Z nor lookahead.
 STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "regex_engine": "python-re"}
@@ -45,23 +46,45 @@ class Rules:
     Args:
         meaning: What the part says.
         unique: Whether a list may have no repetitions.
+        filled: Whether one of its keys has to be given, all of which may be left out.
+        exact: Whether a whole number stays one where the type is float.
         limits: In pydantic's words, as those of `key`.
     """
 
-    def __init__(self, meaning: str = "", *, unique: bool = False, **limits: Any) -> None:
-        self.limits, self.unique = limits, unique
-        self.notes = ({"description": meaning} if meaning else {}) | ({"uniqueItems": True} if unique else {})
+    def __init__(
+        self, meaning: str = "", *, unique: bool = False, filled: bool = False, exact: bool = False, **limits: Any
+    ) -> None:
+        self.limits, self.unique, self.filled, self.exact = limits, unique, filled, exact
+        notes = {"description": meaning, "uniqueItems": unique, "minProperties": int(filled)}
+        self.notes = {name: note for name, note in notes.items() if note}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         """Return pydantic's description of the value, with the limits."""
         from pydantic_core import core_schema
 
         described = {**handler(source), **self.limits}
-        return core_schema.no_info_after_validator_function(_refuse_repetition, described) if self.unique else described
+        if self.unique:
+            return core_schema.no_info_after_validator_function(_refuse_repetition, described)
+        if self.filled:
+            return core_schema.no_info_after_validator_function(_refuse_emptiness, described)
+        if self.exact:
+            return core_schema.no_info_wrap_validator_function(_keep_as_written, described)
+        return described
 
     def __get_pydantic_json_schema__(self, described: Any, handler: Callable[[Any], Any]) -> Any:
         """Return the JSON schema of the value, with its meaning."""
         return {**handler(described), **self.notes}
+
+
+def _keep_as_written(value: Any, check: Callable[[Any], Any]) -> Any:
+    check(value)
+    return value
+
+
+def _refuse_emptiness(instance: Any) -> Any:
+    if all(value is None for value in vars(instance).values()):
+        raise ValueError("it has no keys")
+    return instance
 
 
 def _refuse_repetition(values: Any) -> Any:
@@ -91,7 +114,21 @@ class Written:
         return core_schema.no_info_after_validator_function(self.convert, handler.generate_schema(self.form))
 
 
+def as_pairs(entries: Mapping[K, T]) -> tuple[tuple[K, T], ...]:
+    """Return the entries of a mapping as sorted pairs, which can be hashed."""
+    return tuple(sorted(entries.items()))
+
+
+class _FromMapping:
+    """Marks pairs that are written as a mapping."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        name, value = get_args(get_args(source)[0])
+        return Written(dict[name, value], as_pairs).__get_pydantic_core_schema__(source, handler)  # type: ignore[valid-type]
+
+
 Maybe = Annotated[T | None, _Absent()]
+Pairs = Annotated[tuple[tuple[K, T], ...], _FromMapping()]
 Unique = Annotated[T, Rules(unique=True)]
 Line = Annotated[str, Written(Annotated[str, Rules(pattern=r"\S")], lambda text: " ".join(text.split()))]
 
@@ -134,7 +171,9 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
     left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
     if left.get("default") in (None, [], {}):  # what a key that is left out says nothing of
         left.pop("default", None)
-    for name in ("items", "additionalProperties", "propertyNames"):
+    for pattern, entry in left.pop("patternProperties", {}).items():
+        left |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
+    for name in ("items", "additionalProperties"):
         if isinstance(left.get(name), dict):
             left[name] = _simplified(left[name], definitions)
     if "properties" in left:

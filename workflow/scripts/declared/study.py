@@ -220,7 +220,7 @@ class StudyKeys(Keys):
             default=(),
         )
     )
-    paper: Paper = key(
+    paper: Annotated[Paper, Rules(filled=True)] = key(
         "what stands in the paper; all other figures and tables are in its supplement", default_factory=Paper
     )
 

@@ -10,13 +10,14 @@ from common.schemas import schema
 from common.written import json_schema
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
+from declared.site import SiteKeys
 from declared.study import StudyKeys
 from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
 LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
-FORMS = {"study": StudyKeys}
+FORMS = {"site": SiteKeys, "study": StudyKeys}
 TYPES = {
     "integer": "whole number",
     "number": "number",
