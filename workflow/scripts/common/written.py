@@ -8,7 +8,7 @@ programs that only use their instances do not import pydantic.
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
@@ -155,7 +155,7 @@ def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
 def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    return TypeAdapter(kind, config=None if is_dataclass(kind) else cast(Any, STRICT))
 
 
 @functools.cache

@@ -30,6 +30,7 @@ TYPES = {"integer": int, "number": float, "string": str}
 LIMITS = {"minimum": "ge", "maximum": "le", "exclusiveMaximum": "lt", "maxLength": "max_length", "pattern": "pattern"}
 
 
+@functools.cache
 def level_type(factor: str) -> Any:
     """Return the type of a level of `factor`, with its limits."""
     rules = factor_table()[factor]

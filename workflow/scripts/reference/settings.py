@@ -8,6 +8,7 @@ import yaml
 from common.files import CHECKOUT
 from common.schemas import schema
 from common.written import json_schema
+from declared.configuration import Configuration
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
 from declared.site import SiteKeys
@@ -17,7 +18,7 @@ from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
 LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
-FORMS = {"site": SiteKeys, "study": StudyKeys}
+FORMS = {"config": Configuration, "site": SiteKeys, "study": StudyKeys}
 TYPES = {
     "integer": "whole number",
     "number": "number",
