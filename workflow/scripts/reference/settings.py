@@ -9,6 +9,7 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from common.written import json_schema
 from declared.configuration import Configuration
+from declared.datasets import DatasetKeys
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
 from declared.site import SiteKeys
@@ -18,7 +19,7 @@ from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
 LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
-FORMS = {"config": Configuration, "site": SiteKeys, "study": StudyKeys}
+FORMS = {"config": Configuration, "dataset": DatasetKeys, "site": SiteKeys, "study": StudyKeys}
 TYPES = {
     "integer": "whole number",
     "number": "number",

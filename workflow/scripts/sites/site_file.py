@@ -5,6 +5,7 @@ Slurm is asked for what it says of itself, then one test job asks one node. Noth
 """
 
 import getpass
+import re
 import shutil
 import subprocess
 import tempfile
