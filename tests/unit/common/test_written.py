@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common.errors import InputError
-from common.written import Keys, Line, Maybe, Pairs, Rules, Unique, Written, json_schema, key, load, parse
+from common.written import Keys, Line, Maybe, Pairs, Rules, Unique, Written, json_schema, key, load, optional, parse
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Part(Keys):
 
 @dataclass(frozen=True)
 class Choice(Keys):
-    one: Maybe[tuple[str, ...]] = key("one", default=None)
-    other: Maybe[int] = key("other", default=None)
+    one: Maybe[tuple[str, ...]] = optional("one")
+    other: Maybe[int] = optional("other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,18 +28,18 @@ class Sample(Keys):
     kind: Literal["full", "half"] = key("what it is", default="full")
     on: bool = key("whether", default=False)
     title: Line = key("a title", default="")
-    note: Maybe[str] = key("a note", default=None, pattern=r"^(?!no)[a-z]+\Z", max_length=5)
+    note: Maybe[str] = optional("a note", pattern=r"^(?!no)[a-z]+\Z", max_length=5)
     names: Unique[tuple[str, ...]] = key("names", default=())
-    pair: Maybe[Annotated[tuple[int, ...], Rules(min_length=2, max_length=2)]] = key("two", default=None)
+    pair: Maybe[Annotated[tuple[int, ...], Rules(min_length=2, max_length=2)]] = optional("two")
     parts: tuple[Part, ...] = key("parts", default=())
     limits: dict[str, Annotated[int, Rules("a limit", le=3)]] = key("limits", default_factory=dict)
-    either: Maybe[int | Part] = key("a number or a part", default=None)
-    auto: Maybe[Annotated[int, Rules(ge=1)] | Literal["auto"]] = key("cores, or auto", default=None)
+    either: Maybe[int | Part] = optional("a number or a part")
+    auto: Maybe[Annotated[int, Rules(ge=1)] | Literal["auto"]] = optional("cores, or auto")
     choice: Annotated[Choice, Rules(filled=True)] = key("one or the other", default_factory=Choice)
     pairs: Pairs[Annotated[str, Rules(pattern=r"^[A-Z]+\Z")], str] = key("variables", default=())
-    whole: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = key("a number as it is written", default=None)
-    share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")], lambda text: int(text[:-2]) / 100)]] = key(
-        "a share, as 5 %", default=None
+    whole: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional("a number as it is written")
+    share: Maybe[Annotated[float, Written(Annotated[str, Rules(pattern=r"^\d+ %\Z")], lambda text: int(text[:-2]) / 100)]] = optional(
+        "a share, as 5 %"
     )  # fmt: skip
 
 

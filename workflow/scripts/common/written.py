@@ -40,6 +40,11 @@ def key(meaning: str, *, default: Any = MISSING, default_factory: Any = MISSING,
     return field(default=default, default_factory=default_factory, metadata={"description": meaning, **rules})
 
 
+def optional(meaning: str, **rules: Any) -> Any:
+    """Return the dataclass field of a key that may be left out, which None stands for."""
+    return key(meaning, default=None, **rules)
+
+
 class Rules:
     """Limits of a part of a value, such as the entries of a list, in `Annotated`.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, key, parse
+from common.written import Keys, Maybe, Rules, key, optional, parse
 
 Text = Annotated[str, Rules(min_length=1)]
 NAME, MAX_NAME_LENGTH = r"^[a-z0-9]+(-[a-z0-9]+)*\Z", 100  # of a study, of a site
@@ -26,13 +26,11 @@ class Configuration(Keys):
         "nothing), "
         "or a folder with runs.csv and epochs.csv"
     )
-    base: Maybe[Text] = key("for snakemake compare: the campaign to compare with, a folder with runs.csv", default=None)
-    other: Maybe[Text] = key(
-        "for snakemake compare: the campaign that is compared with base, a folder with runs.csv", default=None
+    base: Maybe[Text] = optional("for snakemake compare: the campaign to compare with, a folder with runs.csv")
+    other: Maybe[Text] = optional(
+        "for snakemake compare: the campaign that is compared with base, a folder with runs.csv"
     )
-    block: Maybe[int] = key(
-        "run only this block of the design (make submit sets it in each allocation)", default=None, ge=1
-    )
+    block: Maybe[int] = optional("run only this block of the design (make submit sets it in each allocation)", ge=1)
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:

@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, digest_text, load_yaml, shown
 from common.normal_form import digest_source
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, Unique, key, parse
+from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
@@ -124,16 +124,12 @@ class SpackKeys(Keys):
 class ImageKeys(Keys):
     """The key `image`."""
 
-    index: Maybe[str] = key(
-        "where a recipe that is built by hand finds the wheels (a URL)",
-        default=None,
-        pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z",
+    index: Maybe[str] = optional(
+        "where a recipe that is built by hand finds the wheels (a URL)", pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z"
     )
-    brought: Maybe[Literal[True]] = key(
-        "nothing here builds it: a site brings the image, or has it installed", default=None
-    )
-    spack: Maybe[SpackKeys] = key(
-        "what Spack builds, in its own words, on a base that has Spack; no lock describes it", default=None
+    brought: Maybe[Literal[True]] = optional("nothing here builds it: a site brings the image, or has it installed")
+    spack: Maybe[SpackKeys] = optional(
+        "what Spack builds, in its own words, on a base that has Spack; no lock describes it"
     )
 
 
@@ -150,7 +146,7 @@ class EnvironmentKeys(Keys):
     """The keys of containers/NAME/environment.yaml: what an environment is made of, beside its locks and its self-test."""
 
     selftest_limit_s: float = key("the time after which the self-test has failed, in seconds", gt=0)
-    parent: Maybe[Name] = key("the environment over which this one is laid", default=None)
+    parent: Maybe[Name] = optional("the environment over which this one is laid")
     variables: Flags = key(
         "environment variables that every program in this environment must see; a child has its parent's, too",
         default_factory=dict,
@@ -164,10 +160,9 @@ class EnvironmentKeys(Keys):
     sources: tuple[SourceKeys, ...] = key(
         "source distributions that are changed, built into wheels once, and kept", default=()
     )
-    program: Maybe[str] = key(
+    program: Maybe[str] = optional(
         "the program that its ranks start, where that is no Python: its name in an image; absent: ranks run "
         "in its own Python",
-        default=None,
         pattern=r"^[A-Za-z0-9._-]+\Z",
     )
     supported: dict[str, Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]] = key(
@@ -176,9 +171,8 @@ class EnvironmentKeys(Keys):
     dispensable: tuple[Annotated[str, Rules(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...] = key(
         "modules that the oldest of these do without", default=()
     )
-    tool: Maybe[Literal[True]] = key(
-        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site",
-        default=None,
+    tool: Maybe[Literal[True]] = optional(
+        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site"
     )
     image: ImageKeys = key("what only its image needs", default_factory=ImageKeys)
 

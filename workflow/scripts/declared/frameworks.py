@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.text import alternatives
-from common.written import Keys, Maybe, Rules, Unique, Written, key, load, parse
+from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
 from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
@@ -36,8 +36,8 @@ class ExchangeKeys(Keys):
         "limit; fusion: of what is ready when the last has arrived, up to a limit; units: parameters of "
         "layers that reach a limit are gathered before they are used, their gradients reduced to shares"
     )
-    limits_mib: Maybe[Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]] = key(
-        "of the first message and of all others, MiB", default=None
+    limits_mib: Maybe[Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]] = (
+        optional("of the first message and of all others, MiB")
     )
     cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
     channels: int = key("messages under way at once", default=1, ge=1)
@@ -88,10 +88,9 @@ class FrameworkKeys(Keys):
         "what its training sends between ranks; every framework of the study that can is swept for it",
         default=(ALL_REDUCE,),
     )
-    exchange: Maybe[ExchangeKeys] = key(
+    exchange: Maybe[ExchangeKeys] = optional(
         "how the library makes messages of gradients, for predictions "
-        "(workflow/scripts/prediction/exchange.py); without it: one message after the backward pass",
-        default=None,
+        "(workflow/scripts/prediction/exchange.py); without it: one message after the backward pass"
     )
     algorithm: Literal["same", "own"] = key(
         "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.errors import InputError
 from common.files import shown
 from common.text import alternatives
-from common.written import Keys, Maybe, Unique, key
+from common.written import Keys, Maybe, Unique, optional
 from declared.figures import Declared
 from declared.products.figures import KINDS
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 class Paper(Keys):
     """The names of the figures and of the tables of a paper, in their order; None: the usual ones."""
 
-    figures: Maybe[Unique[tuple[str, ...]]] = key(
-        "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares",
-        default=None,
+    figures: Maybe[Unique[tuple[str, ...]]] = optional(
+        "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares"
     )
-    tables: Maybe[Unique[tuple[str, ...]]] = key(
+    tables: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of tables, in this order; default: all but checks, variance, regression, drift and adjusted, "
-        "and of traces critical_path, exposed and tracing",
-        default=None,
+        "and of traces critical_path, exposed and tracing"
     )
 
     def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:

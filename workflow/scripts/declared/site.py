@@ -15,7 +15,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.python import python_abi
 from common.text import alternatives
-from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load
+from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.configuration import existing
 from declared.environments import BASE, Installed, Realization, locked, names
 from declared.frameworks import framework_names
@@ -102,19 +102,16 @@ AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z
 class Scheduler(Keys):
     """What jobs request from the cluster's scheduler."""
 
-    partition: Maybe[Word] = key("Slurm partition, or queue of OAR, PBS or Flux; default: the cluster's", default=None)
-    account: Maybe[Word] = key("account, project or (Flux) bank to charge", default=None)
-    constraint: Maybe[Text] = key(
+    partition: Maybe[Word] = optional("Slurm partition, or queue of OAR, PBS or Flux; default: the cluster's")
+    account: Maybe[Word] = optional("account, project or (Flux) bank to charge")
+    constraint: Maybe[Text] = optional(
         "features that nodes must have (Slurm --constraint, OAR properties, Flux --requires; PBS: further "
-        "resources of each chunk, such as gpu_type=a100:ib=true)",
-        default=None,
+        "resources of each chunk, such as gpu_type=a100:ib=true)"
     )
-    nodelist: Maybe[Word] = key("nodes to use, such as node[1-4]", default=None)
-    exclude: Maybe[Word] = key("nodes not to use (not with PBS)", default=None)
-    memory_mb: Maybe[int] = key(
-        "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)",
-        default=None,
-        ge=1,
+    nodelist: Maybe[Word] = optional("nodes to use, such as node[1-4]")
+    exclude: Maybe[Word] = optional("nodes not to use (not with PBS)")
+    memory_mb: Maybe[int] = optional(
+        "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)", ge=1
     )
     options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(
         "further options for sbatch, oarsub, qsub or flux batch, one per entry, as --name=value; for qsub "
@@ -154,15 +151,13 @@ class Images(Keys):
 class InstalledKeys(Keys):
     """What a site says of an environment that it has installed itself."""
 
-    executable: Maybe[str] = key(
+    executable: Maybe[str] = optional(
         "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
         "program lbann (end a wrapper script with exec, so that signals reach LBANN)",
-        default=None,
         pattern=r"^/[^\n]+\Z",
     )
-    prefix: Maybe[str] = key(
+    prefix: Maybe[str] = optional(
         "in place of executable: the folder of a virtual environment or of a conda environment, whose bin/python it is",
-        default=None,
         pattern=r"^/[^\n]+\Z",
     )
     setup: tuple[Text, ...] = key(
@@ -179,14 +174,12 @@ class InstalledKeys(Keys):
 class Archives(Keys):
     """Where the site has data sets' archives: in a folder, then nothing is fetched; at a URL that is tried first."""
 
-    folder: Maybe[Annotated[Path, Written(Text, Path)]] = key(
+    folder: Maybe[Annotated[Path, Written(Text, Path)]] = optional(
         "folder with the archives, as FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
-        "folder of another cache; nothing is downloaded",
-        default=None,
+        "folder of another cache; nothing is downloaded"
     )
-    mirror: Maybe[str] = key(
+    mirror: Maybe[str] = optional(
         "http://, https:// or file:/// address to try first, as MIRROR/DATA SET/FILE",
-        default=None,
         pattern=r"^(https?://|file:///)[^\s]+\Z",
     )
 
@@ -204,8 +197,8 @@ class Wattmeter(Keys):
     metric: str = key(
         "the metric whose values are W of a node", default="wattmetre_power_watt", pattern=r"^[A-Za-z0-9_]+\Z"
     )
-    error_share: Maybe[float] = key(
-        "error of the wattmeters as their maker says it, a share of the power", default=None, gt=0, le=1
+    error_share: Maybe[float] = optional(
+        "error of the wattmeters as their maker says it, a share of the power", gt=0, le=1
     )
     patience_s: float = key("how long the samples of a run's end are waited for, s", default=30, ge=0, le=600)
 
@@ -214,7 +207,7 @@ class Wattmeter(Keys):
 class Energy(Keys):
     """The key `energy`."""
 
-    wattmeter: Maybe[Wattmeter] = key("wattmeters behind an address", default=None)
+    wattmeter: Maybe[Wattmeter] = optional("wattmeters behind an address")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,10 +237,9 @@ class SiteKeys(Keys):
         "tested and used as they are",
         default=(),
     )
-    scorep: Maybe[AbsolutePath] = key(
+    scorep: Maybe[AbsolutePath] = optional(
         "folder, the same on all nodes, where Score-P is installed (its bin/ has scorep-config), built for "
-        "the MPI of LBANN; with it, an LBANN that is installed starts under Score-P where trace is full",
-        default=None,
+        "the MPI of LBANN; with it, an LBANN that is installed starts under Score-P where trace is full"
     )
     binds: Annotated[
         tuple[
@@ -268,16 +260,14 @@ class SiteKeys(Keys):
         default=(),
         min_length=2,
     )
-    cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = key(
+    cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = optional(
         "processor time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
-        "0.3]: a run takes the first ones",
-        default=None,
+        "0.3]: a run takes the first ones"
     )
     nodes: int = key("largest number of nodes of a run", ge=1)
-    gflops: Maybe[float] = key(
+    gflops: Maybe[float] = optional(
         "training rate of one replica, in 1e9 operations per second of dense convolutions and matrix "
         "products; used only by `make plan`",
-        default=None,
         gt=0,
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
@@ -285,12 +275,12 @@ class SiteKeys(Keys):
     fabric: Literal["ethernet", "infiniband"] = key(
         "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid", default="ethernet"
     )
-    bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = key(
-        "rate of the interface in one direction, bytes/s", default=None
+    bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
+        "rate of the interface in one direction, bytes/s"
     )
     sweep_max_bytes: int = key("largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296)
-    frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = key(
-        "frameworks that the site has, if not all; runs of the others are listed as missing", default=None
+    frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
+        "frameworks that the site has, if not all; runs of the others are listed as missing"
     )
     cache: Annotated[Path, Written(Text, Path)] = key(
         "folder outside the checkout for environments, wheels and prepared data, visible to all nodes; the "
@@ -301,10 +291,9 @@ class SiteKeys(Keys):
         "downloaded from the published addresses",
         default_factory=Archives,
     )
-    scratch: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^/")], Path)]] = key(
+    scratch: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^/")], Path)]] = optional(
         "folder on every node for the temporary files of a run, which are removed after it; default: the "
-        "system's; in an image, the memory of the node",
-        default=None,
+        "system's; in an image, the memory of the node"
     )
     setup: tuple[ShellLine, ...] = key(
         "shell lines that run before every rank and every build, outside images, such as: module load cuda/12",
@@ -314,10 +303,8 @@ class SiteKeys(Keys):
         "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup lines export",
         default=(),
     )
-    torch_index: Maybe[str] = key(
-        "URL of the index with PyTorch's own wheels, used only for what pip does not find",
-        default=None,
-        pattern="^https?://",
+    torch_index: Maybe[str] = optional(
+        "URL of the index with PyTorch's own wheels, used only for what pip does not find", pattern="^https?://"
     )
     time_limit_s: float = key(
         "seconds after which a run is ended and recorded as timeout; keep it below Slurm's SlurmdTimeout, "
@@ -349,12 +336,11 @@ class SiteKeys(Keys):
         ge=0,
         le=86400,
     )
-    energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = key(
+    energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = optional(
         "meters of whole nodes that are asked after a run; what nodes count themselves (NVML, AMD SMI, "
-        "RAPL, Slurm) needs no key",
-        default=None,
+        "RAPL, Slurm) needs no key"
     )
-    scheduler: Maybe[Scheduler] = key("what jobs request from the scheduler (not with launcher local)", default=None)
+    scheduler: Maybe[Scheduler] = optional("what jobs request from the scheduler (not with launcher local)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from common.errors import CodedValueError, InputError
 from common.files import CHECKOUT, shown
 from common.text import alternatives, number_of
-from common.written import Keys, Line, Maybe, Rules, Written, key, load, parse
+from common.written import Keys, Line, Maybe, Rules, Written, key, load, optional, parse
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_lists, factor_table, matches
@@ -111,27 +111,23 @@ class FigureKeys(Keys):
     """An entry of the key `figures`, from which `declared.figures` makes a figure."""
 
     kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
-    name: Maybe[str] = key(
+    name: Maybe[str] = optional(
         "letters a to z, digits, - and _: the name of the figure's files; default: the kind (or y), "
         "followed by x where x is given",
-        default=None,
         max_length=60,
         pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*\Z",
     )
-    x: Maybe[str] = key(
-        "factor on the x axis; for accuracy: epochs, updates or wall_time; for shares: run or epoch", default=None
+    x: Maybe[str] = optional(
+        "factor on the x axis; for accuracy: epochs, updates or wall_time; for shares: run or epoch"
     )
-    y: Maybe[str] = key("for accuracy: accuracy or, of next tokens, perplexity", default=None)
-    colour: Maybe[Names] = key("factor or list of factors whose combinations are the series", default=None)
-    facet: Maybe[Names] = key("factor or list of factors whose combinations are the panels", default=None)
-    filter: Maybe[dict[str, Any]] = key(
-        "draw only cells with these levels: a level or a list of levels for each factor", default=None, min_length=1
+    y: Maybe[str] = optional("for accuracy: accuracy or, of next tokens, perplexity")
+    colour: Maybe[Names] = optional("factor or list of factors whose combinations are the series")
+    facet: Maybe[Names] = optional("factor or list of factors whose combinations are the panels")
+    filter: Maybe[dict[str, Any]] = optional(
+        "draw only cells with these levels: a level or a list of levels for each factor", min_length=1
     )
-    target: Maybe[float] = key(
-        "for time_to_accuracy: validation accuracy as a share; default: target_accuracy of the study",
-        default=None,
-        gt=0,
-        le=1,
+    target: Maybe[float] = optional(
+        "for time_to_accuracy: validation accuracy as a share; default: target_accuracy of the study", gt=0, le=1
     )
 
 
@@ -145,10 +141,9 @@ class Author(Keys):
 
     family_names: str = key("family name, such as Lovelace", alias="family-names", min_length=1)
     given_names: str = key("given name, such as Ada", alias="given-names", min_length=1)
-    affiliation: Maybe[str] = key("university or company", default=None, min_length=1)
-    orcid: Maybe[str] = key(
+    affiliation: Maybe[str] = optional("university or company", min_length=1)
+    orcid: Maybe[str] = optional(
         "ORCID iD, as https://orcid.org/0000-0000-0000-0000",
-        default=None,
         pattern=r"^https://orcid\.org/\d{4}-\d{4}-\d{4}-\d{3}[0-9X]\Z",
     )
 
@@ -165,33 +160,29 @@ class StudyKeys(Keys):
     design: Literal["full", "fractional"] = key(
         "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two levels each"
     )
-    resolution: Maybe[Literal[3, 4, 5]] = key(
+    resolution: Maybe[Literal[3, 4, 5]] = optional(
         "least resolution of a fractional design; 4 where neither this nor generators is given. 3: main "
         "effects are not aliased with each other; 4: nor with two-way interactions; 5: nor are two-way "
-        "interactions with each other",
-        default=None,
+        "interactions with each other"
     )
-    generators: Maybe[dict[str, Annotated[list[str], Rules(unique=True, min_length=2)]]] = key(
+    generators: Maybe[dict[str, Annotated[list[str], Rules(unique=True, min_length=2)]]] = optional(
         "for a fractional design, instead of resolution: FACTOR: [FACTOR, FACTOR, ...]; the level of the "
         "first is the product of the levels of the others (first level -1, second level +1)",
-        default=None,
         min_length=1,
     )
     replicates: Annotated[Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)] = key(
         "independent repetitions of every cell, each with new processes: a number, or the precision that "
         "they are to reach"
     )
-    target_accuracy: Maybe[float] = key(
+    target_accuracy: Maybe[float] = optional(
         "validation accuracy as a share, such as 0.9: the table time_to_accuracy says how long each cell "
         "trains until it reaches it",
-        default=None,
         gt=0,
         le=1,
     )
-    margin: Maybe[Annotated[float, Written(Margin, as_share)]] = key(
+    margin: Maybe[Annotated[float, Written(Margin, as_share)]] = optional(
         "difference of mean epoch times that does not matter, as '5 %'; at most 50 %. The table of effects "
-        "then tests which cells are equal within it",
-        default=None,
+        "then tests which cells are equal within it"
     )
     factors: dict[str, Any] = key(
         "factors with their levels: a list varies a factor, a single value fixes it", min_length=1
@@ -208,9 +199,8 @@ class StudyKeys(Keys):
     authors: tuple[Author, ...] = key(
         "authors of the study, for CITATION.cff and the RO-Crate of the archive", default=(), min_length=1
     )
-    licence: Maybe[str] = key(
+    licence: Maybe[str] = optional(
         "licence of the study's records, figures and tables: an SPDX identifier such as CC-BY-4.0",
-        default=None,
         pattern=r"^[A-Za-z0-9.+-]+\Z",
     )
     figures: Annotated[tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)] = (
