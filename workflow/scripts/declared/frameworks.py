@@ -48,12 +48,12 @@ class ExchangeKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkKeys(Keys):
-    """The keys of workflow/scripts/runs/frameworks/NAME/framework.yaml: what a framework is and what it can do."""
+    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml: what a framework is and what it can do."""
 
     title: Text = key("the framework in words")
     environment: str = key("a folder of containers/")
     libraries: tuple[str, ...] = key(
-        "modules of workflow/scripts/runs/libraries/ that the adapter uses, and that these use"
+        "modules of workflow/scripts/ranks/libraries/ that the adapter uses, and that these use"
     )
     modules: tuple[str, ...] = key("what a rank imports, in this order; timed as import_s")
     needs: dict[str, Release] = key(
