@@ -1,5 +1,7 @@
 """What a class of keys refuses is an error whose code says which rule is broken; what it takes has the types of the class."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -138,3 +140,12 @@ def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:
         "on": False,
         "title": "",
     }
+
+
+def test_who_only_uses_the_classes_imports_no_checker() -> None:
+    asked = (
+        "import sys, declared.study, declared.site, declared.datasets, common.schemas;"
+        "print({'pydantic', 'jsonschema', 'fastjsonschema'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
