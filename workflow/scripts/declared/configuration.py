@@ -30,7 +30,9 @@ class Configuration(Keys):
     other: Maybe[Text] = optional(
         "for snakemake compare: the campaign that is compared with base, a folder with runs.csv"
     )
-    block: Maybe[int] = optional("run only this block of the design (make submit sets it in each allocation)", ge=1)
+    block: Maybe[int] = optional(
+        "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
+    )
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:

@@ -125,7 +125,9 @@ class Scheduler(Keys):
         "where environments are built and data is prepared: on the login node or in a job", default="login"
     )
     block_limit_s: int = key(
-        "time limit of an allocation, seconds (make submit requests one allocation per block)", default=28800, ge=60
+        "time limit of an allocation, seconds (./ringside submit requests one allocation per block)",
+        default=28800,
+        ge=60,
     )
 
 
@@ -221,7 +223,7 @@ class SiteKeys(Keys):
     )
     placement: Literal["emulated", "virtual", "distinct-nodes"] = key(
         "what a node is: emulated (processes on one machine), virtual (a node of the virtual cluster, see "
-        "make cluster-up), distinct-nodes (a machine of its own)"
+        "./ringside cluster up), distinct-nodes (a machine of its own)"
     )
     device: Literal["cpu", "cuda"] = key("device that trains, where the study's factor device is site")
     devices_per_node: int = key("accelerators that a run requests on each node", default=0, ge=0, le=64)
@@ -267,7 +269,7 @@ class SiteKeys(Keys):
     nodes: int = key("largest number of nodes of a run", ge=1)
     gflops: Maybe[float] = optional(
         "training rate of one replica, in 1e9 operations per second of dense convolutions and matrix "
-        "products; used only by `make plan`",
+        "products; used only by `./ringside plan`",
         gt=0,
     )
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
