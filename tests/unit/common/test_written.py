@@ -78,6 +78,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, object]] = [
     ({"choice": None}, "wrong-type", "x.choice", None),
     ({"pairs": {"a": "b"}}, "bad-pattern", "x.pairs", "a"),
     ({"pairs": {"A": 1}}, "wrong-type", "x.pairs.A", 1),
+    ({"whole": float("inf")}, "wrong-type", "x.whole", float("inf")),
     ({"whole": 0}, "out-of-range", "x.whole", 0),
     ({"whole": "1"}, "wrong-type", "x.whole", "1"),
     ({"share": "5"}, "bad-pattern", "x.share", "5"),
