@@ -176,6 +176,10 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
     left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
     if left.get("default") in (None, [], {}):  # what a key that is left out says nothing of
         left.pop("default", None)
+    if "const" in left:
+        left["enum"] = [left.pop("const")]
+    if "enum" in left:  # another type is another value, too
+        left.pop("type", None)
     for pattern, entry in left.pop("patternProperties", {}).items():
         left |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
     for name in ("items", "additionalProperties"):
@@ -186,9 +190,9 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
     if "anyOf" in left:
         ways = [_simplified(each, definitions) for each in left.pop("anyOf")]
         types = list(dict.fromkeys(way.get("type") for way in ways))
-        if len(types) < len(ways) or None in types or any({"enum", "const"} & set(way) for way in ways):
+        if len(types) < len(ways) or None in types or any("enum" in way for way in ways):
             return {"anyOf": ways, **left}
         if "number" in types and "integer" in types:
             types.remove("integer")
         left = {**{name: rule for way in ways for name, rule in way.items()}, "type": types, **left}
-    return left
+    return dict(sorted(left.items(), key=lambda rule: rule[0] != "type"))  # of two broken rules the first is told

@@ -127,7 +127,7 @@ class ImageKeys(Keys):
     index: Maybe[str] = optional(
         "where a recipe that is built by hand finds the wheels (a URL)", pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z"
     )
-    brought: Maybe[Literal[True]] = optional("nothing here builds it: a site brings the image, or has it installed")
+    brought: bool = key("nothing here builds it: a site brings the image, or has it installed", default=False)
     spack: Maybe[SpackKeys] = optional(
         "what Spack builds, in its own words, on a base that has Spack; no lock describes it"
     )
@@ -171,8 +171,9 @@ class EnvironmentKeys(Keys):
     dispensable: tuple[Annotated[str, Rules(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...] = key(
         "modules that the oldest of these do without", default=()
     )
-    tool: Maybe[Literal[True]] = optional(
-        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site"
+    tool: bool = key(
+        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site",
+        default=False,
     )
     image: ImageKeys = key("what only its image needs", default_factory=ImageKeys)
 
