@@ -179,7 +179,7 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             "cannot-measure", "--pairs 1 or more, --minutes more than 0 and --batch 4 or more are expected"
         )
-    name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml"))["site"]
+    name = options.site or load_config(read_config(CHECKOUT / "config" / "config.yaml")).site
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
     if out.is_dir():

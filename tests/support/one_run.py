@@ -13,6 +13,16 @@ from plan.identity import spec
 def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) -> tuple[Run, dict[str, Any]]:
     """The run with these levels at a site, the others at their defaults, and its spec."""
     factors = {name: [levels.get(name, entry.get("default"))] for name, entry in factor_table().items()}
-    study = Study("one-run", Path("one-run.yaml"), "", "", seed, Replicates(1, 1), factors, (), step_times)
+    study = Study(
+        name="one-run",
+        file=Path("one-run.yaml"),
+        title="",
+        question="",
+        seed=seed,
+        design="full",
+        replicates=Replicates(1, 1),
+        factors=factors,
+        step_times=step_times,
+    )
     (run,) = design(study, site)
     return run, spec(study, site, run)

@@ -30,15 +30,18 @@ from analysis import study as analysis
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.tables import read_table
+from common.written import load
 from datasets.archives import Archive
 from datasets.made_up import write_archives
 from datasets.prepare import READERS
 from datasets.prepared import write_part, write_tokens
 from declared import frameworks as described
 from declared.datasets import TOKENS, kind, load_dataset, read_datasets
+from declared.environments import EnvironmentKeys
 from declared.frameworks import FRAMEWORKS, load_framework
 from declared.site import load_site
 from declared.study import load_study
+from declared.topologies import TopologyKeys
 from plan.design import design
 from plan.recorded import record_of
 from provenance import manifest
@@ -91,6 +94,7 @@ def works_or_complains(*also: type[Exception]) -> Iterator[None]:
         assert said and "\n" not in said, said
         assert len(said) < LONGEST, said
         assert not isinstance(error, InputError) or re.fullmatch("[a-z]+(-[a-z]+)*", error.code), error.code
+        assert getattr(error, "code", "") != "broken-rule", f"pydantic refuses what the JSON schema takes: {error}"
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -232,6 +236,23 @@ def test_frameworks(folder: Path, content: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch, works_or_complains():
         patch.setattr(described, "FRAMEWORKS", frameworks)
         load_framework.__wrapped__("lbann")
+
+
+@mutated(100)
+@given(
+    chosen=st.sampled_from(
+        [
+            (EnvironmentKeys, *yaml_of("containers/horovod-tensorflow/environment.yaml")),
+            (EnvironmentKeys, *yaml_of("containers/lbann/environment.yaml")),
+            (TopologyKeys, *yaml_of("config/topologies/p100.yaml")),
+        ]
+    ).flatmap(lambda one: st.tuples(st.just(one[0]), either(*one[1:])))
+)
+def test_environments_and_topologies(folder: Path, chosen: tuple[type, bytes]) -> None:
+    keys, content = chosen
+    (folder / "bad.yaml").write_bytes(content)
+    with works_or_complains():
+        load(keys, folder / "bad.yaml")
 
 
 @mutated(80)

@@ -7,12 +7,13 @@ import pytest
 import yaml
 
 from common.errors import InputError
-from common.schemas import schema
+from common.written import json_schema
 from datasets.formats import CIFAR, CIFAR_BATCHES, TINY, WIKITEXT
 from declared.datasets import (
     DATASETS,
     FRESH_NAMES,
     IDX,
+    DatasetKeys,
     class_count,
     datasets,
     kind,
@@ -272,7 +273,7 @@ def test_file_without_entries_is_refused_with_its_content(tmp_path: Path, text: 
 
 
 def test_what_the_format_is_described_to_want_is_what_is_read() -> None:
-    described = schema("dataset")["properties"]["format"]["description"]
+    described = json_schema(DatasetKeys)["properties"]["format"]["description"]
     names = [*(name for pair in IDX.values() for name in pair), CIFAR, TINY, *WIKITEXT.values()]
     names += [path.partition("/")[2] for path in CIFAR_BATCHES[:1]]
     assert all(name in described for name in names)

@@ -8,8 +8,8 @@ import yaml
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml
-from common.schemas import schema
-from declared.site import host_names, load_site
+from common.written import json_schema
+from declared.site import SiteKeys, host_names, load_site
 from plan.campaign import load_campaign
 from plan.identity import site_part
 from support.refusals import assert_refusal
@@ -175,7 +175,7 @@ def test_a_template_says_that_it_is_one() -> None:
 
 def test_the_example_explains_every_key() -> None:
     file = CHECKOUT / "config" / "sites" / "slurm-example.yaml"
-    properties = schema("site")["properties"]
+    properties = json_schema(SiteKeys)["properties"]
     raw = load_yaml(file)
     commented = {line.lstrip("# ").split(":")[0] for line in file.read_text().splitlines() if ":" in line}
     assert set(properties) <= set(raw) | commented

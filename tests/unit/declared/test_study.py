@@ -417,4 +417,4 @@ def test_a_site_with_a_relative_cache_is_refused(tmp_path: Path, monkeypatch: py
 
 def test_a_name_of_digits_alone_is_a_name() -> None:
     config = {"study": 2024, "site": "local", "records": "campaign"}  # what Snakemake makes of --config study=2024
-    assert load_config(config)["study"] == "2024"
+    assert load_config(config).study == "2024"

@@ -9,8 +9,9 @@ import pytest
 import typer
 import yaml
 
+from common import written
 from common.files import CHECKOUT, load_yaml
-from common.schemas import check
+from declared.datasets import DatasetKeys
 from declared.site import load_site
 from declared.study import load_study
 from plan.design import design
@@ -94,7 +95,7 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
     kind = Path(file).parent.name
     if kind == "config":
         for entry in asked.values() if file == "config/datasets.yaml" else []:
-            check(entry, "dataset", name)
+            written.parse(DatasetKeys, entry, Path(name))
         return
     own = CHECKOUT / file
     study = yaml.safe_load(page("docs/tutorial/laptop.md").blocks("yaml")[0])

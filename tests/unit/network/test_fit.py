@@ -7,6 +7,8 @@ import pytest
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import read_table, write_table
+from common.written import json_schema
+from declared.frameworks import FrameworkKeys
 from models.collectives import COLLECTIVES
 from network import fit
 from network.gather import bus_bandwidth
@@ -82,7 +84,7 @@ def test_the_link_bounds_what_leaves_a_node(collective):
 
 
 def test_schemas_know_the_collectives():
-    of_framework = schema("framework")["properties"]
+    of_framework = json_schema(FrameworkKeys)["properties"]
     told = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
     assert [*told, *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "sweep"))] == [
         list(COLLECTIVES)

@@ -18,7 +18,7 @@ from common.notes import codes, find_note
 from common.tables import read_table
 from declared.paper import Paper
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import Author, Replicates, load_study
 from figures import style
 from figures.panels import NOT_DRAWN
 from network import fit
@@ -158,8 +158,9 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
 
 
 def test_authors_are_those_of_the_study_or_to_be_named() -> None:
-    ada = {"given-names": "Ada", "family-names": "Lovelace", "affiliation": "A & B"}
-    study = replace(load_study("quickstart"), authors=(ada, {"given-names": "C.", "family-names": "Babbage"}))
+    ada = Author(given_names="Ada", family_names="Lovelace", affiliation="A & B")
+    babbage = Author(given_names="C.", family_names="Babbage")
+    study = replace(load_study("quickstart"), authors=(ada, babbage))
     assert paper.authors(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
     assert paper.authors(replace(study, authors=())) == paper.NO_AUTHORS
     assert r"\author{\studyauthors}" in SKELETON.read_text()

@@ -270,6 +270,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_StrictLoader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
 
 
 MOST_BYTES, DEEPEST, MOST_VALUES = 4 * 2**20, 40, 200_000  # of a YAML file; of its values with what aliases repeat

@@ -3,21 +3,19 @@
 import functools
 import math
 import operator
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import fastjsonschema
-import jsonschema
+from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.text import alternatives
 
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
 SCHEMAS = CHECKOUT / "config" / "schemas"
 MANY = ("record",)  # read by the thousand
-FEW = 30  # checks that take less time than a compilation
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 TYPES = {
     "integer": "a whole number",
@@ -50,26 +48,32 @@ def _is_number(_: Any, value: Any) -> bool:
     return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
 
 
-# Unlike JSON, YAML and Python tell 2 from 2.0, and have numbers that are none.
-_Validator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer).redefine(
-        "number", _is_number
-    ),
-)
+@functools.cache
+def _validators() -> Any:
+    """Return the class of validators. Unlike JSON, YAML and Python tell 2 from 2.0, and have numbers that are none."""
+    import jsonschema  # which takes 50 ms
+
+    draft = jsonschema.Draft202012Validator
+    types = draft.TYPE_CHECKER.redefine("integer", _is_integer).redefine("number", _is_number)
+    return jsonschema.validators.extend(draft, type_checker=types)
 
 
 @functools.cache
 def _validator(name: str) -> Any:
-    return _Validator(schema(name))
+    return _validators()(schema(name))
 
 
-_checks: Counter[str] = Counter()
+def _first_error(validator: Any, value: Any) -> "ValidationError | None":
+    from jsonschema.exceptions import best_match
+
+    return best_match(validator.iter_errors(value))
 
 
 @functools.cache
 def _accepted(name: str) -> Callable[[Any], bool]:
     """Whether a value surely keeps the schema, in microseconds: tens of thousands of records are checked at once."""
+    import fastjsonschema
+
     compiled = fastjsonschema.compile({**schema(name), "$schema": "http://json-schema.org/draft-07/schema#"})
 
     def accepted(value: Any) -> bool:
@@ -84,22 +88,21 @@ def _accepted(name: str) -> Callable[[Any], bool]:
 
 def check(value: Any, name: str, file: Path) -> None:
     """Raise InputError with one line (file, key, what was expected) when `value` breaks schema `name`."""
-    _checks[name] += 1
-    if name in MANY and _checks[name] > FEW and _accepted(name)(value):
+    if name in MANY and _accepted(name)(value):
         return
-    error = jsonschema.exceptions.best_match(_validator(name).iter_errors(value))
+    error = _first_error(_validator(name), value)
     if error is not None:
         raise _input_error(error, value, file)
 
 
 def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> None:
     """Like `check`, with a JSON Schema at hand and the dotted `key` under which `value` stands in `file`."""
-    error = jsonschema.exceptions.best_match(_Validator(rules).iter_errors(value))
+    error = _first_error(_validators()(rules), value)
     if error is not None:
         raise _input_error(error, value, file, key)
 
 
-def _input_error(error: jsonschema.ValidationError, whole: Any, file: Path, above: str = "") -> InputError:
+def _input_error(error: "ValidationError", whole: Any, file: Path, above: str = "") -> InputError:
     """Return the InputError that says which rule of its schema a value breaks; `above` is the key of `whole`."""
     path = list(error.absolute_path)
     last = path.pop() if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list) else 0
@@ -113,7 +116,7 @@ def _input_error(error: jsonschema.ValidationError, whole: Any, file: Path, abov
     return InputError(code, problem, file=shown(file), key=key, **{"got": instance, **fields})
 
 
-def _broken_rule(error: jsonschema.ValidationError, value: str) -> tuple[str, str, dict[str, Any]]:
+def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[str, Any]]:
     """Return code, problem and further fields of an InputError for a value, shown as `value`; `below` is a key in it."""
     instance: Any = error.instance
     rule: Any = error.validator_value

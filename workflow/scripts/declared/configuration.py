@@ -1,13 +1,38 @@
 """The workflow's configuration, config/config.yaml, read and checked; and where the files that it names lie."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
-from common.schemas import check, check_value, schema
 from common.text import alternatives
+from common.written import Keys, Maybe, Rules, key, optional, parse
+
+Text = Annotated[str, Rules(min_length=1)]
+NAME, MAX_NAME_LENGTH = r"^[a-z0-9]+(-[a-z0-9]+)*\Z", 100  # of a study, of a site
+Name = Annotated[str, Rules("a-z, 0-9 and -", max_length=MAX_NAME_LENGTH, pattern=NAME)]
+
+
+@dataclass(frozen=True)
+class Configuration(Keys):
+    """The keys of config/config.yaml."""
+
+    study: Name = key("name of a file in config/studies/ without .yaml (a-z, 0-9 and -)")
+    site: Name = key("name of a file in config/sites/ without .yaml (a-z, 0-9 and -)")
+    records: Text = key(
+        "campaign (train the runs that have no record), available (use the records there are, train "
+        "nothing), "
+        "or a folder with runs.csv and epochs.csv"
+    )
+    base: Maybe[Text] = optional("for snakemake compare: the campaign to compare with, a folder with runs.csv")
+    other: Maybe[Text] = optional(
+        "for snakemake compare: the campaign that is compared with base, a folder with runs.csv"
+    )
+    block: Maybe[int] = optional(
+        "run only this block of the design (./ringside submit sets it in each allocation)", ge=1
+    )
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
@@ -35,23 +60,18 @@ def read_config(file: Path) -> dict[str, Any]:
     return said
 
 
-def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> dict[str, Any]:
+def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> Configuration:
     """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
-    config = {key: _as_meant(key, value) for key, value in values.items()}
-    check(config, "config", file)
-    return config
+    return parse(Configuration, {name: _as_meant(name, value) for name, value in values.items()}, file)
 
 
-def check_name(key: str, name: str) -> None:
+def check_name(kind: str, name: str) -> None:
     """InputError where a study, or a site, cannot have this name."""
-    check_value(name, schema("config")["properties"][key], key, CHECKOUT / "config" / "config.yaml")
+    parse(Name, name, CHECKOUT / "config" / "config.yaml", kind)
 
 
-def _as_meant(key: str, value: Any) -> Any:
+def _as_meant(name: str, value: Any) -> Any:
     """Command lines have no types: Snakemake's reads a name of digits alone as a number, those of programs a number as text."""
-    match schema("config")["properties"].get(key, {}).get("type"):
-        case "string" if type(value) is int:
-            return str(value)
-        case "integer" if isinstance(value, str) and value.isdecimal():
-            return int(value)
-    return value
+    if name == "block":
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+    return str(value) if type(value) is int else value

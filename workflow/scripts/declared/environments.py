@@ -5,15 +5,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging import version
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, load_yaml, shown
 from common.normal_form import digest_source
-from common.schemas import check
 from common.text import alternatives
+from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
 
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
@@ -24,24 +24,158 @@ BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the s
 IMAGE_ABI = "cp311-linux_x86_64"
 
 
+Name = Annotated[
+    str, Rules("small letters, digits and single dashes, such as horovod-pytorch", pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+]
+Names = Unique[tuple[Name, ...]]
+Flags = dict[Annotated[str, Rules(pattern="^[A-Z][A-Z0-9_]*$")], str]  # environment variables
+Sha256 = Annotated[str, Rules("a SHA-256 in 64 hex digits", pattern="^[0-9a-f]{64}$")]
+Version = Annotated[
+    str,
+    Rules(
+        "an exact version, such as 2.13.0 or 2.13.0+cpu",
+        pattern=r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z0-9.]+)?$",
+    ),
+]
+Packages = dict[str, Annotated[str, Rules(pattern=r"^[a-z0-9][a-z0-9+.-]+\Z")] | None]  # by program
+SpackWords = Annotated[str, Rules(pattern=r"^[^'\n]+\Z")]
+Variant = Literal["cpu", "cuda"]
+
+
 @dataclass(frozen=True)
-class Wheel:
-    """A wheel that a lock cannot hold. `sha256` maps an ABI tag to the file's SHA-256."""
+class Wheel(Keys):
+    """A wheel that a lock cannot hold."""
 
-    name: str
-    version: str
-    index: str
-    sha256: dict[str, str]
+    name: Name = key("the package")
+    version: Version = key("an exact version, such as 2.13.0 or 2.13.0+cpu")
+    variants: Annotated[tuple[Variant, ...], Rules(unique=True, min_length=1)] = key(
+        "the variants that have this wheel"
+    )
+    index: Literal["torch_index"] = key(
+        "the site's setting that names an index which has the wheel, if what pip is configured for has not"
+    )
+    sha256: Annotated[dict[Annotated[str, Rules(pattern="^cp[0-9]+t?-[a-z0-9_]+$")], Sha256], Rules(min_length=1)] = (
+        key("the wheel's SHA-256 by Python ABI and platform, such as cp311-linux_x86_64")
+    )
 
 
 @dataclass(frozen=True)
-class Patch:
-    """In `file` of a source, `find` (which stands there once) becomes `replace`."""
+class Patch(Keys):
+    """A change of a source."""
 
-    file: str
-    find: str
-    replace: str
-    why: str
+    file: str = key("a file of the source distribution")
+    find: str = key("text that stands exactly once in the file", min_length=1)
+    replace: str = key("the text to put in its place")
+    why: str = key("the reason in one line")
+
+
+@dataclass(frozen=True)
+class Needs(Keys):
+    """The key `needs` of a source. A program and the Debian package that has it; null: the site's modules bring it, or an image's base."""
+
+    common: Packages = key("of all variants")
+    cpu: Packages = key("of this variant", default_factory=dict)
+    cuda: Packages = key("of this variant", default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BuildFlags(Keys):
+    """The key `flags` of a source."""
+
+    common: Flags = key("of all variants")
+    cpu: Flags = key("of this variant", default_factory=dict)
+    cuda: Flags = key("of this variant", default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceKeys(Keys):
+    """An entry of the key `sources`."""
+
+    name: Name = key("the package")
+    version: Version = key("an exact version, such as 2.13.0 or 2.13.0+cpu")
+    sha256: Sha256 = key("the source distribution's SHA-256")
+    built_against: Names = key("packages of the parent whose versions the built wheel depends on")
+    needs: Needs = key("programs of the machine that the build calls, by variant")
+    flags: BuildFlags = key(
+        "environment variables of the build, by variant; {parent} stands for the parent's site-packages"
+    )
+    patches: tuple[Patch, ...] = key("changes of the source, made in order", default=())
+
+
+@dataclass(frozen=True)
+class Specs(Keys):
+    """The key `specs` of what Spack builds."""
+
+    common: SpackWords = key("the package with the variants that it always has")
+    cpu: SpackWords = key("its variants without accelerators")
+    cuda: SpackWords = key("its variants with CUDA")
+
+
+@dataclass(frozen=True)
+class SpackKeys(Keys):
+    """The key `spack` of an image."""
+
+    base: str = key("an image with Spack in /opt/spack (docker://...)", pattern=r"^docker://[^ \n]+\Z")
+    specs: Specs = key("the specs of Spack, by variant")
+    beside: tuple[SpackWords, ...] = key("further packages, such as what ranks import", default=())
+
+
+@dataclass(frozen=True)
+class ImageKeys(Keys):
+    """The key `image`."""
+
+    index: Maybe[str] = optional(
+        "where a recipe that is built by hand finds the wheels (a URL)", pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z"
+    )
+    brought: bool = key("nothing here builds it: a site brings the image, or has it installed", default=False)
+    spack: Maybe[SpackKeys] = optional(
+        "what Spack builds, in its own words, on a base that has Spack; no lock describes it"
+    )
+
+
+@dataclass(frozen=True)
+class Excluded(Keys):
+    """The key `lock_excludes`."""
+
+    cpu: Names = key("of this variant", default=())
+    cuda: Names = key("of this variant", default=())
+
+
+@dataclass(frozen=True)
+class EnvironmentKeys(Keys):
+    """The keys of containers/NAME/environment.yaml: what an environment is made of, beside its locks and its self-test."""
+
+    selftest_limit_s: float = key("the time after which the self-test has failed, in seconds", gt=0)
+    parent: Maybe[Name] = optional("the environment over which this one is laid")
+    variables: Flags = key(
+        "environment variables that every program in this environment must see; a child has its parent's, too",
+        default_factory=dict,
+    )
+    lock_excludes: Excluded = key(
+        "packages that are left out of a variant's lock although something asks for them", default_factory=Excluded
+    )
+    wheels: tuple[Wheel, ...] = key(
+        "wheels that the lock cannot hold, each installed by its own recorded SHA-256", default=()
+    )
+    sources: tuple[SourceKeys, ...] = key(
+        "source distributions that are changed, built into wheels once, and kept", default=()
+    )
+    program: Maybe[str] = optional(
+        "the program that its ranks start, where that is no Python: its name in an image; absent: ranks run "
+        "in its own Python",
+        pattern=r"^[A-Za-z0-9._-]+\Z",
+    )
+    supported: dict[str, Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]] = key(
+        "the oldest versions that ranks can use, where a site has installed them: MODULE: VERSION", default_factory=dict
+    )
+    dispensable: tuple[Annotated[str, Rules(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...] = key(
+        "modules that the oldest of these do without", default=()
+    )
+    tool: bool = key(
+        "it trains nothing: one lock (cpu), a virtual environment of the controller's machine at every site",
+        default=False,
+    )
+    image: ImageKeys = key("what only its image needs", default_factory=ImageKeys)
 
 
 @dataclass(frozen=True)
@@ -183,8 +317,8 @@ class Environment:
 
 def older(found: str, oldest: str) -> bool:
     """Whether a version is older than another; one that is being worked on (2.6.0a0+nv25.01) counts as what it becomes."""
-    with contextlib.suppress(InvalidVersion):
-        return Version(found).release < Version(oldest).release
+    with contextlib.suppress(version.InvalidVersion):
+        return version.Version(found).release < version.Version(oldest).release
     return False
 
 
@@ -205,42 +339,40 @@ def read(
         known = alternatives(name, _described(containers))
         raise InputError("unknown-name", f"'{name}' is unknown", file="environment", got=name, **known)
     content = load_yaml(file)
-    check(content, "environment", file)
+    written = parse(EnvironmentKeys, content, file)
     children = (*_children, name)
-    if content.get("parent") in children:
-        problem = f"'{content['parent']}' is laid over '{name}' itself"
-        raise InputError("circular-parents", problem, file=shown(file), key="parent", got=content["parent"])
-    parent = read(content["parent"], variant, containers, children) if "parent" in content else None
-    if content.get("sources") and parent is None:
+    if written.parent in children:
+        problem = f"'{written.parent}' is laid over '{name}' itself"
+        raise InputError("circular-parents", problem, file=shown(file), key="parent", got=written.parent)
+    parent = read(written.parent, variant, containers, children) if written.parent else None
+    if written.sources and parent is None:
         problem = "they are built against a parent's packages, but key 'parent' is missing"
         raise InputError("missing-key", problem, file=shown(file), key="sources")
-    image = content.get("image", {})
-    origin = "site" if image.get("brought") else "spack" if "spack" in image else "locks"
-    if content.get("tool"):
+    image = written.image
+    origin = "site" if image.brought else "spack" if image.spack else "locks"
+    if written.tool:
         origin = "tool"
-        if variant not in TOOL_VARIANTS or image:
+        if variant not in TOOL_VARIANTS or "image" in content:
             problem = f"it has one lock, {TOOL_VARIANTS[0]}, and no image"
             raise InputError("conflicting-keys", problem, file=shown(file), key="tool")
     elif origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
         problem = "has no meaning for an image that no lock describes"
         raise InputError("conflicting-keys", problem, file=shown(file), key=extra[0], hint="take it out")
-    wheels = [_wheel(entry) for entry in content.get("wheels", []) if variant in entry["variants"]]
-    sources = [_source(entry, variant) for entry in content.get("sources", [])]
     return Environment(
         name=name,
         variant=variant,
         folder=folder,
         parent=parent,
-        variables={**(parent.variables if parent else {}), **content.get("variables", {})},
-        lock_excludes=tuple(content.get("lock_excludes", {}).get(variant, [])),
-        wheels=tuple(wheels),
-        sources=tuple(sources),
+        variables={**(parent.variables if parent else {}), **written.variables},
+        lock_excludes=getattr(written.lock_excludes, variant),
+        wheels=tuple(wheel for wheel in written.wheels if variant in wheel.variants),
+        sources=tuple(_source(entry, variant) for entry in written.sources),
         origin=origin,
-        spack=_spack(image["spack"], variant) if origin == "spack" else None,
-        program=content.get("program"),
-        supported=content.get("supported", {}),
-        dispensable=tuple(content.get("dispensable", [])),
-        selftest_limit_s=content["selftest_limit_s"],
+        spack=_spack(image.spack, variant) if image.spack else None,
+        program=written.program,
+        supported=written.supported,
+        dispensable=written.dispensable,
+        selftest_limit_s=written.selftest_limit_s,
         content=content,
     )
 
@@ -277,23 +409,17 @@ def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: R
     return list(found)
 
 
-def _wheel(entry: dict[str, Any]) -> Wheel:
-    return Wheel(entry["name"], entry["version"], entry["index"], entry["sha256"])
-
-
-def _source(entry: dict[str, Any], variant: str) -> Source:
-    needs, flags = entry["needs"], entry["flags"]
+def _source(written: SourceKeys, variant: str) -> Source:
     return Source(
-        name=entry["name"],
-        version=entry["version"],
-        sha256=entry["sha256"],
-        built_against=tuple(entry["built_against"]),
-        needs={**needs["common"], **needs.get(variant, {})},
-        flags={**flags["common"], **flags.get(variant, {})},
-        patches=tuple(Patch(**patch) for patch in entry.get("patches", [])),
+        name=written.name,
+        version=written.version,
+        sha256=written.sha256,
+        built_against=written.built_against,
+        needs={**written.needs.common, **getattr(written.needs, variant)},
+        flags={**written.flags.common, **getattr(written.flags, variant)},
+        patches=written.patches,
     )
 
 
-def _spack(entry: dict[str, Any], variant: str) -> Spack:
-    spec = f"{entry['specs']['common']} {entry['specs'][variant]}"
-    return Spack(entry["base"], spec, tuple(entry.get("beside", [])))
+def _spack(written: SpackKeys, variant: str) -> Spack:
+    return Spack(written.base, f"{written.specs.common} {getattr(written.specs, variant)}", written.beside)

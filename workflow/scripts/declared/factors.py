@@ -1,9 +1,12 @@
 """What a study's factors are to each other: which is measured at, which treats, which makes a cell larger."""
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import make_dataclass
+from typing import Annotated, Any, Literal
 
 from common.schemas import schema
+from common.written import Keys, Rules, key
 from declared.mesh import NEEDS
 
 Levels = dict[str, Any]
@@ -21,6 +24,34 @@ MOST_SERIES = 8  # that can be told apart in a figure
 def factor_table() -> dict[str, dict[str, Any]]:
     """Every factor: name -> type, default, title, unit, symbol, core."""
     return schema("factors")["properties"]
+
+
+TYPES = {"integer": int, "number": float, "string": str}
+LIMITS = {"minimum": "ge", "maximum": "le", "exclusiveMaximum": "lt", "maxLength": "max_length", "pattern": "pattern"}
+
+
+@functools.cache
+def level_type(factor: str) -> Any:
+    """Return the type of a level of `factor`, with its limits."""
+    rules = factor_table()[factor]
+    limits = {LIMITS[name]: limit for name, limit in rules.items() if name in LIMITS}
+    form = Literal[tuple(rules["enum"])] if "enum" in rules else TYPES[rules["type"]]
+    return Annotated[form, Rules(rules["description"], **limits)]
+
+
+@functools.cache
+def factor_lists() -> Any:
+    """Return a dataclass with the list of levels of every factor; a factor that a study does not name has its default."""
+    keys: list[tuple[str, Any, Any]] = []
+    for name, rules in factor_table().items():
+        meaning, levels = rules["description"], Annotated[list[level_type(name)], Rules(unique=True, min_length=1)]  # type: ignore[misc]
+        default = {"default_factory": functools.partial(_default, rules)} if "default" in rules else {}
+        keys.append((name, levels, key(meaning, **default)))
+    return make_dataclass("FactorLists", keys, bases=(Keys,), kw_only=True)
+
+
+def _default(rules: Mapping[str, Any]) -> list[Any]:
+    return [float(rules["default"]) if rules.get("type") == "number" else rules["default"]]
 
 
 def as_list(value: Any) -> list[Any]:

@@ -4,14 +4,14 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
-from common.schemas import check, check_value
+from common.files import CHECKOUT, shown
 from common.text import alternatives
+from common.written import Keys, Maybe, Rules, Unique, Written, key, load, optional, parse
 from declared import environments
-from declared.factors import as_list, factor_table
+from declared.factors import as_list, factor_table, level_type
 from declared.mesh import PLAIN, axes_of, is_mesh, is_strategy, kind_of, without_sizes
 from models.collectives import ALL_REDUCE
 
@@ -21,35 +21,116 @@ FRAMEWORKS = RANKS / "frameworks"
 LIBRARIES = RANKS / "libraries"
 
 
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"]
+Axis = Literal["pipeline", "data", "sharded", "tensor"]
+Text = Annotated[str, Rules(min_length=1)]
+Release = Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]
+
+
 @dataclass(frozen=True)
-class Framework:
-    """One framework's description, from its framework.yaml."""
+class ExchangeKeys(Keys):
+    """The key `exchange`: how a library makes messages of gradients."""
+
+    messages: Literal["ends", "buckets", "fusion", "units"] = key(
+        "ends: all gradients in one, after the backward pass; buckets: of the first tensors that reach a "
+        "limit; fusion: of what is ready when the last has arrived, up to a limit; units: parameters of "
+        "layers that reach a limit are gathered before they are used, their gradients reduced to shares"
+    )
+    limits_mib: Maybe[Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]] = (
+        optional("of the first message and of all others, MiB")
+    )
+    cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
+    channels: int = key("messages under way at once", default=1, ge=1)
+    extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
+        "messages of a few bytes beside the gradients in each exchange, by training loop", default_factory=dict
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameworkKeys(Keys):
+    """The keys of workflow/scripts/ranks/frameworks/NAME/framework.yaml: what a framework is and what it can do."""
+
+    title: Text = key("the framework in words")
+    environment: str = key("a folder of containers/")
+    libraries: tuple[str, ...] = key(
+        "modules of workflow/scripts/ranks/libraries/ that the adapter uses, and that these use"
+    )
+    modules: tuple[str, ...] = key("what a rank imports, in this order; timed as import_s")
+    needs: dict[str, Release] = key(
+        "packages that a site's own software must have for it, with their oldest version, where that is "
+        "newer than what the environment supports",
+        default_factory=dict,
+    )
+    distributed: bool = key("false: one rank whatever the site")
+    mirrored: bool = key("true: a rank has a replica on each of its node's devices", default=False)
+    mpi: bool = key(
+        "true: what its ranks start is a program of MPI: srun --mpi=pmix, mpirun on one machine", default=False
+    )
+    devices: Annotated[tuple[Literal["cpu", "cuda"], ...], Rules(unique=True, min_length=1)] = key(
+        "what it trains on", default=("cpu", "cuda")
+    )
+    unlike: bool = key(
+        "true: its ranks may have unlike shares of a step's samples (factor shares), and may be "
+        "accelerators and processors together (device hybrid)",
+        default=False,
+    )
+    strategies: bool = key(
+        "true: it divides each layer by itself, as a strategy says (levels data, found, expert and random "
+        "of parallelism)",
+        default=False,
+    )
+    collectives: Unique[tuple[Collective, ...]] = key(
+        "what its library can be asked for alone, so that the network is swept with it where a study's "
+        "strategies send it; []: nothing",
+        default=(ALL_REDUCE,),
+    )
+    sends: Annotated[tuple[Collective, ...], Rules(unique=True, min_length=1)] = key(
+        "what its training sends between ranks; every framework of the study that can is swept for it",
+        default=(ALL_REDUCE,),
+    )
+    exchange: Maybe[ExchangeKeys] = optional(
+        "how the library makes messages of gradients, for predictions "
+        "(workflow/scripts/prediction/exchange.py); without it: one message after the backward pass"
+    )
+    algorithm: Literal["same", "own"] = key(
+        "own: it does not train to the same weights as the others, but by an algorithm of its own; all that "
+        "shows it beside others says so, with accuracies",
+        default="same",
+    )
+    base: str = key("the undistributed framework that speed-ups are relative to")
+    timing_scope: Literal["ranks", "master"] = key("whose clocks make epoch_time_s")
+    capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
+        "a cell is possible when it fits one entry: for every factor that the entry names, the cell's level "
+        "is in its list",
+        default=(),
+        min_length=1,
+    )
+    meshes: tuple[
+        Annotated[frozenset[str], Written(Annotated[tuple[Axis, ...], Rules(unique=True, min_length=1)], frozenset)],
+        ...,
+    ] = key(
+        "the axes of meshes (factor parallelism) that it can combine: a cell is possible where its axes are "
+        "among those of one entry, and it fits one of the capabilities that name these axes without sizes, "
+        "as data-tensor; or, where none does, one with parallelism data",
+        default=(),
+        min_length=1,
+    )
+    without: dict[str, list[str]] = key(
+        "operators of models that it cannot compute (their kinds, workflow/scripts/models/graph.py), by device",
+        default_factory=dict,
+    )
+    why: dict[str, Text] = key("reasons that are told with a refused cell, by factor", default_factory=dict)
+    notes: tuple[Text, ...] = key("what must be said beside every figure of its numbers", default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework(FrameworkKeys):
+    """One framework. `adapter`: whether its adapter is written."""
 
     name: str
     file: Path
-    title: str
-    environment: str
-    libraries: tuple[str, ...]
-    modules: tuple[str, ...]
-    needs: dict[str, str]
-    distributed: bool
-    mirrored: bool
-    mpi: bool
-    unlike: bool
-    strategies: bool
-    devices: tuple[str, ...]
-    collectives: tuple[str, ...]
-    sends: tuple[str, ...]
-    exchange: dict[str, Any] | None
-    algorithm: str
     adapter: bool
-    base: str
-    timing_scope: str
     capabilities: tuple[dict[str, list[Any]], ...]
-    meshes: tuple[frozenset[str], ...]
-    without: dict[str, list[str]]
-    why: dict[str, str]
-    notes: tuple[str, ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
         """Whether a cell with these levels fits one of the capabilities."""
@@ -93,18 +174,19 @@ def environment_names() -> tuple[str, ...]:
 def load_framework(name: str) -> Framework:
     """Read and check workflow/scripts/ranks/frameworks/<name>/framework.yaml."""
     file = FRAMEWORKS / name / "framework.yaml"
-    raw = load_yaml(file)
-    check(raw, "framework", file)
-    for key, known in (("base", framework_names()), ("environment", environment_names())):
-        if raw[key] not in known:
-            raise _unknown(raw[key], file, key, known)
-    for i, library in enumerate(raw["libraries"]):
+    written = load(FrameworkKeys, file)
+    for where, value, known in (
+        ("base", written.base, framework_names()),
+        ("environment", written.environment, environment_names()),
+    ):
+        if value not in known:
+            raise _unknown(value, file, where, known)
+    for i, library in enumerate(written.libraries):
         if not (LIBRARIES / f"{library}.py").is_file():
             there = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
             raise _unknown(library, file, f"libraries.{i}", there)
     table = factor_table()
-    capabilities = []
-    for i, entry in enumerate(raw.get("capabilities", [])):
+    for i, entry in enumerate(written.capabilities):
         for factor, levels in entry.items():
             where = f"capabilities.{i}.{factor}"
             if factor not in table:
@@ -112,31 +194,12 @@ def load_framework(name: str) -> Framework:
                     "unknown-name", "unknown factor", file=shown(file), key=where, got=factor, expected=list(table)
                 )
             for level in as_list(levels):
-                check_value(level, table[factor], where, file)
-        capabilities.append({factor: as_list(levels) for factor, levels in entry.items()})
-    fields = {key: raw[key] for key in ("title", "environment", "distributed", "base", "timing_scope")}
-    fields |= {key: raw.get(key, False) for key in ("mirrored", "mpi", "unlike", "strategies")}
-    fields |= {
-        "collectives": tuple(raw.get("collectives", [ALL_REDUCE])),
-        "devices": tuple(raw.get("devices", ["cpu", "cuda"])),
-        "sends": tuple(raw.get("sends", [ALL_REDUCE])),
-        "exchange": raw.get("exchange"),
-        "algorithm": raw.get("algorithm", "same"),
-        "needs": raw.get("needs", {}),
-        "without": raw.get("without", {}),
-        "why": raw.get("why", {}),
-        "notes": tuple(raw.get("notes", [])),
-    }
-    fields |= {"adapter": (file.parent / "adapter.py").is_file()}
-    return Framework(
-        name=name,
-        file=file,
-        libraries=tuple(raw["libraries"]),
-        modules=tuple(raw["modules"]),
-        capabilities=tuple(capabilities),
-        meshes=tuple(frozenset(axes) for axes in raw.get("meshes", [])),
-        **fields,
+                parse(level_type(factor), level, file, where)
+    capabilities = tuple(
+        {factor: as_list(levels) for factor, levels in entry.items()} for entry in written.capabilities
     )
+    adapter = (file.parent / "adapter.py").is_file()
+    return Framework(name=name, file=file, adapter=adapter, **vars(written) | {"capabilities": capabilities})
 
 
 def _unknown(name: str, file: Path, key: str, known: Iterable[str]) -> InputError:

@@ -1,13 +1,14 @@
 """What stands in the paper of a study, and what in its supplement: as its key `paper` says, or as is usual."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from common.errors import InputError
 from common.files import shown
 from common.text import alternatives
+from common.written import Keys, Maybe, Unique, optional
 from declared.figures import Declared
 from declared.products.figures import KINDS
 
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Paper:
+class Paper(Keys):
     """The names of the figures and of the tables of a paper, in their order; None: the usual ones."""
 
-    figures: tuple[str, ...] | None = None
-    tables: tuple[str, ...] | None = None
+    figures: Maybe[Unique[tuple[str, ...]]] = optional(
+        "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares"
+    )
+    tables: Maybe[Unique[tuple[str, ...]]] = optional(
+        "names of tables, in this order; default: all but checks, variance, regression, drift and adjusted, "
+        "and of traces critical_path, exposed and tracing"
+    )
 
     def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
         """Those that stand in the paper of a study that has `drawn`; all others are its supplement's."""
@@ -45,18 +51,17 @@ def printed_tables() -> "dict[str, Table]":
     return {name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)}
 
 
-def read_paper(written: Mapping[str, Any], figures: Sequence[str], file: Path) -> Paper:
-    """The key `paper` of a study with these `figures`. InputError, one line with file and key, for a name that is unknown."""
-    for key, names in written.items():
-        known = list(printed_tables()) if key == "tables" else figures
-        for place, name in enumerate(names):
+def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
+    """Raise InputError, one line with file and key, for a name that a study with these `figures` does not have."""
+    for kind, names in (("figures", paper.figures), ("tables", paper.tables)):
+        known = list(printed_tables()) if kind == "tables" and names else figures
+        for place, name in enumerate(names or ()):
             if name not in known:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
                     file=shown(file),
-                    key=f"paper.{key}.{place}",
+                    key=f"paper.{kind}.{place}",
                     got=name,
                     **alternatives(name, known),
                 )
-    return Paper(**{key: tuple(names) for key, names in written.items()})

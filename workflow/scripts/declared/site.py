@@ -5,20 +5,19 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Annotated, Any, Literal, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
+from common.files import CHECKOUT, shown
 from common.python import python_abi
-from common.schemas import check, schema
 from common.text import alternatives
+from common.written import Keys, Maybe, Pairs, Rules, Written, as_pairs, key, load, optional
 from declared.configuration import existing
-from declared.environments import Installed, Realization, locked, names
-from declared.factors import as_list
+from declared.environments import BASE, Installed, Realization, locked, names
 from declared.frameworks import framework_names
 from declared.virtual import as_settings, node_names
 
@@ -90,91 +89,276 @@ UNKNOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Scheduler:
-    """What jobs ask of the cluster's scheduler. Memory in MB a node, the block's limit in seconds."""
-
-    partition: str | None
-    account: str | None
-    constraint: str | None
-    nodelist: str | None
-    exclude: str | None
-    memory_mb: int | None
-    options: tuple[str, ...]
-    concurrent_runs: int
-    build_on: str
-    block_limit_s: int
+Text = Annotated[str, Rules(min_length=1)]
+Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
+ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
+Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # processor time of a node
+VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
+RankVariableName = Annotated[str, Rules(pattern=r"^(?!RINGSIDE_|PYTHONHOME)[A-Z][A-Z0-9_]*\Z")]
+AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
 
 
 @dataclass(frozen=True)
-class Images:
-    """How images are made and opened. `brought` has pairs of an environment and the site's own image of it."""
+class Scheduler(Keys):
+    """What jobs request from the cluster's scheduler."""
 
-    base: str
-    brought: tuple[tuple[str, str], ...]
-    gpu: str
+    partition: Maybe[Word] = optional("Slurm partition, or queue of OAR, PBS or Flux; default: the cluster's")
+    account: Maybe[Word] = optional("account, project or (Flux) bank to charge")
+    constraint: Maybe[Text] = optional(
+        "features that nodes must have (Slurm --constraint, OAR properties, Flux --requires; PBS: further "
+        "resources of each chunk, such as gpu_type=a100:ib=true)"
+    )
+    nodelist: Maybe[Word] = optional("nodes to use, such as node[1-4]")
+    exclude: Maybe[Word] = optional("nodes not to use (not with PBS)")
+    memory_mb: Maybe[int] = optional(
+        "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)", ge=1
+    )
+    options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(
+        "further options for sbatch, oarsub, qsub or flux batch, one per entry, as --name=value; for qsub "
+        "as -x value, such as -l filesystems=home",
+        default=(),
+    )
+    concurrent_runs: int = key(
+        "runs at the same time; several runs share the network and the file system", default=1, ge=1, le=100
+    )
+    build_on: Literal["login", "job"] = key(
+        "where environments are built and data is prepared: on the login node or in a job", default="login"
+    )
+    block_limit_s: int = key(
+        "time limit of an allocation, seconds (./ringside submit requests one allocation per block)",
+        default=28800,
+        ge=60,
+    )
 
 
 @dataclass(frozen=True)
-class Archives:
+class Images(Keys):
+    """How images are made and opened."""
+
+    base: ShellLine = key(
+        "base of the images, a Debian bookworm: docker://..., debootstrap (from the mirror that apt uses), "
+        "debootstrap:MIRROR, or the path of an image",
+        default=BASE,
+    )
+    brought: Pairs[str, Annotated[ShellLine, Rules("a path or docker://...")]] = key(
+        "images that the site provides, as ENVIRONMENT: path or docker://...; each is copied into the cache and tested",
+        default=(),
+    )
+    gpu: Literal["nv", "rocm"] = key(
+        "with device cuda: driver of the accelerators (apptainer exec --nv or --rocm)", default="nv"
+    )
+
+
+@dataclass(frozen=True)
+class InstalledKeys(Keys):
+    """What a site says of an environment that it has installed itself."""
+
+    executable: Maybe[str] = optional(
+        "absolute path, the same on all nodes, of the Python that imports the framework; for LBANN, of the "
+        "program lbann (end a wrapper script with exec, so that signals reach LBANN)",
+        pattern=r"^/[^\n]+\Z",
+    )
+    prefix: Maybe[str] = optional(
+        "in place of executable: the folder of a virtual environment or of a conda environment, whose bin/python it is",
+        pattern=r"^/[^\n]+\Z",
+    )
+    setup: tuple[Text, ...] = key(
+        "shell lines that its ranks and its self-test run first, after the site's own, such as: module load "
+        "PyTorch/2.6",
+        default=(),
+    )
+    variables: Pairs[VariableName, str] = key(
+        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI", default=()
+    )
+
+
+@dataclass(frozen=True)
+class Archives(Keys):
     """Where the site has data sets' archives: in a folder, then nothing is fetched; at a URL that is tried first."""
 
-    folder: Path | None
-    mirror: str | None
+    folder: Maybe[Annotated[Path, Written(Text, Path)]] = optional(
+        "folder with the archives, as FOLDER/DATA SET/FILE or FOLDER/FILE, such as a copy of the downloads "
+        "folder of another cache; nothing is downloaded"
+    )
+    mirror: Maybe[str] = optional(
+        "http://, https:// or file:/// address to try first, as MIRROR/DATA SET/FILE",
+        pattern=r"^(https?://|file:///)[^\s]+\Z",
+    )
 
 
 @dataclass(frozen=True)
-class Wattmeter:
-    """Meters of whole nodes behind an address, asked after a run. `error_share`: what their maker says; `patience_s`: how long the
-    last samples are waited for."""
+class Wattmeter(Keys):
+    """Meters of whole nodes behind an address, asked after a run."""
 
-    kind: str
-    url: str
-    metric: str
-    error_share: float | None
-    patience_s: float
+    kind: Literal["kwollect"] = key("what answers there: kwollect (Grid'5000)")
+    url: str = key(
+        "its address without a question mark, such as https://api.grid5000.fr/stable/sites/lyon/metrics; a "
+        "name and a password for it are taken from ~/.netrc",
+        pattern=r"^https?://[^\s?#]+\Z",
+    )
+    metric: str = key(
+        "the metric whose values are W of a node", default="wattmetre_power_watt", pattern=r"^[A-Za-z0-9_]+\Z"
+    )
+    error_share: Maybe[float] = optional(
+        "error of the wattmeters as their maker says it, a share of the power", gt=0, le=1
+    )
+    patience_s: float = key("how long the samples of a run's end are waited for, s", default=30, ge=0, le=600)
 
 
 @dataclass(frozen=True)
-class Site:
-    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder."""
+class Energy(Keys):
+    """The key `energy`."""
+
+    wattmeter: Maybe[Wattmeter] = optional("wattmeters behind an address")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteKeys(Keys):
+    """The keys of config/sites/NAME.yaml: one place to run. It names no model and no data set."""
+
+    description: Text = key("the machine, in words")
+    launcher: Literal["local", "slurm", "oar", "pbs", "flux"] = key(
+        "how ranks are started: local (processes on this machine), slurm (one srun per run), oar (one oarsh "
+        "per rank), pbs (one pbs_tmrsh per rank), flux (one Flux job per run)"
+    )
+    placement: Literal["emulated", "virtual", "distinct-nodes"] = key(
+        "what a node is: emulated (processes on one machine), virtual (a node of the virtual cluster, see "
+        "./ringside cluster up), distinct-nodes (a machine of its own)"
+    )
+    device: Literal["cpu", "cuda"] = key("device that trains, where the study's factor device is site")
+    devices_per_node: int = key("accelerators that a run requests on each node", default=0, ge=0, le=64)
+    deployment: Literal["venv", "apptainer"] = key(
+        "form of the environments: venv (a folder in the cache) or apptainer (one image per environment)"
+    )
+    images: Images = key(
+        "how images are built and run: with deployment apptainer, and for environments that exist only as images",
+        default_factory=Images,
+    )
+    installed: Annotated[tuple[tuple[str, Any], ...], Written(dict[str, InstalledKeys], as_pairs)] = key(
+        "environments that the site has installed itself, outside images, as ENVIRONMENT: keys; they are "
+        "tested and used as they are",
+        default=(),
+    )
+    scorep: Maybe[AbsolutePath] = optional(
+        "folder, the same on all nodes, where Score-P is installed (its bin/ has scorep-config), built for "
+        "the MPI of LBANN; with it, an LBANN that is installed starts under Score-P where trace is full"
+    )
+    binds: Annotated[
+        tuple[
+            Annotated[str, Rules("an absolute path, or two as SOURCE:INSIDE", pattern=r"^/[^:\n]*(:/[^:\n]*)?\Z")], ...
+        ],
+        Rules(unique=True),
+    ] = key(
+        "folders and devices of the node to bind into images, as SOURCE or SOURCE:INSIDE, such as /dev/infiniband",
+        default=(),
+    )
+    cores: Annotated[int, Rules(ge=1)] | Literal["auto"] = key(
+        "processor cores that runs may use on a node (launcher local: on the machine); auto: the cores that "
+        "this process may use"
+    )
+    rank_cores: tuple[Annotated[int, Rules(ge=1)], ...] = key(
+        "cores of each rank of a node, where they are unlike (launcher local, device cpu), as [2, 1]; "
+        "without it, every rank has as many",
+        default=(),
+        min_length=2,
+    )
+    cpu_share: Maybe[Cores | Annotated[tuple[Cores, ...], Rules(min_length=2)]] = optional(
+        "processor time of one node of the virtual cluster, in cores; of unlike nodes a list, as [0.9, 0.6, "
+        "0.3]: a run takes the first ones"
+    )
+    nodes: int = key("largest number of nodes of a run", ge=1)
+    gflops: Maybe[float] = optional(
+        "training rate of one replica, in 1e9 operations per second of dense convolutions and matrix "
+        "products; used only by `./ringside plan`",
+        gt=0,
+    )
+    ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
+    interface: str = key("network interface that carries the gradients", min_length=1, max_length=15)
+    fabric: Literal["ethernet", "infiniband"] = key(
+        "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid", default="ethernet"
+    )
+    bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
+        "rate of the interface in one direction, bytes/s"
+    )
+    sweep_max_bytes: int = key("largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296)
+    frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
+        "frameworks that the site has, if not all; runs of the others are listed as missing"
+    )
+    cache: Annotated[Path, Written(Text, Path)] = key(
+        "folder outside the checkout for environments, wheels and prepared data, visible to all nodes; the "
+        "variable RINGSIDE_CACHE overrides it"
+    )
+    datasets: Annotated[Archives, Rules(filled=True)] = key(
+        "where the site has the archives of data sets (give one of the two keys); without it, they are "
+        "downloaded from the published addresses",
+        default_factory=Archives,
+    )
+    scratch: Maybe[Annotated[Path, Written(Annotated[str, Rules(pattern="^/")], Path)]] = optional(
+        "folder on every node for the temporary files of a run, which are removed after it; default: the "
+        "system's; in an image, the memory of the node"
+    )
+    setup: tuple[ShellLine, ...] = key(
+        "shell lines that run before every rank and every build, outside images, such as: module load cuda/12",
+        default=(),
+    )
+    variables: Pairs[RankVariableName, str] = key(
+        "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup lines export",
+        default=(),
+    )
+    torch_index: Maybe[str] = optional(
+        "URL of the index with PyTorch's own wheels, used only for what pip does not find", pattern="^https?://"
+    )
+    time_limit_s: float = key(
+        "seconds after which a run is ended and recorded as timeout; keep it below Slurm's SlurmdTimeout, "
+        "or a lost node ends the job first",
+        default=600,
+        gt=0,
+    )
+    max_foreign_cpu_share: float = key(
+        "share of the machine's processor time that other processes may use during a run; with more the run is invalid",
+        default=0.05,
+        gt=0,
+        le=1,
+    )
+    max_steal_share: float = key(
+        "share of the processor time that a hypervisor may withhold during a run; with more the run is invalid",
+        default=0.15,
+        gt=0,
+        le=1,
+    )
+    reference: bool = key(
+        "whether a fixed piece of work (0.3 s) is timed right before and right after each run, in the cores "
+        "of its ranks; without it nothing is adjusted, and nothing is known of drift",
+        default=True,
+    )
+    wait_for_quiet: float = key(
+        "seconds that a run waits at most for that work to take no longer than usual (in this campaign, of "
+        "the same environment on as many nodes and cores); then it runs anyway",
+        default=0,
+        ge=0,
+        le=86400,
+    )
+    energy: Annotated[Wattmeter | None, Written(Energy, lambda energy: energy.wattmeter)] = optional(
+        "meters of whole nodes that are asked after a run; what nodes count themselves (NVML, AMD SMI, "
+        "RAPL, Slurm) needs no key"
+    )
+    scheduler: Maybe[Scheduler] = optional("what jobs request from the scheduler (not with launcher local)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site(SiteKeys):
+    """One place to run, as this process finds it: `cores` is a number (auto is resolved), `cache` an absolute folder.
+
+    `cpu_shares`: of each node, where they are unlike; cpu_share is None then.
+    """
 
     name: str
     file: Path
-    launcher: str
-    placement: str
-    device: str
-    devices_per_node: int
-    deployment: str
-    images: Images
-    installed: tuple[tuple[str, Installed], ...]
-    scorep: Path | None
-    binds: tuple[str, ...]
-    cores: int
-    rank_cores: tuple[int, ...]  # of each rank of a node, where they are unlike
-    cpu_share: float | None
-    cpu_shares: tuple[float, ...]  # of each node, where they are unlike; cpu_share is None then
     python_abi: str
-    nodes: int
-    ranks_per_node: int
-    gflops: float | None
-    interface: str
-    fabric: str
-    bandwidth_bytes_s: float | None
-    sweep_max_bytes: int
-    frameworks: tuple[str, ...] | None
-    cache: Path
-    datasets: Archives
-    scratch: Path | None
-    setup: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...]
-    torch_index: str | None
-    time_limit_s: float
-    max_foreign_cpu_share: float
-    max_steal_share: float
-    reference: bool
-    wait_for_quiet: float  # seconds
-    energy: Wattmeter | None
+    installed: tuple[tuple[str, Installed], ...]
+    cores: int
+    cpu_share: float | None
+    cpu_shares: tuple[float, ...]
     scheduler: Scheduler
 
     @property
@@ -205,43 +389,35 @@ class Site:
 def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     """Read and check config/sites/<name>.yaml. InputError in one line when it is wrong."""
     file = existing(folder, name, "site")
-    raw = load_yaml(file)
-    check(raw, "site", file)
-    _check_images(raw, file)
-    _check_installed(raw, file)
+    written = load(SiteKeys, file)
+    _check_images(written, file)
+    _check_installed(written, file)
     known = framework_names()
-    for i, framework in enumerate(raw.get("frameworks", [])):
+    for i, framework in enumerate(written.frameworks or ()):
         if framework not in known:
             raise _unknown(framework, f"frameworks.{i}", known, file)
-    values = _with_defaults(raw, schema("site")["properties"])
-    _check_together(values, file)
-    _check_unlike(values, file)
-    scheduler = _with_defaults(values["scheduler"] or {}, schema("site")["properties"]["scheduler"]["properties"])
-    images = _with_defaults(values["images"] or {}, schema("site")["properties"]["images"]["properties"])
-    values |= {
-        "images": Images(**{**images, "brought": tuple(sorted(images["brought"].items()))}),
-        "scorep": Path(values["scorep"]) if values["scorep"] else None,
-        "binds": tuple(values["binds"]),
-        **dict(zip(("cpu_share", "cpu_shares"), as_settings(as_list(values["cpu_share"] or [])), strict=True)),
-        "rank_cores": tuple(values["rank_cores"] or ()),
-        "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
-        "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
-        "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
-        "cache": _cache(values["cache"], file),
-        "datasets": _archives(values["datasets"] or {}, file),
-        "energy": _wattmeter(values["energy"] or {}, file),
-        "scratch": Path(values["scratch"]) if values["scratch"] else None,
-        "setup": tuple(values["setup"]),
-        "variables": tuple(sorted(values["variables"].items())),
+    _check_together(written, file)
+    _check_unlike(written, file)
+    shares = written.cpu_share if isinstance(written.cpu_share, tuple) else filter(None, [written.cpu_share])
+    cpu_share, cpu_shares = as_settings(list(shares))
+    cache, scheduler = _cache(written.cache, file), written.scheduler or Scheduler()
+    if cpu_shares:  # the scheduler gives a run the first of them
+        scheduler = replace(scheduler, nodelist=",".join(node_names(written.nodes)))
+    _check_wattmeter(written.energy, file)
+    installed = tuple((name, _installed(name, has, written.setup, cache)) for name, has in written.installed)
+    changed = {
+        "cores": _cores(written),
+        "cpu_share": cpu_share,
+        "cache": cache,
+        "datasets": _archives(written.datasets, file),
+        "installed": installed,
+        "scheduler": scheduler,
     }
-    values["installed"] = tuple(
-        (name, _installed(name, has, values["setup"], values["cache"]))
-        for name, has in sorted(values["installed"].items())
-    )
-    if values["cpu_shares"]:  # the scheduler gives a run the first of them
-        values["scheduler"] = replace(values["scheduler"], nodelist=",".join(node_names(values["nodes"])))
-    del values["description"]
-    return Site(name=name, file=file, python_abi=python_abi(), **values)
+    return Site(name=name, file=file, python_abi=python_abi(), cpu_shares=cpu_shares, **vars(written) | changed)
+
+
+def _cores(site: SiteKeys) -> int:
+    return len(os.sched_getaffinity(0)) if site.cores == "auto" else site.cores
 
 
 def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputError:
@@ -250,18 +426,13 @@ def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputErro
     )
 
 
-def _with_defaults(raw: Mapping[str, Any], properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: raw.get(key, entry.get("default")) for key, entry in properties.items()}
-
-
-def _check_images(raw: Mapping[str, Any], file: Path) -> None:
+def _check_images(site: SiteKeys, file: Path) -> None:
     """InputError when an image that the site brings is of no environment, or is a path that depends on where one stands."""
-    images = raw.get("images", {})
-    for environment, source in images.get("brought", {}).items():
+    for environment, source in site.images.brought:
         if environment not in names():
             raise _unknown(environment, "images.brought", names(), file)
         key = f"images.brought.{environment}"
-        if raw["deployment"] == "venv" and environment in locked():
+        if site.deployment == "venv" and environment in locked():
             raise InputError(
                 "conflicting-keys",
                 "with deployment venv it is built from its lock",
@@ -273,7 +444,7 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
         if "://" not in source and not source.startswith("/"):
             problem = f"'{source}' is neither an absolute path nor an address (docker://...)"
             raise InputError("bad-pattern", problem, file=shown(file), key=key, got=source)
-    base = images.get("base", "/")
+    base = site.images.base
     if "://" not in base and not base.startswith("/") and base != "debootstrap":
         expected = "docker://..., debootstrap, debootstrap:MIRROR or an absolute path"
         raise InputError(
@@ -286,10 +457,10 @@ def _check_images(raw: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def _installed(name: str, has: Mapping[str, Any], setup: tuple[str, ...], cache: Path) -> Installed:
+def _installed(name: str, has: InstalledKeys, setup: tuple[str, ...], cache: Path) -> Installed:
     """What the site has installed as this environment, with what was found in it the last time that somebody looked."""
-    executable, own = has.get("executable") or f"{has['prefix'].rstrip('/')}/bin/python", tuple(has.get("setup", []))
-    made = Installed(executable, tuple(sorted(has.get("variables", {}).items())), own, (*setup, *own))
+    executable = has.executable or f"{str(has.prefix).rstrip('/')}/bin/python"
+    made = Installed(executable, has.variables, has.setup, (*setup, *has.setup))
     try:
         found = json.loads(made.looked_at(cache, name).read_text(encoding="utf-8"))
         return replace(made, content=str(found["content"]), packages=tuple(sorted(found["packages"].items())))
@@ -297,13 +468,13 @@ def _installed(name: str, has: Mapping[str, Any], setup: tuple[str, ...], cache:
         return made
 
 
-def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
+def _check_installed(site: SiteKeys, file: Path) -> None:
     """InputError when what the site has installed is no environment, is nowhere, or is brought as an image, too."""
-    for environment, has in raw.get("installed", {}).items():
+    for environment, has in site.installed:
         if environment not in names():
             raise _unknown(environment, "installed", names(), file)
-        if len({"executable", "prefix"} & set(has)) != 1:
-            both = "prefix" in has
+        if bool(has.executable) == bool(has.prefix):
+            both = bool(has.prefix)
             raise InputError(
                 "conflicting-keys" if both else "missing-key",
                 "has both executable and prefix" if both else "has no executable",
@@ -311,7 +482,7 @@ def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
                 key=f"installed.{environment}",
                 expected="one: executable: /path/to/python, or prefix: /path/to/environment",
             )
-        if environment in raw.get("images", {}).get("brought", {}):
+        if environment in dict(site.images.brought):
             raise InputError(
                 "conflicting-keys",
                 "images.brought has it, too",
@@ -321,27 +492,26 @@ def _check_installed(raw: Mapping[str, Any], file: Path) -> None:
             )
 
 
-def _check_unlike(values: Mapping[str, Any], file: Path) -> None:
+def _check_unlike(site: SiteKeys, file: Path) -> None:
     """What unlike nodes and ranks need."""
-    launcher, shares, cores = values["launcher"], values["cpu_share"], values["rank_cores"]
+    launcher, shares, cores = site.launcher, site.cpu_share, site.rank_cores
     mistakes: list[tuple[bool, str, str, object, str, str]] = []
-    if isinstance(shares, list):
+    if isinstance(shares, tuple):
         mistakes += [
             (launcher != "slurm", "not-possible-here", "cpu_share", launcher, f"a list needs launcher slurm, which is told the nodes of each run, not {launcher}", ""),
-            (len(shares) != values["nodes"], "wrong-count", "cpu_share", len(shares), f"is of {len(shares)} nodes, nodes is {values['nodes']}", "give one number for each node"),
-            ("nodelist" in (values["scheduler"] or {}), "conflicting-keys", "scheduler.nodelist", None, "nodes of unlike cpu_share are taken in their order", "take it out"),
+            (len(shares) != site.nodes, "wrong-count", "cpu_share", len(shares), f"is of {len(shares)} nodes, nodes is {site.nodes}", "give one number for each node"),
+            (bool(site.scheduler and site.scheduler.nodelist), "conflicting-keys", "scheduler.nodelist", None, "nodes of unlike cpu_share are taken in their order", "take it out"),
         ]  # fmt: skip
     if cores:
-        ranks, together = values["ranks_per_node"], sum(cores) * values["nodes"]
-        there = len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"]
+        ranks, together, there = site.ranks_per_node, sum(cores) * site.nodes, _cores(site)
         mistakes += [
-            (launcher != "local" or values["device"] != "cpu", "not-possible-here", "rank_cores", launcher, "is for launcher local and device cpu", "take it out"),
+            (launcher != "local" or site.device != "cpu", "not-possible-here", "rank_cores", launcher, "is for launcher local and device cpu", "take it out"),
             (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank"),
             (together > there, "out-of-range", "rank_cores", together, f"are {together} cores on all nodes, cores is {there}", "give fewer"),
         ]  # fmt: skip
-    for wrong, code, key, got, problem, hint in mistakes:
+    for wrong, code, where, got, problem, hint in mistakes:
         if wrong:
-            raise InputError(code, problem, file=shown(file), key=key, got=got, hint=hint)
+            raise InputError(code, problem, file=shown(file), key=where, got=got, hint=hint)
 
 
 class _Refuse(Protocol):
@@ -351,68 +521,67 @@ class _Refuse(Protocol):
         """See the class."""
 
 
-def _check_together(values: Mapping[str, Any], file: Path) -> None:
+def _check_together(site: SiteKeys, file: Path) -> None:
     """What no single key shows."""
 
     def refuse(code: str, key: str, problem: str, **fields: Any) -> NoReturn:
         raise InputError(code, problem, file=shown(file), key=key, **fields)
 
-    launcher, placement = values["launcher"], values["placement"]
+    launcher, placement = site.launcher, site.placement
     if placement not in PLACEMENTS[launcher]:
         problem = f"'{placement}' is not possible with launcher {launcher}"
         refuse("not-possible-here", "placement", problem, got=placement, expected=PLACEMENTS[launcher])
-    if launcher != "local" and values["cores"] == "auto":
+    if launcher != "local" and site.cores == "auto":
         hint = f"with launcher {launcher} give the cores of one node"
         refuse("not-possible-here", "cores", "auto is for this machine", got="auto", hint=hint)
-    if launcher == "local" and values["scheduler"] is not None:
+    if launcher == "local" and site.scheduler is not None:
         problem = "has no meaning with launcher local"
         refuse("not-possible-here", "scheduler", problem, got=launcher, hint="take it out, or take launcher slurm")
-    if values["cpu_share"] is not None and placement != "virtual":
+    if site.cpu_share is not None and placement != "virtual":
         problem = "only nodes of the virtual cluster have one"
         hint = "take it out, or take placement virtual"
         refuse("not-possible-here", "cpu_share", problem, got=placement, hint=hint)
-    devices, ranks = values["devices_per_node"], values["ranks_per_node"]
-    if values["device"] == "cpu" and devices:
+    devices, ranks = site.devices_per_node, site.ranks_per_node
+    if site.device == "cpu" and devices:
         refuse(
             "not-possible-here", "devices_per_node", "has no meaning with device cpu", got=devices, hint="take it out"
         )
-    if values["device"] == "cuda" and launcher != "local" and devices < ranks:
+    if site.device == "cuda" and launcher != "local" and devices < ranks:
         problem = f"{devices} is less than ranks_per_node"
         refuse("out-of-range", "devices_per_node", problem, got=devices, hint="every rank takes one device")
-    if values["wait_for_quiet"] and not values["reference"]:
+    if site.wait_for_quiet and not site.reference:
         problem = "goes by the reference, which this site does not want"
         refuse(
             "conflicting-keys",
             "wait_for_quiet",
             problem,
-            got=values["wait_for_quiet"],
+            got=site.wait_for_quiet,
             hint="take out reference: false, or this line",
         )
-    _check_scheduler(values["scheduler"] or {}, values, refuse)
+    _check_scheduler(site.scheduler or Scheduler(), site, refuse)
 
 
-def _check_scheduler(scheduler: Mapping[str, Any], values: Mapping[str, Any], refuse: _Refuse) -> None:
-    least_s = values["time_limit_s"] + values["wait_for_quiet"] + JOB_MARGIN_S
-    waits = " + wait_for_quiet" if values["wait_for_quiet"] else ""
-    if (limit_s := scheduler.get("block_limit_s", least_s)) < least_s:
+def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> None:
+    least_s = site.time_limit_s + site.wait_for_quiet + JOB_MARGIN_S
+    waits = " + wait_for_quiet" if site.wait_for_quiet else ""
+    if site.scheduler and (limit_s := scheduler.block_limit_s) < least_s:
         expected = f"at least {least_s:g} s (time_limit_s{waits} + {JOB_MARGIN_S})"
         problem = f"{limit_s} s is less than one run may take"
         refuse("out-of-range", "scheduler.block_limit_s", problem, got=limit_s, expected=expected)
-    for key, (problem, hint) in UNKNOWN.get(values["launcher"], {}).items():
-        if key in scheduler:
-            refuse("not-possible-here", f"scheduler.{key}", problem, got=scheduler[key], hint=hint)
-    if values["launcher"] == "pbs" and not _RESOURCES.fullmatch(constraint := scheduler.get("constraint", "a=b")):
+    for name, (problem, hint) in UNKNOWN.get(site.launcher, {}).items():
+        if (value := getattr(scheduler, name)) is not None:
+            refuse("not-possible-here", f"scheduler.{name}", problem, got=value, hint=hint)
+    if site.launcher == "pbs" and (constraint := scheduler.constraint) and not _RESOURCES.fullmatch(constraint):
         problem = f"'{constraint}' is not of the form resource=value:resource=value"
         refuse("bad-pattern", "scheduler.constraint", problem, got=constraint)
-    for i, option in enumerate(scheduler.get("options", [])):
-        _check_option(option, f"scheduler.options.{i}", values["launcher"], refuse)
+    for i, option in enumerate(scheduler.options):
+        _check_option(option, f"scheduler.options.{i}", site.launcher, refuse)
     listed: dict[str, list[str]] = {}
-    for key in ("nodelist", "exclude"):
+    for name, hosts in (("nodelist", scheduler.nodelist), ("exclude", scheduler.exclude)):
         try:
-            listed[key] = host_names(scheduler.get(key, ""))
+            listed[name] = host_names(hosts or "")
         except ValueError as error:
-            problem = f"'{scheduler[key]}' does not look right: {error}"
-            refuse("bad-pattern", f"scheduler.{key}", problem, got=scheduler[key])
+            refuse("bad-pattern", f"scheduler.{name}", f"'{hosts}' does not look right: {error}", got=hosts)
     named = listed["nodelist"]
     if twice := [name for name, count in Counter(named).items() if count > 1]:
         problem = f"names {', '.join(twice)} more than once"
@@ -420,8 +589,8 @@ def _check_scheduler(scheduler: Mapping[str, Any], values: Mapping[str, Any], re
     if both := [name for name in named if name in listed["exclude"]]:
         problem = f"names {', '.join(both)}, which exclude names too"
         refuse("conflicting-keys", "scheduler.nodelist", problem, got=both, hint="take it out of one of the two")
-    if named and len(named) < values["nodes"]:
-        problem = f"names {len(named)} nodes, nodes is {values['nodes']}"
+    if named and len(named) < site.nodes:
+        problem = f"names {len(named)} nodes, nodes is {site.nodes}"
         refuse("too-few", "scheduler.nodelist", problem, got=len(named), hint="name as many or more")
 
 
@@ -469,34 +638,30 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
-def _archives(raw: Mapping[str, str], file: Path) -> Archives:
-    if "folder" not in raw:
-        return Archives(None, raw.get("mirror"))
-    folder = _at_home(Path(raw["folder"]))
-    if not folder.is_absolute() or "mirror" in raw:
-        expected = "one of folder and mirror" if "mirror" in raw else "an absolute folder or one that starts with ~"
+def _archives(written: Archives, file: Path) -> Archives:
+    """The site's archives, ~ resolved. InputError where they are in two places, or in one that depends on where one stands."""
+    if written.folder is None:
+        return written
+    folder = _at_home(written.folder)
+    if not folder.is_absolute() or written.mirror:
+        expected = "one of folder and mirror" if written.mirror else "an absolute folder or one that starts with ~"
         raise InputError(
-            "conflicting-keys" if "mirror" in raw else "bad-pattern",
+            "conflicting-keys" if written.mirror else "bad-pattern",
             f"'{folder}' is not right",
             file=shown(file),
             key="datasets.folder",
             got=str(folder),
             expected=expected,
         )
-    return Archives(folder, None)
+    return Archives(folder)
 
 
-def _wattmeter(raw: Mapping[str, Any], file: Path) -> Wattmeter | None:
-    """The site's wattmeters. InputError where their address leads nowhere, or is still that of the template."""
-    if "wattmeter" not in raw:
-        return None
-    known = schema("site")["properties"]["energy"]["properties"]["wattmeter"]["properties"]
-    made = Wattmeter(**_with_defaults(raw["wattmeter"], known))
-    if "CHANGE-ME" in made.url or not _leads_somewhere(made.url):
+def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
+    """InputError where the address of the site's wattmeters leads nowhere, or is still that of the template."""
+    if wattmeter and ("CHANGE-ME" in wattmeter.url or not _leads_somewhere(wattmeter.url)):
         expected = "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
-        key, problem = "energy.wattmeter.url", f"'{made.url}' is not right"
-        raise InputError("bad-pattern", problem, file=shown(file), key=key, got=made.url, expected=expected)
-    return made
+        key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
+        raise InputError("bad-pattern", problem, file=shown(file), key=key, got=wattmeter.url, expected=expected)
 
 
 def _leads_somewhere(url: str) -> bool:
@@ -515,7 +680,7 @@ def _at_home(folder: Path) -> Path:
     return folder
 
 
-def _cache(written: str, file: Path) -> Path:
+def _cache(written: Path, file: Path) -> Path:
     variable = os.environ.get("RINGSIDE_CACHE")
     cache = _at_home(Path(variable or written))
     if not cache.is_absolute() or set("{}") & set(str(cache)):

@@ -1,16 +1,48 @@
 """Topologies, read and checked: devices and the links between them, for which strategies are planned."""
 
 import functools
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from common.errors import InputError
-from common.files import CHECKOUT, load_yaml, shown
-from common.schemas import check
+from common.files import CHECKOUT, shown
 from common.text import alternatives
+from common.written import Keys, Rules, key, load
 
 FOLDER = CHECKOUT / "config" / "topologies"
+
+
+@dataclass(frozen=True)
+class DeviceKeys(Keys):
+    """The key `device`; all devices are alike."""
+
+    tflops: float = key("floating point operations, in 10^12 a second, at the peak", gt=0, le=1e9)
+    memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
+    memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
+    reached: float = key("the share of these that convolutions and matrix products reach", default=1, gt=0, le=1)
+    launch_us: float = key("what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9)
+
+
+@dataclass(frozen=True)
+class LinkKeys(Keys):
+    """An entry of the key `levels`."""
+
+    of: int = key("how many devices a node has; on the next level, how many nodes there are", ge=1, le=4096)
+    gbit_s: float = key("rate of the link of each, each way, in Gbit/s", ge=1e-6, le=1e9)
+    latency_us: float = key("of a message, in microseconds", default=0, ge=0, le=1e9)
+
+
+@dataclass(frozen=True)
+class TopologyKeys(Keys):
+    """The keys of config/topologies/NAME.yaml."""
+
+    title: str = key("what it is, in a few words", min_length=1)
+    source: str = key("where the numbers are from", min_length=1)
+    device: DeviceKeys = key("one device; all are alike")
+    levels: Annotated[tuple[LinkKeys, ...], Rules(min_length=1, max_length=4)] = key(
+        "links, from those between the devices of a node outwards"
+    )
 
 
 def topology_names(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -19,12 +51,10 @@ def topology_names(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 @functools.cache
-def load_topology(name: str, folder: Path = FOLDER) -> Mapping[str, Any]:
+def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
     """What config/topologies/<name>.yaml says. InputError in one line where it is wrong, or not there."""
     file = folder / f"{name}.yaml"
     if not file.is_file():
         known = alternatives(name, topology_names(folder))
         raise InputError("unknown-name", f"there is no {shown(file)}", file=f"topology {name}", got=name, **known)
-    told: Mapping[str, Any] = load_yaml(file)
-    check(told, "topology", file)
-    return told
+    return load(TopologyKeys, file)

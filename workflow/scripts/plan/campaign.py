@@ -344,19 +344,19 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
     `look`: see first what the site has installed now, in place of taking what was found the last time.
     """
     config = load_config(values)
-    study, records = load_study(config["study"]), config["records"]
+    study, records = load_study(config.study), config.records
     results = Path("results") / study.name
     check_folder(results, "move it away")
     if records not in MODES:
-        return Campaign(study, load_site(config["site"]), "published", [], published_tables(records, study))
+        return Campaign(study, load_site(config.site), "published", [], published_tables(records, study))
     bound = read_binding(results)
     if records == "available":
-        site = load_site(config["site"])
+        site = load_site(config.site)
         site = load_site(bound["site"]) if bound else site
         if bound:
             site = as_bound(site, bound)
         return Campaign(study, site, records, design(study, site), None)
-    site = load_site(config["site"])
+    site = load_site(config.site)
     for folder in (site.cache, *(site.cache / part for part in PARTS)):
         check_folder(folder, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
     check_cache(site.cache)
@@ -365,7 +365,7 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
         check_place(bound, site, results)
     campaign = planned(study, site)
     if look and installed.look(site, {run.framework.environment for run in campaign.runs}):
-        campaign = planned(study, load_site(config["site"]))
+        campaign = planned(study, load_site(config.site))
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
 

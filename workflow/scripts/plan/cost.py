@@ -483,7 +483,7 @@ def main(*, study: str = "", site: str = "", block: int | None = None, as_json: 
         as_json: print JSON, for programs
     """
     config = load_config(configured(study, site))
-    campaign = planned(load_study(config["study"]), load_site(config["site"])).of_block(block)
+    campaign = planned(load_study(config.study), load_site(config.site)).of_block(block)
     cost = Cost(campaign, measured_at(campaign.site.name), swept_at(campaign.site.name))
     print(to_json(cost) if as_json else report(cost))
 

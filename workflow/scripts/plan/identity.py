@@ -136,7 +136,7 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> Note | None:
         where = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return Note(
             "not-installed",
-            f"{framework.environment} is not installed at site {site.name} (see {where} in config/schemas/site.schema.yaml)",
+            f"{framework.environment} is not installed at site {site.name} (see {where} in docs/reference/configuration.md)",
             environment=framework.environment,
         )
     if said := _too_old(name, site):

@@ -52,14 +52,8 @@ def rule_of(framework: str) -> Rule:
     said = load_framework(framework).exchange if framework in framework_names() else None
     if said is None:
         return Rule("ends")
-    limits = [MIB * limit for limit in said.get("limits_mib", (math.inf, math.inf))]
-    return Rule(
-        said["messages"],
-        (limits[0], limits[1]),
-        said.get("cycle_s", 0.0),
-        said.get("channels", 1),
-        said.get("extra", {}),
-    )
+    first, others = said.limits_mib or (math.inf, math.inf)
+    return Rule(said.messages, (MIB * first, MIB * others), said.cycle_s, said.channels, said.extra)
 
 
 def described() -> list[str]:

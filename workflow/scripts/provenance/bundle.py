@@ -212,7 +212,7 @@ def _entry(name: str, size_bytes: int) -> tarfile.TarInfo:
 def make_bundle(study: str = "", site: str = "") -> None:
     """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar, for a machine without internet."""
     config = load_config(configured(study, site))
-    campaign = planned(load_study(config["study"]), load_site(config["site"]))
+    campaign = planned(load_study(config.study), load_site(config.site))
     if not campaign.records:
         raise InputError(
             "nothing-to-run",

@@ -9,7 +9,10 @@ from declared.study import Study
 
 def authors(study: Study) -> list[dict[str, str]]:
     """Who is to be cited; the authors of the study, without a name, where it names none."""
-    return [dict(one) for one in study.authors] or [{"name": f"The authors of {study.name}"}]
+    named = [
+        {name.replace("_", "-"): value for name, value in vars(author).items() if value} for author in study.authors
+    ]
+    return named or [{"name": f"The authors of {study.name}"}]
 
 
 def citation(study: Study, date: str, version: str | None) -> str:

@@ -196,9 +196,9 @@ def frameworks_page() -> str:
                 [
                     [
                         code(one.name),
-                        EXCHANGES[one.exchange["messages"]] if one.exchange else "one message, after the backward pass",
-                        " and ".join(f"{limit} MiB" for limit in one.exchange["limits_mib"])
-                        if one.exchange and "limits_mib" in one.exchange
+                        EXCHANGES[one.exchange.messages] if one.exchange else "one message, after the backward pass",
+                        " and ".join(f"{limit:g} MiB" for limit in one.exchange.limits_mib)
+                        if one.exchange and one.exchange.limits_mib
                         else "",
                         titles(one.collectives) or "nothing",
                     ]

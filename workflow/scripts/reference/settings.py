@@ -7,13 +7,19 @@ import yaml
 
 from common.files import CHECKOUT
 from common.schemas import schema
+from common.written import json_schema
+from declared.configuration import Configuration
+from declared.datasets import DatasetKeys
 from declared.frameworks import Framework, framework_names, load_framework
 from declared.mesh import NOT_MESHES, PLAIN, STRATEGIES
+from declared.site import SiteKeys
+from declared.study import StudyKeys
 from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
 LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
+FORMS = {"config": Configuration, "dataset": DatasetKeys, "site": SiteKeys, "study": StudyKeys}
 TYPES = {
     "integer": "whole number",
     "number": "number",
@@ -108,33 +114,19 @@ def configuration() -> str:
 
 
 def rows(name: str) -> Iterator[list[str]]:
-    """A row for every key of a schema; the keys below a key stand after it, with its name and a dot before theirs."""
-    described = schema(name)
-    yield from _rows(described, "", described.get("$defs", {}))
+    """A row for every key of a file; the keys below a key stand after it, with its name and a dot before theirs."""
+    yield from _rows(json_schema(FORMS[name]) if name in FORMS else schema(name), "")
 
 
-def _rows(described: Mapping[str, Any], above: str, definitions: Mapping[str, Any]) -> Iterator[list[str]]:
+def _rows(described: Mapping[str, Any], above: str) -> Iterator[list[str]]:
     for key, rules in described.get("properties", {}).items():
-        rules = _resolved(rules, definitions)
-        default = (
-            code(rules["default"])
-            if "default" in rules
-            else "**required**"
-            if key in described.get("required", [])
-            else ""
-        )
+        required = "**required**" if key in described.get("required", []) else ""
+        default = code(rules["default"]) if "default" in rules else required
         yield [f"`{above}{key}`", value(rules), default, escaped(rules.get("description", ""))]
-        items = _resolved(rules.get("items", {}), definitions)
-        yield from _rows(rules, f"{above}{key}.", definitions)
-        yield from _rows(items, f"{above}{key}[].", definitions)
+        yield from _rows(rules, f"{above}{key}.")
+        yield from _rows(rules.get("items", {}), f"{above}{key}[].")
         if isinstance(entry := rules.get("additionalProperties"), dict):
-            yield from _rows(entry, f"{above}{key}.NAME.", definitions)
-
-
-def _resolved(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rules that a reference names, with what stands beside it."""
-    found = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
-    return {**found, **rules}
+            yield from _rows(entry, f"{above}{key}.NAME.")
 
 
 def value(rules: Mapping[str, Any]) -> str:

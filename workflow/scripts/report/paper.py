@@ -128,8 +128,7 @@ def texts(
 def authors(study: Study) -> str:
     """The authors of a study as a title has them; without any, what is to be done."""
     named = [
-        text(f"{one['given-names']} {one['family-names']}")
-        + (rf"\\{text(one['affiliation'])}" if "affiliation" in one else "")
+        text(f"{one.given_names} {one.family_names}") + (rf"\\{text(one.affiliation)}" if one.affiliation else "")
         for one in study.authors
     ]
     return r" \and ".join(named) or NO_AUTHORS

@@ -62,7 +62,7 @@ def new(
         nodes=counts,
         replicates=_answer(replicates, "Replicates of each cell", usual.replicates, _count),
     )
-    there = load_site(load_config(configured(site=site))["site"])
+    there = load_site(load_config(configured(site=site)).site)
     new_study.write_study(name, draft, there)
     print(f"{shown(file)}: written; edit it as you like\n")
     cost.main(study=name, site=there.name)

@@ -199,4 +199,4 @@ def check_site(study: str = "", site: str = "") -> int:
         site: A site; default: that of config/slurm.yaml.
     """
     config = load_config(configured(study, site, ["slurm.yaml"]))
-    return told(load_site(config["site"]), CHECKOUT / "results" / load_study(config["study"]).name)
+    return told(load_site(config.site), CHECKOUT / "results" / load_study(config.study).name)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, create_text, dump_line, shown
-from common.schemas import schema
+from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
 from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
@@ -180,8 +180,7 @@ def loaded(name: str, written: str) -> Site:
 
 def _new(name: str) -> Path:
     """The file that is to be written. InputError where it cannot be."""
-    entry = schema("config")["properties"]["site"]
-    if not re.search(entry["pattern"], name) or len(name) > entry["maxLength"]:
+    if not re.search(NAME, name) or len(name) > MAX_NAME_LENGTH:
         problem, expected = f"'{name[:100]}' is no name of a site", "a-z, 0-9 and -, such as my-cluster"
         raise InputError("bad-pattern", problem, got=name, expected=expected)
     return FOLDER / f"{name}.yaml"

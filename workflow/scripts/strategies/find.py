@@ -248,7 +248,7 @@ def _bytes_s(gbit_s: float) -> float:
 
 def interpreter(site: Site | None = None) -> str:
     """The Python that has numba, of a site or of the configured one; its environment is built where it is not there."""
-    site = site or load_site(load_config(configured())["site"])
+    site = site or load_site(load_config(configured()).site)
     made = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(made["python"]["executable"])
 

@@ -1,9 +1,11 @@
 """The devices that a strategy may use, and the links between them. Standard library only."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declared.topologies import TopologyKeys
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,15 @@ class Topology:
         )
 
 
-def of_file(told: Mapping[str, Any]) -> Topology:
+def of_file(written: "TopologyKeys") -> Topology:
     """What a file of config/topologies/ says, in units without prefixes."""
-    device = told["device"]
+    device = written.device
     return Topology(
         Device(
-            flops=1e12 * device["tflops"] * device.get("reached", 1.0),
-            memory_bytes_s=1e9 * device["memory_gb_s"],
-            memory_bytes=1e9 * device["memory_gb"],
-            launch_s=device.get("launch_us", 0.0) / 1e6,
+            flops=1e12 * device.tflops * device.reached,
+            memory_bytes_s=1e9 * device.memory_gb_s,
+            memory_bytes=1e9 * device.memory_gb,
+            launch_s=device.launch_us / 1e6,
         ),
-        tuple(
-            Level(level["of"], 1e9 * level["gbit_s"] / 8, level.get("latency_us", 0.0) / 1e6)
-            for level in told["levels"]
-        ),
+        tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in written.levels),
     )

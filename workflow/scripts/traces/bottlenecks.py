@@ -105,7 +105,7 @@ class Cell:
     @property
     def packs(self) -> str | None:
         """How its library makes messages of gradients (framework.yaml, exchange.messages), as far as it is known."""
-        return self.framework.exchange["messages"] if self.framework and self.framework.exchange else None
+        return self.framework.exchange.messages if self.framework and self.framework.exchange else None
 
     @property
     def accumulates(self) -> bool:

@@ -1,0 +1,198 @@
+"""Files that people write, declared as dataclasses: each key's type, default, limits and meaning stand once, in its class.
+
+`key` declares a key. pydantic checks what a file holds and makes an instance of it. Where it refuses, `common.schemas` says
+which rule is broken, by the JSON schema that pydantic derives from the same class. The classes are plain dataclasses:
+programs that only use their instances do not import pydantic.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
+
+from common.errors import InputError
+from common.files import load_yaml, shown
+from common.schemas import check_value
+
+K = TypeVar("K")
+T = TypeVar("T")
+# The regular expressions are Python's: Rust's have neither \Z nor lookahead.
+STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False, "regex_engine": "python-re"}
+
+
+class Keys:
+    """Base of dataclasses that a file fills: no other keys, no conversion of types, no NaN."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+
+def key(meaning: str, *, default: Any = MISSING, default_factory: Any = MISSING, **rules: Any) -> Any:
+    """Return the dataclass field of a key.
+
+    Args:
+        meaning: What the key says, for errors and the reference pages.
+        default: The value of a key that is left out; without it the key is required.
+        default_factory: Makes the default, if it can be changed.
+        rules: Limits in pydantic's words: ge, gt, le, lt, min_length, max_length, pattern.
+    """
+    return field(default=default, default_factory=default_factory, metadata={"description": meaning, **rules})
+
+
+def optional(meaning: str, **rules: Any) -> Any:
+    """Return the dataclass field of a key that may be left out, which None stands for."""
+    return key(meaning, default=None, **rules)
+
+
+class Rules:
+    """Limits of a part of a value, such as the entries of a list, in `Annotated`.
+
+    Args:
+        meaning: What the part says.
+        unique: Whether a list may have no repetitions.
+        filled: Whether one of its keys has to be given, all of which may be left out.
+        exact: Whether a whole number stays one where the type is float.
+        limits: In pydantic's words, as those of `key`.
+    """
+
+    def __init__(
+        self, meaning: str = "", *, unique: bool = False, filled: bool = False, exact: bool = False, **limits: Any
+    ) -> None:
+        self.limits, self.unique, self.filled, self.exact = limits, unique, filled, exact
+        notes = {"description": meaning, "uniqueItems": unique, "minProperties": int(filled)}
+        self.notes = {name: note for name, note in notes.items() if note}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return pydantic's description of the value, with the limits."""
+        from pydantic_core import core_schema
+
+        described = {**handler(source), **self.limits}
+        if self.unique:
+            return core_schema.no_info_after_validator_function(_refuse_repetition, described)
+        if self.filled:
+            return core_schema.no_info_after_validator_function(_refuse_emptiness, described)
+        if self.exact:
+            return core_schema.no_info_wrap_validator_function(_keep_as_written, described)
+        return described
+
+    def __get_pydantic_json_schema__(self, described: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the JSON schema of the value, with its meaning."""
+        return {**handler(described), **self.notes}
+
+
+def _keep_as_written(value: Any, check: Callable[[Any], Any]) -> Any:
+    check(value)
+    return value
+
+
+def _refuse_emptiness(instance: Any) -> Any:
+    if all(value is None for value in vars(instance).values()):
+        raise ValueError("it has no keys")
+    return instance
+
+
+def _refuse_repetition(values: Any) -> Any:
+    if any(value in values[:place] for place, value in enumerate(values)):
+        raise ValueError("a value is there twice")
+    return values
+
+
+class _Absent:
+    """Marks a key that may be left out, which None stands for, but not be empty."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(source)["schema"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Marks a value that a file has in another form: the type of that form, and what converts it."""
+
+    form: Any
+    convert: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return pydantic's description of the form, converted once it is right."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.convert, handler.generate_schema(self.form))
+
+
+def as_pairs(entries: Mapping[K, T]) -> tuple[tuple[K, T], ...]:
+    """Return the entries of a mapping as sorted pairs, which can be hashed."""
+    return tuple(sorted(entries.items()))
+
+
+class _FromMapping:
+    """Marks pairs that are written as a mapping."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        name, value = get_args(get_args(source)[0])
+        return Written(dict[name, value], as_pairs).__get_pydantic_core_schema__(source, handler)  # type: ignore[valid-type]
+
+
+Maybe = Annotated[T | None, _Absent()]
+Pairs = Annotated[tuple[tuple[K, T], ...], _FromMapping()]
+Unique = Annotated[T, Rules(unique=True)]
+Line = Annotated[str, Written(Annotated[str, Rules(pattern=r"\S")], lambda text: " ".join(text.split()))]
+
+
+def load(kind: type[T], file: Path) -> T:
+    """Return what a YAML file holds as an instance of `kind`. InputError in one line when it is wrong."""
+    return parse(kind, load_yaml(file), file)
+
+
+def parse(kind: type[T], value: Any, file: Path, above: str = "") -> T:
+    """Return what stands in `file` below the key `above` as an instance of `kind`. InputError in one line when it is wrong."""
+    from pydantic import ValidationError
+
+    try:
+        return cast(T, _adapter(cast(Any, kind)).validate_json(json.dumps(value, default=str)))
+    except ValidationError as error:
+        check_value(value, json_schema(cast(Any, kind)), above, file)
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(filter(None, [above, *map(str, first["loc"])]))
+        raise InputError("broken-rule", first["msg"], file=shown(file), key=where) from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind, config=None if is_dataclass(kind) else cast(Any, STRICT))
+
+
+@functools.cache
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema of a class, without references."""
+    described = _adapter(kind).json_schema()
+    return _simplified(described, described.get("$defs", {}))
+
+
+def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rules without references, without titles, and with one list of types in place of alternatives that differ in type."""
+    named = definitions.get(str(rules.get("$ref", "")).rpartition("/")[2], {})
+    left = {name: rule for name, rule in {**named, **rules}.items() if name not in ("$ref", "$defs", "title")}
+    if left.get("default") in (None, [], {}):  # what a key that is left out says nothing of
+        left.pop("default", None)
+    if "const" in left:
+        left["enum"] = [left.pop("const")]
+    if "enum" in left:  # another type is another value, too
+        left.pop("type", None)
+    for pattern, entry in left.pop("patternProperties", {}).items():
+        left |= {"propertyNames": {"pattern": pattern}, "additionalProperties": entry}
+    for name in ("items", "additionalProperties"):
+        if isinstance(left.get(name), dict):
+            left[name] = _simplified(left[name], definitions)
+    if "properties" in left:
+        left["properties"] = {name: _simplified(each, definitions) for name, each in left["properties"].items()}
+    if "anyOf" in left:
+        ways = [_simplified(each, definitions) for each in left.pop("anyOf")]
+        types = list(dict.fromkeys(way.get("type") for way in ways))
+        if len(types) < len(ways) or None in types or any("enum" in way for way in ways):
+            return {"anyOf": ways, **left}
+        if "number" in types and "integer" in types:
+            types.remove("integer")
+        left = {**{name: rule for way in ways for name, rule in way.items()}, "type": types, **left}
+    return dict(sorted(left.items(), key=lambda rule: rule[0] != "type"))  # of two broken rules the first is told
