@@ -17,9 +17,10 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 import snakemake.exceptions
 from common import made_of, warm
 from sites import disturbance
-from sites.readiness import check_builds, check_bundle, check_launch
+from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 from common.code import code as files_of_code
 from common.errors import InputError, print_error
+from common.shell import check_node_by_pipe
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
@@ -197,6 +198,12 @@ onstart:
     if launched:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name, runs="run" in launched))
         or_say_so(lambda: check_unchanged(map(Path, CAMPAIGN.environments.values())))
+    if CAMPAIGN.site.launcher != "local":  # what submits jobs reads it; Slurm's jobs begin with it
+        needed = node_paths(CAMPAIGN)
+        os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(needed)
+        if workflow.executor_plugin.name == "slurm":
+            remote = workflow.remote_execution_settings
+            remote.precommand = " && ".join(filter(None, [check_node_by_pipe(needed), remote.precommand]))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
         for of in ("environment", "dataset")

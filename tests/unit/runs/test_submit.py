@@ -41,7 +41,7 @@ def submitted(here: Campaign) -> dict[int, str]:
     """Block -> the dependencies of its job."""
     for file in ("sbatch.log", "sbatch.in"):
         Path(file).unlink(missing_ok=True)
-    submit.submit(here, ["study=quickstart"])
+    submit.submit(here, ["study=quickstart"], ["--keep-going"])
     lines = Path("sbatch.log").read_text().splitlines() if Path("sbatch.log").exists() else []
     words = [dict(word[2:].split("=", 1) for word in line.split() if "=" in word) for line in lines]
     blocks = [int(line.split("block ")[1].split()[0]) for line in lines]

@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
+from common.shell import UNSEEN_STATUS, Program, export_lines, not_seen, unseen_path
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -29,6 +30,8 @@ GRACE_S = 10.0  # once a rank has failed, the others may still say why they cann
 ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
 POLL_S = 0.02
 CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
+VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; hidden, so that no archive takes it
+LOG_END_BYTES = 1 << 20  # of a log, where causes are looked for: a rank may write gigabytes
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Launcher(Protocol):
     hosts: list[str]
     job: dict[str, Any] | None
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """Start all ranks with their output in `log`; the processes to watch: one a rank, or one for all."""
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
@@ -113,13 +116,46 @@ def run(
     elif (has := environment.get("installed")) and has["executable"] == command[0]:
         command = modules_first(command)
         told = {name: value for name, value in told.items() if name != "PYTHONPATH"} | environment["variables"]
+    there = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
+    paths = [str(SCRIPTS), str(folder), str(there)] if site.launcher != "local" else []
     started = time.monotonic()
-    try:
-        processes = ranks.start(command, told, folder / "log.txt")
-        status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
-    finally:
-        ranks.end()
+    with _variables_file(folder / VARIABLES, told) as file:
+        try:
+            processes = ranks.start(Program(command, file, paths), folder / "log.txt")
+            status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
+        finally:
+            ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """Have ranks read their variables from a file that only its owner reads, as long as they run: values may be secrets."""
+    file.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as lines:
+            lines.write(export_lines(variables))
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def forget_variables(folder: Path) -> None:
+    """Remove the variables that a supervisor which was killed left below `folder`."""
+    for file in folder.rglob(VARIABLES):
+        file.unlink(missing_ok=True)
+
+
+def read_end(log: Path) -> str:
+    """Return the end of a log; nothing where there is none."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_END_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def in_image(
@@ -245,7 +281,13 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return that a rank ended with this `code` of its process: a status, or a negative signal."""
+    """Return that a rank ended with this `code` of its process: a status, or a negative signal.
+
+    Raises:
+        Lost: If its node does not see what it needs.
+    """
+    if host and code == UNSEEN_STATUS:
+        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
     where = f"rank {rank} on {host}" if host else f"rank {rank}"
     return Note("rank-failed", f"{where} {ending(code)}", rank=rank, host=host, status=code)
 
@@ -272,6 +314,8 @@ def _watch(
         if failed_at is None and any(codes):
             failed_at, first = now, codes
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
+            if first and (unseen := unseen_path(read_end(log))):
+                raise Lost(unseen)
             return ("failed", ranks.explain(first, log)) if first else ("ok", None)
         if now - started > time_limit_s:
             text = f"not finished after the time limit of {time_limit_s:g} s"

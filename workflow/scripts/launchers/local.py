@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.notes import Note
-from common.shell import shell_command
+from common.shell import Program
 from declared.site import Site
 from launchers.launch import kept_variables, kill, rank_failure, spawn
 
@@ -21,19 +21,15 @@ class Local:
         self.job = None
         self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated: names that Horovod can tell apart
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
         each = spec.get("rank_cores", [spec["cores_per_rank"]] * spec["ranks_per_node"])
         with open(log, "ab") as out:
             for rank in range(spec["ranks"]):
                 cores = cores_of(rank, spec["cores"], each)
-                place = {
-                    "RINGSIDE_RANK": str(rank),
-                    "RINGSIDE_LOCAL_RANK": str(rank % spec["ranks_per_node"]),
-                    "RINGSIDE_CORES": ",".join(map(str, cores)),
-                }
-                here = shell_command(self._setup, "", {**variables, **place}, command)
+                place = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
+                here = program.behind(self._setup, f"{place} RINGSIDE_CORES={','.join(map(str, cores))}")
                 self._processes.append(spawn(here, kept_variables(), out))
         return self._processes
 

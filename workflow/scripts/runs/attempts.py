@@ -23,7 +23,7 @@ from common.errors import InputError
 from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
-from launchers.launch import Lost, Stopped
+from launchers.launch import Lost, Stopped, forget_variables
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
@@ -116,6 +116,7 @@ def give_up(attempt: Path, reason: str) -> None:
 def start(folder: Path) -> tuple[int, Path]:
     """A new attempt: its number and its folder."""
     known = attempts(folder)
+    forget_variables(folder)
     number = 1 + (_number(known[-1]) if known else 0)
     attempt = numbered(folder, number)
     attempt.mkdir(parents=True)

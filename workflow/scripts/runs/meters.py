@@ -122,6 +122,9 @@ def idle_power(
     folder = results / "idle" / session / spec["device"]
     file = folder / "idle.json"
     if not file.exists():
+        for earlier in (results / "idle").glob("*"):
+            if earlier.name != session:
+                launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))  # jobs of one session may begin at once
         made = _idle(attempt, site, spec, environment, launcher())

@@ -16,11 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cluster import slurm
 from common.files import write_json
 from common.notes import Note
+from common.shell import UNSEEN, unseen_path
 from common.text import duration
-from runs.attempts import DISTURBED, numbered
+from runs.attempts import DISTURBED, numbered, unfinished
 from runs.epochs import mean_of_timed, read_epochs
+from runs.launch import read_end
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
 MAX_SAME_FAILURES = 3  # runs in a row, after which a campaign stops
@@ -76,6 +79,28 @@ class Session:
                 OSError, ValueError, KeyError, TypeError
             ):  # a broken file is the aggregation's to say
                 self._tell(run)
+
+    def watch_error(self, told: Mapping[str, Any]) -> bool:
+        """Stop the campaign when a job that failed (JOB_ERROR) was on a node that does not see a path; return whether it was."""
+        try:
+            unseen = unseen_by_job(told) or self._unseen_by_ranks(told["jobid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        if unseen and not self.stopped:
+            text = f"stopped: {unseen}; all nodes have to see it: make doctor checks that; finished runs are kept, start again then"
+            if not self._stop():
+                return False
+            self.stopped = Note(UNSEEN, text, **unseen.facts)
+        return unseen is not None
+
+    def _unseen_by_ranks(self, job: int) -> Note | None:
+        """Return what the last attempt of a job says that a rank's node does not see."""
+        wildcards = self._running.get(job, {})
+        for kind, folder in (("run_id", "runs"), ("sweep", "network"), ("timing", "costs")):
+            if kind in wildcards:
+                left = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
+                return unseen_path(left[-1]["reason"]) if left else None
+        return None
 
     def _tell(self, run: dict[str, str]) -> None:
         """Print the line of a run, a sweep or a timing that has ended."""
@@ -150,6 +175,8 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
         job = getattr(record, "jobid", None) or getattr(record, "job_id", None)
         session.watch(name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None))
     told = vars(record)
+    if session and name == "job_error" and session.watch_error(told):
+        return False
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
         print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
     said = str(record.msg)
@@ -219,6 +246,17 @@ def count_usable(runs_csv: Path) -> Note:
     return Note("usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses))
 
 
+def unseen_by_job(told: Mapping[str, Any]) -> Note | None:
+    """Return what the node of a job of the cluster's does not see, by its log, or by Slurm where even that could not be written."""
+    number = told["aux"].get("external_jobid")
+    if not number:
+        return None
+    logs = [*map(Path, told["log"]), *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux"))]
+    if found := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
+        return found
+    return None if any(log.exists() for log in logs) else slurm.unseen_folder(number)
+
+
 def last_word(told: Mapping[str, Any]) -> str:
     """Why a job on the cluster failed: the last line of its log that is ours, or that names an error; else the scheduler's word."""
     lines = []
@@ -231,8 +269,10 @@ def last_word(told: Mapping[str, Any]) -> str:
     return (ours or errors or [str(told["rule_msg"] or "it left no log")])[-1][:300]
 
 
-# A program that ends with status 2 has said why in one line (common.errors): Snakemake would repeat its whole command.
-_TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-zero exit status 2\.\s*\Z", re.DOTALL)
+# A program that ends with status 2 or UNSEEN_STATUS has said why in one line: Snakemake would repeat its whole command.
+_TOLD = re.compile(
+    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|79)\.\s*\Z", re.DOTALL
+)
 # What lies in the cache may have been made from another checkout, whose Snakemake alone knows how; its path has its digest.
 _OF_THE_CACHE = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"

@@ -22,6 +22,7 @@ from typing import Any
 from common.errors import exit_status
 from common.files import utc, write_json
 from common.notes import Note
+from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
@@ -40,6 +41,7 @@ MACHINE_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
     *(errno.ENOLCK, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
 )
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
@@ -335,14 +337,17 @@ def failure(reason: Note, log: Path) -> Note:
 
 def with_last_line(reason: Note, log: Path) -> Note:
     """`reason`, and the last line of the log that names an error; that others noticed the loss of a rank is no cause."""
-    lines = (
-        [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
-    )
+    lines = list(filter(None, (_plain(line) for line in launch.read_end(log).splitlines())))
     lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
     errors = [line for line in lines if _ERROR.search(line)]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
     last = (telling or lines or [""])[-1]
     return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
+
+
+def _plain(line: str) -> str:
+    """Return a line of a log as a terminal may show it: without what colours it or moves a cursor."""
+    return "".join(sign for sign in _TERMINAL.sub("", line) if sign.isprintable()).strip()
 
 
 @contextmanager
@@ -360,10 +365,16 @@ def ending_well(what: str, folder: Path) -> Iterator[None]:
         print(f"{what}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
         sys.exit(130)
     except launch.Lost as lost:
+        if lost.reason.code == UNSEEN:
+            print(f"ringside: {lost}", file=sys.stderr)
+            sys.exit(UNSEEN_STATUS)
         print(f"ringside: {what}: lost: {lost}; it has to be tried again", file=sys.stderr)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
-        print(f"ringside: {error.filename or folder}: {error.strerror}; correct it, then start again", file=sys.stderr)
+        print(
+            f"ringside: {error.filename or folder}: {error.strerror or error}; correct it, then start again",
+            file=sys.stderr,
+        )
         sys.exit(os.EX_TEMPFAIL)
 
 

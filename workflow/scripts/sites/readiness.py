@@ -1,8 +1,11 @@
 """Whether runs can be started, and what they need be built, the way that was asked for: said before anything is."""
 
+import contextlib
 import os
 import shlex
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
@@ -15,6 +18,7 @@ from declared.virtual import as_settings
 from environments import bundled, container
 from environments.build import check_machine as check_machine_for
 from environments.identity import digest
+from plan.binding import machine_id
 from plan.campaign import Campaign
 from sites import virtual
 
@@ -49,6 +53,21 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         container.check_machine(campaign.images[0])
     if site.placement == "virtual":
         check_virtual(site)
+
+
+def node_paths(campaign: Campaign) -> list[str]:
+    """Return what every node of the campaign's jobs has to see: interpreter, checkout, results and cache.
+
+    A node may have a folder of its own where the cache is: it has another one if it lacks the mark that this machine makes there.
+    """
+    cache = campaign.site.cache
+    mark = cache / f".seen-by-{machine_id() or 'nodes'}"
+    with contextlib.suppress(OSError):  # a cache that is only read has none
+        cache.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    results = (CHECKOUT / campaign.results).absolute()
+    paths = [Path(sys.executable), CHECKOUT / "Snakefile", results, mark if mark.exists() else cache]
+    return [str(path) for path in paths if path.exists()]
 
 
 def check_builds(site: Site, environments: Iterable[str]) -> None:
