@@ -253,8 +253,8 @@ def test_values_of_variables_are_seen_by_their_owner_alone(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     site: Site = load_site("local") if name == "local" else request.getfixturevalue(name)
-    secret = "tok\"en'; $(id) \\ é\nsecond line"
-    site = replace(site, time_limit_s=60.0, variables=(("SECRET", secret),))
+    value = "tok\"en'; $(id) \\ é\nsecond line"
+    site = replace(site, time_limit_s=60.0, variables=(("SECRET", value),))
     look = """
 import stat
 file = Path(sys.argv[1], ".variables.sh")
@@ -265,7 +265,7 @@ together()
 """
     folder = tmp_path / "attempt-1"
     assert run(site, folder, look).status == "ok", (folder / "log.txt").read_text()
-    assert {place["SECRET"] for place in places(folder).values()} == {secret}
+    assert {place["SECRET"] for place in places(folder).values()} == {value}
     assert [json.loads(file.read_text()) for file in folder.glob("seen*")] == [["0o600", "True", False]] * 4
     assert not (folder / ".variables.sh").exists()
 

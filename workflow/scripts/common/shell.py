@@ -11,6 +11,7 @@ from common.files import CHECKOUT
 from common.notes import Note
 
 NODE_CHECK = CHECKOUT / "profiles" / "node-check"
+SEEN_BY = ".seen-by-"  # how the name of a mark begins by which a node knows a folder from its own of that name
 UNSEEN = "not-seen"  # the code of a node that does not see a path
 UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
 _UNSEEN_LINE = re.compile(r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE)
@@ -79,5 +80,6 @@ def unseen_path(text: str) -> Note | None:
 
 
 def not_seen(node: str, path: str) -> Note:
-    """Return that a node does not see a path."""
+    """Return that a node does not see a path; of a mark the folder in which it lies."""
+    path = path.partition(f"/{SEEN_BY}")[0]
     return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 from urllib.parse import urlsplit
 
+from common.cores import usable_cores
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown
 from common.python import python_abi
@@ -225,7 +226,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         **dict(zip(("cpu_share", "cpu_shares"), as_settings(as_list(values["cpu_share"] or [])), strict=True)),
         "rank_cores": tuple(values["rank_cores"] or ()),
         "scheduler": Scheduler(**{**scheduler, "options": tuple(scheduler["options"])}),
-        "cores": len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"],
+        "cores": usable_cores() if values["cores"] == "auto" else values["cores"],
         "frameworks": tuple(values["frameworks"]) if values["frameworks"] is not None else None,
         "cache": _cache(values["cache"], file),
         "datasets": _archives(values["datasets"] or {}, file),
@@ -333,7 +334,7 @@ def _check_unlike(values: Mapping[str, Any], file: Path) -> None:
         ]  # fmt: skip
     if cores:
         ranks, together = values["ranks_per_node"], sum(cores) * values["nodes"]
-        there = len(os.sched_getaffinity(0)) if values["cores"] == "auto" else values["cores"]
+        there = usable_cores() if values["cores"] == "auto" else values["cores"]
         mistakes += [
             (launcher != "local" or values["device"] != "cpu", "not-possible-here", "rank_cores", launcher, "is for launcher local and device cpu", "take it out"),
             (len(cores) != ranks, "wrong-count", "rank_cores", len(cores), f"is of {len(cores)} ranks, ranks_per_node is {ranks}", "give one number for each rank"),

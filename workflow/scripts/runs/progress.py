@@ -87,7 +87,7 @@ class Session:
         except (OSError, ValueError, KeyError, TypeError):
             return False
         if unseen and not self.stopped:
-            text = f"stopped: {unseen}; all nodes have to see it: make doctor checks that; finished runs are kept, start again then"
+            text = f"stopped: {unseen}; all nodes have to see the same there. Finished runs are kept: correct it, then start again"
             if not self._stop():
                 return False
             self.stopped = Note(UNSEEN, text, **unseen.facts)

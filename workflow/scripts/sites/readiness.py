@@ -10,6 +10,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, shown
+from common.shell import SEEN_BY
 from datasets.fetch import store
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read, tools
@@ -61,7 +62,7 @@ def node_paths(campaign: Campaign) -> list[str]:
     A node may have a folder of its own where the cache is: it has another one if it lacks the mark that this machine makes there.
     """
     cache = campaign.site.cache
-    mark = cache / f".seen-by-{machine_id() or 'nodes'}"
+    mark = cache / f"{SEEN_BY}{machine_id() or 'nodes'}"
     with contextlib.suppress(OSError):  # a cache that is only read has none
         cache.mkdir(parents=True, exist_ok=True)
         mark.touch()
