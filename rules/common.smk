@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 CHECKOUT = Path(str(workflow.current_basedir)).parent  # whichever Snakefile was named: workflow/ has one, too
@@ -136,6 +138,18 @@ def stop_campaign():
     return True
 
 
+TERMINALS = [stream for stream in (1, 2) if os.isatty(stream)]
+
+
+def end_campaign(signum, frame):
+    """Let the runs under way end, then exit, as Snakemake does at SIGTERM. A terminal that was closed takes no words any more."""
+    if signum == signal.SIGHUP:
+        for stream in TERMINALS:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    # In a thread: the scheduler's lock may be held right where this signal came.
+    threading.Thread(target=workflow.scheduler.exit_gracefully).start()
+
+
 def tell_usable():
     """Say how many runs figures are made of, as the last line; the exit status tells where there are none."""
     if "figures" in {job.rule.name for job in workflow.dag.jobs} and not DRY_RUN:
@@ -178,6 +192,9 @@ if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):
 onstart:
     gc.freeze()
     gc.enable()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:  # as nohup wants it
+            signal.signal(signum, end_campaign)
     if LOCKING:
         or_say_so(lambda: ownership.claim(Path(".snakemake")))
     or_say_so(lambda: ownership.refuse_unwritable(CAMPAIGN.results))

@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Stopped(Exception):
-    """Somebody asked the supervisor to stop: SIGTERM or SIGINT."""
+    """Somebody asked the supervisor to stop: SIGTERM, SIGINT or SIGHUP."""
 
 
 class Lost(Exception):

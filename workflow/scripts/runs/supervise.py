@@ -352,13 +352,17 @@ def _plain(line: str) -> str:
 
 @contextmanager
 def ending_well(what: str, folder: Path) -> Iterator[None]:
-    """Where one measurement is made: SIGTERM and SIGINT stop it (status 130), what was lost ends it (75), each with one line."""
+    """Where one measurement is made: SIGTERM, SIGINT and SIGHUP stop it (status 130), what was lost ends it (75), each with one line.
+
+    SIGHUP comes from a terminal that is closed, unless who started it ignores it (nohup).
+    """
 
     def stop(signum: int, frame: Any) -> None:
         raise launch.Stopped(signal.Signals(signum).name)
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, stop)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, stop)
     try:
         yield
     except launch.Stopped as stopped:
