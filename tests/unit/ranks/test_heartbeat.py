@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from common.files import CHECKOUT
-import sys
 from ranks.worker.heartbeat import Beat, pause_s
 
 PROGRAM = """

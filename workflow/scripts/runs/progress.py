@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster import slurm
 from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
 from common.text import duration
+from launchers.launch import read_end
 from runs.attempts import DISTURBED, numbered, unfinished
 from runs.epochs import mean_of_timed, read_epochs
-from runs.launch import read_end
+from sites import slurm
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
 MAX_SAME_FAILURES = 3  # runs in a row, after which a campaign stops
