@@ -21,7 +21,7 @@ from common import made_of, warm
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 from common.code import code as files_of_code
-from common.errors import InputError, print_error
+from common.errors import InputError, print_error, say
 from common.shell import check_node_by_pipe
 from plan import ownership
 from plan.campaign import load_campaign
@@ -138,6 +138,12 @@ def stop_campaign():
     return True
 
 
+# A stream that was closed by the caller is closed for jobs, too, where the next file that is opened would take its place.
+CLOSED = {"<": sys.stdin, ">": sys.stdout, "2>": sys.stderr}
+if None in CLOSED.values():
+    shell.prefix(
+        f"set -euo pipefail; exec {' '.join(f'{way} /dev/null' for way, stream in CLOSED.items() if stream is None)}; "
+    )
 TERMINALS = [stream for stream in (1, 2) if os.isatty(stream)]
 
 
@@ -154,7 +160,7 @@ def tell_usable():
     """Say how many runs figures are made of, as the last line; the exit status tells where there are none."""
     if "figures" in {job.rule.name for job in workflow.dag.jobs} and not DRY_RUN:
         usable = count_usable(Path(RUNS_CSV))
-        print(f"ringside: {usable}", flush=True)
+        say(f"ringside: {usable}")
         if not usable.facts["usable"]:
             sys.exit(STOPPED_STATUS)
 
@@ -253,5 +259,5 @@ onsuccess:
 
 onerror:
     if SESSION and SESSION.stopped:
-        print(f"ringside: {SESSION.stopped}", file=sys.stderr, flush=True)
+        say(f"ringside: {SESSION.stopped}", to_stderr=True)
         sys.exit(STOPPED_STATUS)

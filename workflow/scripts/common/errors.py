@@ -138,7 +138,8 @@ def exit_status(main: Callable[[], None]) -> int:
     """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
     try:
         main()
-        sys.stdout.flush()
+        if sys.stdout:  # None where the caller closed it
+            sys.stdout.flush()
     except InputError as error:
         print_error(error)
         return 2
@@ -152,6 +153,15 @@ def exit_status(main: Callable[[], None]) -> int:
         print_error(system_error(error))
         return 2
     return 0
+
+
+def say(line: str, to_stderr: bool = False) -> None:
+    """Print a line of a program that goes on whether or not somebody reads it: its reader or its terminal may be gone."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(error: InputError) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import InputError
+from common.errors import InputError, say
 from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
@@ -128,7 +128,7 @@ def exclusive(folder: Path, what: str) -> Iterator[None]:
     """Hold a run's `folder` and this machine while `what` is measured; print what this waits for."""
 
     def waiting(holder: str = "") -> None:
-        print(f"{what}: waiting for {holder or 'another job of the same'}", flush=True)
+        say(f"{what}: waiting for {holder or 'another job of the same'}")
 
     holder = f"process {os.getpid()} on {os.uname().nodename}, which measures {what}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):

@@ -9,13 +9,13 @@ import json
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from common.errors import say
 from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
@@ -105,17 +105,17 @@ class Session:
     def _tell(self, run: dict[str, str]) -> None:
         """Print the line of a run, a sweep or a timing that has ended."""
         if "sweep" in run:
-            print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
+            say(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]))
             return
         if "timing" in run:
-            print(_timed(self._results / "costs" / run["timing"] / run["key"], run["timing"]), flush=True)
+            say(_timed(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
             return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
-        print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
+        say(self.line(run["run_id"], record["status"], _said(record, folder)))
         for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
-            print(f"ringside: {hint}", flush=True)
+            say(f"ringside: {hint}")
         self.count_failure(record["status"], str(record["reason"]))
 
     def count_failure(self, status: str, reason: str) -> None:
@@ -178,7 +178,7 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name == "job_error" and session.watch_error(told):
         return False
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
-        print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
+        say(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}")
     said = str(record.msg)
     noise = said.startswith(_NOISE) or _TOLD.match(said) or _OF_THE_CACHE.match(said)
     return name not in ("job_finished", "progress") and not noise
@@ -187,7 +187,7 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
 def after_nothing(record: logging.LogRecord, act: Callable[[], None]) -> bool:
     """A filter for Snakemake's log that acts where Snakemake ends at once, since nothing is to be done: it calls no hook then."""
     if str(record.msg).startswith("Nothing to be done"):
-        print(record.msg, file=sys.stderr, flush=True)
+        say(str(record.msg), to_stderr=True)
         act()
         return False
     return True
@@ -228,10 +228,9 @@ class Interruption:
             self._seen = True
             return False
         if self._seen and said.startswith("WorkflowError:\nAt least one job did not complete successfully"):
-            print(
+            say(
                 "ringside: interrupted; nothing that was done is lost: say the same again, and it goes on",
-                file=sys.stderr,
-                flush=True,
+                to_stderr=True,
             )
             return False
         return not (self._seen and said.startswith(_OF_AN_INTERRUPTION))

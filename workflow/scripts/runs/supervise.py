@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status
+from common.errors import exit_status, say
 from common.files import utc, write_json
 from common.notes import Note
 from common.shell import UNSEEN, UNSEEN_STATUS
@@ -143,14 +143,11 @@ def speed_before(planned: Planned, results: Path, do_reference_work: Callable[[s
     """Return the machine's speed right before a run, once the machine is quiet where the site wants to wait for that."""
     where = reference.geometry(planned.spec)
 
-    def say(note: Note) -> None:
-        print(f"{planned.run_id}: {note}", flush=True)
-
     said = reference.before(
         lambda: do_reference_work("before"),
         lambda: list(reference.earlier(results, where, planned.digests["environment_digest"])),
         planned.site.wait_for_quiet,
-        say,
+        lambda note: say(f"{planned.run_id}: {note}"),
     )
     return {"geometry": where, **said}
 
@@ -366,18 +363,18 @@ def ending_well(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except launch.Stopped as stopped:
-        print(f"{what}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
+        say(f"{what}: stopped by {stopped}; it starts anew next time", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
         if lost.reason.code == UNSEEN:
-            print(f"ringside: {lost}", file=sys.stderr)
+            say(f"ringside: {lost}", to_stderr=True)
             sys.exit(UNSEEN_STATUS)
-        print(f"ringside: {what}: lost: {lost}; it has to be tried again", file=sys.stderr)
+        say(f"ringside: {what}: lost: {lost}; it has to be tried again", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
-        print(
+        say(
             f"ringside: {error.filename or folder}: {error.strerror or error}; correct it, then start again",
-            file=sys.stderr,
+            to_stderr=True,
         )
         sys.exit(os.EX_TEMPFAIL)
 
