@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import InputError
+from common.errors import MACHINE_ERRORS, InputError
 from common.files import write_json
 from common.notes import Note
 from declared.site import Site, load_site
@@ -20,7 +20,7 @@ from launchers.local import cores_of
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import MACHINE_ERRORS, failure, judge, measurement, startup_time, with_last_line
+from runs.supervise import failure, judge, measurement, startup_time, with_last_line
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}

@@ -12,15 +12,12 @@ from typing import Any
 
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
-SYSTEM_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ESTALE,
+# Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a program does.
+MACHINE_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLCK),
+    *(errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM, errno.ENODEV),
 )
+SYSTEM_ERRORS = (*MACHINE_ERRORS, errno.EACCES, errno.EPERM)
 
 
 class InputError(Exception):
@@ -132,6 +129,12 @@ def system_error(error: OSError, where: object = "") -> InputError:
     """Return an InputError with what the system said of a file."""
     problem = error.strerror or str(error)
     return InputError(SYSTEM_CODE, problem, file=error.filename or where, hint="correct it, then start again")
+
+
+def refuse_machine_error(error: Exception, where: object = "") -> None:
+    """Raise an InputError for an error of the machine: a file that cannot be read now is not broken, and need not be made again."""
+    if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+        raise system_error(error, where) from None
 
 
 def exit_status(main: Callable[[], None]) -> int:

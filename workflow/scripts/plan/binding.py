@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import InputError, exit_status, refuse_machine_error
 from common.files import create_json, write_json
 from declared.site import Site, load_site
 
@@ -84,8 +84,8 @@ def read_binding(results: Path) -> dict[str, Any] | None:
         if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
             optional = {INSTALLED: dict(bound.get(INSTALLED, {})), MACHINE_ID: bound.get(MACHINE_ID)}
             return {key: bound[key] for key in KINDS} | optional
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        refuse_machine_error(error, file)
     raise InputError(
         "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were made here"
     )

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import InputError, say
+from common.errors import InputError, refuse_machine_error, say
 from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
@@ -59,7 +59,8 @@ def finished(folder: Path) -> Path | None:
 def _has_record(attempt: Path) -> bool:
     try:
         return bool(json.loads((attempt / "record.json").read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_machine_error(error)
         return False
 
 

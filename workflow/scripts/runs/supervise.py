@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status, say
+from common.errors import MACHINE_ERRORS, exit_status, say
 from common.files import utc, write_json
 from common.notes import Note
 from common.shell import UNSEEN, UNSEEN_STATUS
@@ -36,11 +36,6 @@ from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 
-# Errors of file systems and of a machine's limits. A run that meets one is lost and is tried again, it has not failed.
-MACHINE_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
-    *(errno.ENOLCK, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
-)
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
