@@ -32,7 +32,8 @@ _PATIENCE_S = 20
 
 
 def report(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds; survey (true or absent)."""
+    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds; survey (true or absent);
+    disturbed (false, or absent)."""
     return {
         **(survey() if asked.get("survey") else {}),
         "host": socket.gethostname(),
@@ -52,7 +53,7 @@ def report(asked: dict[str, Any]) -> dict[str, Any]:
         "apptainer": apptainer(asked["setup"]),
         "fuse": os.path.exists("/dev/fuse") and shutil.which("squashfuse_ll", path=HELPERS) is not None,
         "binds": [path for path in asked["binds"] if not os.path.exists(path)],
-        "disturbed": disturbed(),
+        "disturbed": disturbed() if asked.get("disturbed", True) else None,
     }
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,8 @@ from environments.identity import digest
 from plan.binding import machine_id
 from plan.campaign import Campaign
 from sites import virtual
+from sites.node_job import Unwritable, ask_here, probes
+from sites.node_verdicts import node_findings
 
 
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
@@ -54,6 +57,25 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         container.check_machine(campaign.images[0])
     if site.placement == "virtual":
         check_virtual(site)
+    if launcher == "local":
+        check_here(campaign)
+
+
+def check_here(campaign: Campaign) -> None:
+    """InputError when the doctor would say of this machine that the campaign's runs will not work: each would fail for the same reason."""
+    site = campaign.site
+    unneeded = [] if campaign.images else ["apptainer", "binds"]
+    if not shutil.which("nvidia-smi"):
+        unneeded.append("devices")  # of another maker, which nobody can count by it
+    try:
+        with probes(site, campaign.results) as question:
+            reports = ask_here({**question, "disturbed": False})
+    except Unwritable as error:
+        raise InputError("not-writable", str(error), key=error.subject) from None
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for finding in node_findings(reports, site, sys.executable, version):
+        if finding.verdict == "FAIL" and finding.subject not in unneeded:
+            raise InputError(finding.code, finding.text, key=finding.subject)
 
 
 def node_paths(campaign: Campaign) -> list[str]:
