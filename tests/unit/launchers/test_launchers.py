@@ -594,6 +594,23 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
 
 
 @pytest.mark.parametrize(
+    "described", [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""]
+)
+def test_a_job_that_slurm_does_not_describe_is_lost(
+    slurm: launch.Launcher, programs: Callable[[str, str], None], described: str
+) -> None:
+    programs("scontrol", SCONTROL.replace(JOB, described))
+    with pytest.raises(launch.Lost) as lost:
+        launch.launcher(machines(), spec(2, 1))
+    assert lost.value.reason.code == "scheduler-silent"
+
+
+def test_a_comment_says_nothing_of_a_jobs_nodes(slurm: launch.Launcher, programs: Callable[[str, str], None]) -> None:
+    programs("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
+    assert launch.launcher(machines(), spec(2, 1)).job == slurm.job
+
+
+@pytest.mark.parametrize(
     ("said", "stands"),
     [
         (["srun: error: node2: task 1: Killed"], failure("1", "node2", "killed")),

@@ -204,7 +204,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 
 
-@pytest.mark.parametrize("number", MACHINE_ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", (*MACHINE_ERRORS, errno.EADDRINUSE), ids=errno.errorcode.get)
 def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")

@@ -34,6 +34,7 @@ from sites import slurm, virtual
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
 ENERGY = energy.Kind(
     "slurm", "node", "counter", 30.0, None, None
@@ -63,11 +64,16 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    found = dict(
-        word.split("=", 1) for word in ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
-    )
-    hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
-    return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+    answer = ask("scontrol", "show", "job", number, "--oneliner")
+    found: dict[str, str] = {}
+    for name, value in _FIELD.findall(answer):
+        found.setdefault(name, value)  # what a comment says comes later
+    try:
+        hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
+        return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+    except (KeyError, ValueError) as error:  # a job that is just being started or ended
+        text = f"scontrol does not describe job {number} ({error})"
+        raise Lost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
 
 
 def job_state(number: str) -> str:

@@ -127,7 +127,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
         listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
     except Lost as lost:
         raise InputError(lost.reason.code, str(lost)) from None
-    rows = [line.split("|", 3) for line in listed]
+    rows = [row for line in listed if len(row := line.split("|")) == 4]  # not jobs of others with such names
     return {number: f"{comment} {state}" for number, name, comment, state in rows if is_of(campaign, name, comment)}
 
 

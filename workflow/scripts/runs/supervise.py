@@ -321,7 +321,7 @@ def failure(reason: Note, log: Path) -> Note:
         launch.Lost: If that error is one of the machine, such as a full disk, which says nothing about the training.
     """
     said = with_last_line(reason, log)
-    for number in MACHINE_ERRORS:
+    for number in (*MACHINE_ERRORS, errno.EADDRINUSE):  # ports are picked at random
         if os.strerror(number) in said:
             raise launch.Lost(Note("machine-error", said, error=errno.errorcode[number]))
     return said
