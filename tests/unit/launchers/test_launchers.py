@@ -5,11 +5,12 @@ command here, in a session of its own, as a login on a node would; so is PBS's p
 recorded from Flux 0.88, what qstat and pbs_tmrsh say from OpenPBS 23.06.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,47 @@ def test_node_that_lacks_a_path_loses_the_run(
     else:
         assert lost.value.reason.facts["node"] in ("gros-1", "gros-2")
     assert not (folder / ".variables.sh").exists() and none_left(folder)
+
+
+def test_what_a_rank_left_in_a_session_of_its_own_is_ended(tmp_path: Path) -> None:
+    site, folder = replace(load_site("local"), time_limit_s=60.0), tmp_path / "attempt-1"
+    leave = """
+import subprocess
+left = subprocess.Popen(["sh", "-c", "sleep 300; echo " + sys.argv[1]], start_new_session=True)
+together()
+"""
+    assert run(site, folder, leave, ranks_per_node=1).status == "ok"
+    assert none_left(folder)
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A control group of version 1, in which what is frozen cannot be killed either."""
+    group = Path(f"/sys/fs/cgroup/freezer/ringside-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no such control group can be made here")
+    yield group
+    (group / "freezer.state").write_text("THAWED")
+    end = time.monotonic() + 10
+    while group.exists() and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def test_ranks_that_cannot_be_killed_lose_the_run(
+    freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "KILLED_S", 0.5)
+    freeze = f"""
+Path("{freezer}/cgroup.procs").write_text(str(os.getpid()))
+Path("{freezer}/freezer.state").write_text("FROZEN")
+"""
+    site = replace(load_site("local"), time_limit_s=1.0)
+    with pytest.raises(launch.Lost) as lost:
+        run(site, tmp_path / "attempt-1", freeze, nodes=1, ranks_per_node=1)
+    assert lost.value.reason.code == "does-not-end"
 
 
 @pytest.fixture(params=["oar", "pbs", "local"])

@@ -45,9 +45,15 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def node_name() -> str:
+    """Return the name of this node, as text that can stand in a file and in a file's name: the kernel takes any bytes for one."""
+    name = os.uname().nodename.encode(errors="replace").decode()
+    return "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name) or "unnamed"
+
+
 def _partial(path: Path) -> Path:
     """A name beside `path` that no other process uses, on whichever node it is."""
-    return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.partial")
+    return path.with_name(f".{path.name}.{node_name()}.{os.getpid()}.partial")
 
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:

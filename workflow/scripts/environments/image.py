@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, write_text, written
+from common.files import CHECKOUT, digest_file, node_name, write_text, written
 from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
@@ -198,7 +198,7 @@ def _with_mirror(base: str) -> str:
 def _scratch() -> Iterator[Path]:
     """A folder of this process, where Apptainer would have its own; those of processes that were killed here are removed."""
     common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
-    prefix = f"ringside-image-{os.uname().nodename}-{os.getuid()}-"
+    prefix = f"ringside-image-{node_name()}-{os.getuid()}-"
     for left in common.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), open(left / "lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,6 +29,7 @@ WORKER = "ranks.worker"
 GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
 ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
 POLL_S = 0.02
+KILLED_S = 60.0  # for a process that was killed to end
 CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
 VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; hidden, so that no archive takes it
 LOG_END_BYTES = 1 << 20  # of a log, where causes are looked for: a rank may write gigabytes
@@ -217,12 +218,21 @@ def spawn(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes]
 
 
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes."""
+    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes.
+
+    Raises:
+        Lost: If one does not end: it waits for a device or a file system that is gone, or it is frozen.
+    """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_S
     for process in processes:
-        process.wait()
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            text = f"process {process.pid} does not end within {KILLED_S:g} s after it was killed"
+            raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILLED_S)) from None
 
 
 def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:

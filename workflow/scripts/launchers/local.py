@@ -1,6 +1,9 @@
 """Ranks as processes of this machine, on disjoint cores; what is a program of MPI the adapter starts, by mpirun."""
 
+import contextlib
 import os
+import secrets
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +21,7 @@ class Local:
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         self._setup, self._spec = site.setup, spec
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
         self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated: names that Horovod can tell apart
 
@@ -28,7 +32,7 @@ class Local:
         with open(log, "ab") as out:
             for rank in range(spec["ranks"]):
                 cores = cores_of(rank, spec["cores"], each)
-                place = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
+                place = f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
                 here = program.behind(self._setup, f"{place} RINGSIDE_CORES={','.join(map(str, cores))}")
                 self._processes.append(spawn(here, kept_variables(), out))
         return self._processes
@@ -39,8 +43,12 @@ class Local:
         return rank_failure(rank, code)
 
     def end(self) -> None:
-        """See Launcher."""
+        """See Launcher. Also what a rank started in a session of its own, which outlives the rank: by the mark in its environment."""
         kill(self._processes)
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if self._mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
 
 
 def cores_of(rank: int, cores: int, each: Sequence[int]) -> list[int]:

@@ -7,7 +7,6 @@ change, too, `python -m plan.binding STUDY` states that it is the same.
 import argparse
 import hashlib
 import json
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status, refuse_machine_error
-from common.files import create_json, write_json
+from common.files import create_json, node_name, write_json
 from declared.site import Site, load_site
 
 BINDING = "campaign.json"
@@ -27,7 +26,7 @@ INSTALLED = "installed"  # beside them: what the site had installed when somethi
 
 def place(site: Site) -> dict[str, Any]:
     """What results are bound to: the site, the machine where the site is one, and what was found there."""
-    machine = socket.gethostname() if site.launcher == "local" else None
+    machine = node_name() if site.launcher == "local" else None
     return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
 
 

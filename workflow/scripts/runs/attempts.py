@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from common.errors import InputError, refuse_machine_error, say
-from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
+from common.files import held, lock, locked, node_name, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
 from launchers.launch import Lost, Stopped, forget_variables
@@ -83,7 +83,7 @@ def why_absent(published: Path) -> Note:
     if attempt and held(folder / LOCKED):
         number = _number(attempt)
         return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
-    if attempt and (host := holder(attempt).get("host", os.uname().nodename)) != os.uname().nodename:
+    if attempt and (host := holder(attempt).get("host", node_name())) != node_name():
         number = _number(attempt)
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
@@ -131,7 +131,7 @@ def exclusive(folder: Path, what: str) -> Iterator[None]:
     def waiting(holder: str = "") -> None:
         say(f"{what}: waiting for {holder or 'another job of the same'}")
 
-    holder = f"process {os.getpid()} on {os.uname().nodename}, which measures {what}"
+    holder = f"process {os.getpid()} on {node_name()}, which measures {what}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):
         yield
 
@@ -142,7 +142,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
     _, attempt = start(folder)
     try:
         started_at = utc(time.time())
-        myself = {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": started_at}
+        myself = {"process": os.getpid(), "host": node_name(), "job": _job(), "started_at": started_at}
         write_json(attempt / HOLDER, myself)
         yield attempt
     except BaseException as stopped:
@@ -174,7 +174,7 @@ def read_record(attempt: Path) -> dict[str, Any]:
 
 def _why(stopped: BaseException) -> str:
     job = _job()
-    where = f" (job {job} on {os.uname().nodename})" if job else ""
+    where = f" (job {job} on {node_name()})" if job else ""
     match stopped:
         case Stopped():
             what = f"stopped by {stopped}"
