@@ -267,3 +267,15 @@ def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path)
     told = {"jobid": 7, "rule_name": "run", "rule_msg": "FAILED", "aux": {}, "log": []}
     assert not quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **told}))
     assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
+
+
+def test_failures_are_counted_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sessions").write_text("a file in the folder's place")
+    folder = tmp_path / "runs" / "a" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps({"status": "failed", "reason": "ImportError", "attempt": 1}))
+    session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
+    for job in range(3):
+        session.watch("job_info", job, "run", {"run_id": "a", "key": "0123456789ab"})
+        session.watch("job_finished", job, None, None)
+    assert session.stopped is not None and capsys.readouterr().out.count("failed  a") == 3

@@ -134,9 +134,10 @@ class Session:
                 self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
 
     def add(self, run_id: str, status: str) -> None:
-        """A run has ended."""
+        """A run has ended. A full disk loses the note in the session's file, not what follows from it."""
         self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
-        write_json(self._file, self._state)
+        with contextlib.suppress(OSError):
+            write_json(self._file, self._state)
 
     def hints(self, disturbed: bool) -> Iterator[Note]:
         """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
