@@ -269,9 +269,9 @@ def last_word(told: Mapping[str, Any]) -> str:
     return (ours or errors or [str(told["rule_msg"] or "it left no log")])[-1][:300]
 
 
-# A program that ends with status 2 or UNSEEN_STATUS has said why in one line: Snakemake would repeat its whole command.
+# A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has said why in one line: Snakemake would repeat its whole command.
 _TOLD = re.compile(
-    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|79)\.\s*\Z", re.DOTALL
+    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z", re.DOTALL
 )
 # What lies in the cache may have been made from another checkout, whose Snakemake alone knows how; its path has its digest.
 _OF_THE_CACHE = re.compile(
