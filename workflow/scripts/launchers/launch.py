@@ -117,16 +117,25 @@ def run(
     elif (has := environment.get("installed")) and has["executable"] == command[0]:
         command = modules_first(command)
         told = {name: value for name, value in told.items() if name != "PYTHONPATH"} | environment["variables"]
-    there = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
-    paths = [str(SCRIPTS), str(folder), str(there)] if site.launcher != "local" else []
     started = time.monotonic()
     with _variables_file(folder / VARIABLES, told) as file:
         try:
-            processes = ranks.start(Program(command, file, paths), folder / "log.txt")
+            processes = ranks.start(
+                Program(command, file, paths_of(environment, site, folder, reads)), folder / "log.txt"
+            )
             status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
         finally:
             ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
+
+
+def paths_of(environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]) -> list[str]:
+    """Return what the nodes of a run have to see; what a site has installed may be there behind its setup lines only."""
+    if site.launcher == "local":
+        return []
+    software = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
+    seen = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
+    return [str(path) for path in seen]
 
 
 @contextlib.contextmanager
