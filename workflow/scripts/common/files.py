@@ -41,6 +41,10 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
             with open(partial, "rb") as written:
                 os.fsync(written.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        if error.filename is None:  # as of a full disk: without it, whoever reports the error would name another place
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ The files depend on what is drawn only: no dates, no random identifiers.
 """
 
 import hashlib
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,9 @@ def save(drawn: Figure, stem: Path) -> None:
             layout.execute(drawn)
     drawn.set_layout_engine("none")
     for suffix, (canvas, metadata) in _WRITTEN.items():
+        # not savefig, which draws everything once more to find out what it needs no more
+        drawn.set_dpi(DPI)
+        content = io.BytesIO()  # a full disk in the midst of it is none of the library's errors
+        getattr(canvas(drawn), f"print_{suffix}")(content, metadata=metadata)
         with written_whole(Path(f"{stem}.{suffix}")) as partial:
-            # not savefig, which draws everything once more to find out what it needs no more
-            drawn.set_dpi(DPI)
-            getattr(canvas(drawn), f"print_{suffix}")(partial, metadata=metadata)
+            partial.write_bytes(content.getvalue())
