@@ -42,7 +42,7 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
                 os.fsync(written.fileno())
         os.replace(partial, path)
     except OSError as error:
-        if error.filename is None:  # as of a full disk: without it, whoever reports the error would name another place
+        if error.filename in (None, str(partial)):  # none of a full disk: whoever reports it would name another place
             error.filename = str(path)
         raise
     finally:

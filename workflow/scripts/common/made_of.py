@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import print_error, system_error
 from common.files import digest_file, digest_text, write_json
 from common.normal_form import digest_source
 
@@ -93,7 +94,11 @@ def watch(workflow: Any, stale: Iterable[str]) -> None:
 
     async def by_content(dag: Any, *args: Any, **named: Any) -> None:
         dag.max_checksum_file_size = sys.maxsize  # what has a later date is looked into, however large
-        force(dag, stale, known)  # which is asked again after every checkpoint
+        try:
+            force(dag, stale, known)  # which is asked again after every checkpoint
+        except OSError as error:
+            print_error(system_error(error))
+            sys.exit(2)
         if not kept.attached and not workflow.dryrun and not workflow.touch:
             kept.attach(dag, workflow.persistence)
         await by_date(dag, *args, **named)
