@@ -21,7 +21,7 @@ from common import made_of, warm
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 from common.code import code as files_of_code
-from common.errors import InputError, print_error, say
+from common.errors import InputError, print_error, say, system_error
 from common.shell import check_node_by_pipe
 from plan import ownership
 from plan.campaign import load_campaign
@@ -41,6 +41,9 @@ def or_say_so(action):
         return action()
     except InputError as error:
         print_error(error)
+        sys.exit(2)
+    except OSError as error:
+        print_error(system_error(error))
         sys.exit(2)
 
 
@@ -221,12 +224,6 @@ onstart:
     if launched:
         or_say_so(lambda: check_launch(CAMPAIGN, workflow.executor_plugin.name, runs="run" in launched))
         or_say_so(lambda: check_unchanged(map(Path, CAMPAIGN.environments.values())))
-    if CAMPAIGN.site.launcher != "local":  # what submits jobs reads it; Slurm's jobs begin with it
-        needed = node_paths(CAMPAIGN)
-        os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(needed)
-        if workflow.executor_plugin.name == "slurm":
-            remote = workflow.remote_execution_settings
-            remote.precommand = " && ".join(filter(None, [check_node_by_pipe(needed), remote.precommand]))
     to_build, to_prepare = (
         sorted({job.wildcards[of] for job in workflow.dag.needrun_jobs() if job.rule.name == of})
         for of in ("environment", "dataset")
@@ -239,6 +236,12 @@ onstart:
     if {"run", "precision"} & needed:
         to_run = {job.wildcards.run_id for job in workflow.dag.needrun_jobs() if job.rule.name == "run"}
         or_say_so(lambda: write_specs(CAMPAIGN, to_run))
+    if CAMPAIGN.site.launcher != "local":  # what submits jobs reads it; Slurm's jobs begin with it
+        seen = node_paths(CAMPAIGN)
+        os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(seen)
+        if workflow.executor_plugin.name == "slurm":
+            remote = workflow.remote_execution_settings
+            remote.precommand = " && ".join(filter(None, [check_node_by_pipe(seen), remote.precommand]))
     HELD.release(logger)
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
