@@ -89,7 +89,7 @@ images-test: venv  ## build the images of all frameworks and run a part of a stu
 bundle-test: venv  ## carry a bundle to where there is no network, and make figures there, also on Slurm (needs root, 5 to 10 min, fetches 0.5 GB)
 	@$(BIN)/python -m pytest tests/cluster/test_bundle.py $(ARGS)
 
-fuzz: venv  ## mutate files and let their readers read them (10 min for each of 18 readers); ARGS='--seconds 60 --target runs'
+fuzz: venv  ## mutate files and let their readers read them (10 min for each reader); ARGS='--seconds 60 --target runs'
 	@PYTHONPATH=workflow/scripts:tests $(BIN)/python -m fuzz.run $(ARGS)
 
 rotation-test: venv  ## run one part (5 min) of the targets that CI does not run whole, chosen by the commit; ARGS=--list, ARGS='--part NAME'

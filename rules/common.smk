@@ -21,7 +21,7 @@ from common import made_of, warm
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 from common.code import code as files_of_code
-from common.errors import InputError, print_error, say, system_error
+from common.errors import InputError, open_streams, print_error, say, system_error
 from common.shell import check_node_by_pipe
 from plan import ownership
 from plan.campaign import load_campaign
@@ -53,7 +53,12 @@ def code(*modules):
 
 
 def in_the_checkout():
-    """All paths are those of a checkout."""
+    """All paths are those of a checkout, whose name can be printed."""
+    try:
+        str(CHECKOUT).encode()
+    except UnicodeEncodeError:
+        problem, hint = "has bytes in its name that are not UTF-8", "rename the folder, or clone it elsewhere"
+        raise InputError("wrong-encoding", problem, file=CHECKOUT, hint=hint) from None
     if Path.cwd() != CHECKOUT.resolve():
         raise InputError(
             "outside-of-checkout",
@@ -63,7 +68,10 @@ def in_the_checkout():
         )
 
 
+open_streams()
 or_say_so(in_the_checkout)
+if workflow.is_main_process:
+    or_say_so(lambda: ownership.refuse_unwritable(Path(".snakemake")))
 or_say_so(lambda: read_config(CHECKOUT / "config" / "config.yaml"))
 
 
@@ -141,12 +149,6 @@ def stop_campaign():
     return True
 
 
-# A stream that was closed by the caller is closed for jobs, too, where the next file that is opened would take its place.
-CLOSED = {"<": sys.stdin, ">": sys.stdout, "2>": sys.stderr}
-if None in CLOSED.values():
-    shell.prefix(
-        f"set -euo pipefail; exec {' '.join(f'{way} /dev/null' for way, stream in CLOSED.items() if stream is None)}; "
-    )
 TERMINALS = [stream for stream in (1, 2) if os.isatty(stream)]
 
 

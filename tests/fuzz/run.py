@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.files import digest_text, locked
@@ -39,7 +40,20 @@ def fuzz_here(name: str, options: list[str]) -> None:
     sys.path.append(str(fuzzer()))
     import atheris
 
-    with atheris.instrument_imports(include=["common", "declared", "datasets", "plan", "environments", "runs"]):
+    with atheris.instrument_imports(
+        include=[
+            "common",
+            "declared",
+            "datasets",
+            "plan",
+            "environments",
+            "runs",
+            "provenance",
+            "traces",
+            "sites",
+            "ranks",
+        ]
+    ):
         from fuzz.targets import TARGETS, call
 
     target = TARGETS[name]
@@ -55,13 +69,28 @@ def fuzz_here(name: str, options: list[str]) -> None:
         atheris.Fuzz()
 
 
+def fuzz_target(name: str, seconds: int) -> bool:
+    """Fuzz one target in a process of its own, print what came of it, and return whether nothing was found."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
+    verdict = "FOUND" if done.returncode else "ok"
+    lines = [f"{name}: {runs} files in {time.monotonic() - began:.0f} s: {verdict}"]
+    if done.returncode:
+        lines.append((done.stdout + done.stderr)[-4000:])
+    print("\n".join(lines), flush=True)
+    return not done.returncode
+
+
 def main() -> int:
-    """Fuzz what reads files, one target after the other, and return 1 where something was found."""
+    """Fuzz what reads files, and return 1 where something was found."""
     from fuzz.targets import TARGETS
 
     parser = argparse.ArgumentParser(prog="make fuzz", description=main.__doc__)
     parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; may be given again")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at once (default: one for each core)")
     parser.add_argument("--here", choices=TARGETS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     limits = [f"-max_total_time={options.seconds}", f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MAX_MEMORY_MB}"]
@@ -71,20 +100,10 @@ def main() -> int:
             [*limits, "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={HERE}/found-{options.here}-"],
         )
         return 0
-    failed = []
-    for name in options.target or TARGETS:
-        began = time.monotonic()
-        command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(options.seconds)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
-        print(
-            f"{name}: {runs} files in {time.monotonic() - began:.0f} s: {'ok' if not done.returncode else 'FOUND'}",
-            flush=True,
-        )
-        if done.returncode:
-            failed.append(name)
-            print((done.stdout + done.stderr)[-4000:], flush=True)
-    return 1 if failed else 0
+    fuzzer()
+    with ThreadPoolExecutor(options.jobs) as jobs:
+        went_well = list(jobs.map(lambda name: fuzz_target(name, options.seconds), options.target or TARGETS))
+    return 0 if all(went_well) else 1
 
 
 if __name__ == "__main__":

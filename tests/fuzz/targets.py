@@ -8,28 +8,49 @@ import csv
 import gzip
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+from PIL import Image
 
 from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, read_json
-from common.schemas import check
+from common.schemas import check, schema
 from common.tables import read_table
 from datasets.archives import Archive, read_tar, read_zip, zip_files
-from datasets.formats import READERS
+from datasets.formats import READERS, picture
+from datasets.lock import read_lock
+from datasets.made_up import write_archives
+from datasets.pack import pack_text, read_picture
+from datasets.verified import changed
+from declared import frameworks
+from declared.configuration import load_config, read_config
+from declared.datasets import read_datasets
+from declared.environments import read as read_environment
 from declared.site import host_names, load_site
 from declared.study import load_study
+from declared.topologies import load_topology
+from environments.made import read_made
+from environments.packages import entries, here
 from environments.unbundle import unbundle
+from environments.wheels import verified as read_wheel
+from plan.binding import read_binding
+from plan.campaign import published_tables
 from plan.design import design
 from plan.recorded import record_of
 from plan.strategies import found as read_strategies
 from provenance.manifest import read as read_manifest
+from provenance.verify import how_far
 from runs.epochs import read_epochs
+from support.bundles import Bundle
 from support.recorded import content as record_content
+from traces import otf2_read
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 UNPACKED_BYTES = 1 << 20
@@ -133,8 +154,148 @@ def _zip() -> list[bytes]:
 
 
 def _unbundle(file: Path) -> object:
-    with tempfile.TemporaryDirectory() as folder:
+    """Unpack into a cache of its own, whatever place the manifest names."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict("os.environ", RINGSIDE_CACHE=folder):
         return unbundle(file, {}, Path(folder))
+
+
+def _bundle() -> list[bytes]:
+    """Return a bundle that can be unpacked, and one that is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder) / "a.whl"
+        wheel.write_bytes(b"wheel")
+        bundle = Bundle(Path(folder), {"bundle/wheels/a.whl": wheel}, {"locks": {}})
+        bundle.checkout.mkdir()
+        (bundle.checkout / "requirements.txt").touch()
+        return [bundle.pack().read_bytes(), *_tar()]
+
+
+SAMPLES = {"train_samples": 5, "validation_samples": 2, "title": "t"}
+ENTRIES = {
+    "cifar-10-binary": {**SAMPLES, "shape": [32, 32, 3], "classes": ["a", "b"], "format": "cifar-10-binary"},
+    "tiny-imagenet": {**SAMPLES, "shape": [8, 8, 3], "classes": 2, "format": "tiny-imagenet"},
+}
+
+
+def _samples(form: str, pack: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return a reader of all samples of an archive of this format, which is packed after it was mutated."""
+
+    def read(file: Path) -> object:
+        file.write_bytes(pack(file.read_bytes()))
+        content = READERS[form](ENTRIES[form], {file.name: _archive(file)})
+        return [list(content.train), list(content.validation)]
+
+    return read
+
+
+def _samples_seed(form: str, unpack: Callable[[bytes], bytes]) -> Callable[[], list[bytes]]:
+    def make() -> list[bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            (archive,) = write_archives(ENTRIES[form], Path(folder)).values()
+            return [unpack(archive.path.read_bytes())]
+
+    return make
+
+
+def _read_text8(file: Path) -> object:
+    packed = file.with_suffix(".zip")
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(file, "text8")
+    content = READERS["text8"]({"title": "t", "format": "text8", "shape": [2]}, {"t.zip": _archive(packed)})
+    return [list(content.train), list(content.validation)]
+
+
+def _pictures(*kinds: str) -> Callable[[], list[bytes]]:
+    """Return a maker of pictures of 4 x 4 pixels of these kinds."""
+
+    def make() -> list[bytes]:
+        made = []
+        for mode in ("L", "RGB", "1", "P"):
+            for kind in kinds:
+                if kind == "JPEG" and mode in ("1", "P"):
+                    continue
+                content = io.BytesIO()
+                Image.new(mode, (4, 4)).save(content, kind)
+                made.append(content.getvalue())
+        return made
+
+    return make
+
+
+def _read_jpeg(file: Path) -> object:
+    return picture(_archive(file), "a.JPEG", file.read_bytes(), [4, 4, 3])
+
+
+def _compare(seed: bytes) -> Callable[[Path], object]:
+    """Return a comparison of a product with what it was."""
+
+    def read(file: Path) -> object:
+        before = file.with_name(f"before{file.suffix}")
+        before.write_bytes(seed)
+        return how_far(before, file)
+
+    return read
+
+
+def _in_folder(read: Callable[[Path], object], place: str) -> Callable[[Path], object]:
+    """Return a reader of the file at `place`, which is below a folder that `read` gets."""
+
+    def move(file: Path) -> object:
+        target = file.parent / "below" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+        return read(file.parent / "below")
+
+    return move
+
+
+def _read_published(folder: Path) -> object:
+    (folder / "epochs.csv").touch()
+    return published_tables(str(folder), load_study("quickstart"))
+
+
+def _read_framework(folder: Path) -> object:
+    frameworks.load_framework.cache_clear()
+    with patch.object(frameworks, "FRAMEWORKS", folder):
+        return frameworks.load_framework("fuzzed")
+
+
+def _read_requirements(file: Path) -> object:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return [entries(text, target) for target in here(text)]
+
+
+SCORE_P = CHECKOUT / "tests" / "unit" / "traces" / "score_p"
+
+
+def _score_p() -> list[Path]:
+    """Return the files of an archive that Score-P wrote: its anchor first."""
+    return [
+        SCORE_P / name
+        for name in ("traces.otf2", "traces.def", "traces/0.def", "traces/0.evt", "traces/4294967296.evt")
+    ]
+
+
+def _read_otf2(file: Path) -> object:
+    """Read an archive of which one file is what was mutated; its first byte says which."""
+    content = file.read_bytes()
+    folder = file.parent / "archive"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(SCORE_P, folder)
+    if content:
+        files = _score_p()
+        (folder / files[content[0] % len(files)].relative_to(SCORE_P)).write_bytes(content[1:])
+    with patch.object(otf2_read, "STALL_S", 1.0):
+        return otf2_read.read(folder / "traces.otf2")
+
+
+def _otf2() -> list[bytes]:
+    return [bytes([number]) + file.read_bytes() for number, file in enumerate(_score_p())]
+
+
+def _header_of(table: str) -> Callable[[], list[bytes]]:
+    """Return a maker of the first line of a table."""
+    return lambda: [(",".join(schema(table)["properties"]) + "\n").encode()]
 
 
 def _read_study(file: Path) -> object:
@@ -159,7 +320,31 @@ TARGETS = {
         (ValueError,),
     ),
     "strategies": Target("found.json", read_strategies, lambda: [b'{"strategies": {}}']),
-    "bundle": Target("a.tar", _unbundle, _tar),
+    "bundle": Target("a.tar", _unbundle, _bundle),
+    "cifar": Target("a.tar.gz", _samples("cifar-10-binary", lambda tar: gzip.compress(tar, 0)), _samples_seed("cifar-10-binary", gzip.decompress)),
+    "tiny-imagenet": Target("a.zip", _samples("tiny-imagenet", bytes), _samples_seed("tiny-imagenet", bytes)),
+    "text8": Target("text8", _read_text8, lambda: [b"the quick brown fox " * 8]),
+    "jpeg": Target("a.jpeg", _read_jpeg, _pictures("JPEG")),
+    "picture": Target("a.png", lambda file: read_picture(file, 4), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
+    "text": Target("a.txt", lambda file: pack_text(file, file.with_name("a.zip"), 2, 0.5), lambda: ["größe a b\r\n a <unk> \n".encode() * 4]),
+    "config": Target("config.yaml", lambda file: load_config(read_config(file)), _files("config/config.yaml")),
+    "datasets": Target("table.yaml", lambda file: read_datasets(file, file.with_name("none")), _files("workflow/scripts/datasets/table.yaml")),
+    "lock": Target("table.lock.yaml", read_lock, lambda: [b"digits:\n  a.gz: " + b"0" * 64 + b"\n"]),
+    "topology": Target("fuzzed.yaml", lambda file: load_topology.__wrapped__(file.stem, file.parent), _files("config/topologies/*.yaml")),
+    "environment": Target("environment.yaml", _in_folder(lambda folder: read_environment("fuzzed", containers=folder), "fuzzed/environment.yaml"), _files("containers/*/environment.yaml")),
+    "framework": Target("framework.yaml", _in_folder(_read_framework, "fuzzed/framework.yaml"), _files("workflow/scripts/ranks/frameworks/*/framework.yaml")),
+    "requirements": Target("requirements.txt", _read_requirements, lambda: [b"numpy==1.0 ; python_full_version < '3.12.1' \\\n    --hash=sha256:" + b"0" * 64 + b"\n"], (ValueError,)),
+    "binding": Target("campaign.json", _in_folder(read_binding, "campaign.json"), lambda: [b'{"site": "local", "machine": "a", "cores": 2, "python_abi": "cp311", "installed": {}}']),
+    "made": Target("environment.json", _in_folder(lambda folder: read_made(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),
+    "wheel": Target("wheel.json", _in_folder(lambda folder: read_wheel(folder / "wheels/0"), "wheels/0/wheel.json"), lambda: [b'{"file": "wheel.json", "sha256": "0"}']),
+    "verified": Target("verified.json", lambda file: changed(file.parent, [file]), lambda: [b'{"verified.json": {"written": [1, 2], "sha256": "0"}}']),
+    "published": Target("runs.csv", _in_folder(_read_published, "runs.csv"), _first_rows("runs")),
+    "product": Target("product.csv", _compare(b"a,b\n1,2\nx,nan\n"), lambda: [b"a,b\n1,3\ny,inf\n"]),
+    "figure": Target("figure.png", _compare(_pictures("PNG")()[0]), _pictures("PNG")),
+    "otf2": Target("otf2", _read_otf2, _otf2),
+    "costs": Target("costs.csv", lambda file: read_table(file, "costs"), _header_of("costs")),
+    "messages": Target("messages.csv", lambda file: read_table(file, "messages"), _header_of("messages")),
+    "replay": Target("replay_steps.csv", lambda file: read_table(file, "replay_steps"), _header_of("replay_steps")),
     "tar": Target("a.tar", _read_tar, _tar),
     "zip": Target("a.zip", _read_zip, _zip),
     "idx": Target("a.gz", _read_idx, lambda: [bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, *range(8)])]),

@@ -136,7 +136,8 @@ def test_planning_binds_results_to_no_site(fresh: Callable[..., Checkout]) -> No
 def test_what_is_there_can_be_drawn_anywhere(campaign: Checkout) -> None:
     shutil.rmtree(next(iter((campaign.results / "runs").glob("tensorflow-single.*"))))
     binding = campaign.results / "campaign.json"
-    binding.write_text(json.dumps({**json.loads(binding.read_text()), "machine": "the-machine-that-ran-it"}))
+    elsewhere = {"machine": "the-machine-that-ran-it", "machine_id": "another"}
+    binding.write_text(json.dumps({**json.loads(binding.read_text()), **elsewhere}))
     refused = campaign.snakemake("figures")
     assert refused.status != 0 and "these results belong to machine the-machine-that-ran-it" in refused.output
     wanted = [f"results/small/{name}" for name in ("figures/overview.pdf", "tables/missing.md")]

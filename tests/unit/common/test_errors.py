@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -133,3 +135,31 @@ def test_error_of_the_system_names_its_file_or_the_given_one() -> None:
 def test_value_error_keeps_its_code_in_another_process() -> None:
     again = pickle.loads(pickle.dumps(CodedValueError("duplicate", "has the axis data twice")))  # noqa: S301
     assert (again.code, str(again)) == ("duplicate", "has the axis data twice")
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
+def test_closed_streams_are_opened(tmp_path, closed):
+    program = """
+import os, subprocess, sys
+from common.errors import exit_status
+def main():
+    print("a"); print("b", file=sys.stderr); sys.stdout.isatty()
+    with open(sys.argv[1], "w") as file:
+        assert file.fileno() > 2, file.fileno()
+        subprocess.run(["sh", "-c", "echo x | tee /dev/null >&2"], check=True)
+        file.write("whole")
+sys.exit(exit_status(main))
+"""
+
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "file")],
+        check=False,
+        capture_output=True,
+        preexec_fn=close,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == "whole"

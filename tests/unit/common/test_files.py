@@ -1,12 +1,13 @@
 """YAML and JSON that people write are read as they mean them, or refused in one line, soon."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from common.errors import InputError
-from common.files import create_text, dump_yaml, load_yaml, node_name, read_json, write_json
+from common.files import create_json, create_text, dump_yaml, load_yaml, node_name, read_json, write_json, written_whole
 from support.refusals import assert_refusal
 
 
@@ -115,3 +116,26 @@ def test_any_name_of_a_node_can_stand_in_files_and_their_names(
         and (node_name() == name or name not in ("node1", "\u00e9t\u00e9 $(x)"))
     )
     assert sorted(file.name for file in tmp_path.iterdir()) == ["holder.json", "log.txt"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "ü" * 127, "x" * 200])
+def test_file_with_a_long_name_is_written_whole(tmp_path, name):
+    write_json(tmp_path / name, 1)
+    write_json(tmp_path / name, 2)
+    create_json(tmp_path / name, 3)
+    assert [(file.name, read_json(file)) for file in tmp_path.iterdir()] == [(name, 2)]
+
+
+def test_huge_yaml_is_refused_unread(tmp_path):
+    with open(tmp_path / "site.yaml", "wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError) as error:
+        load_yaml(tmp_path / "site.yaml")
+    assert_refusal(error.value, "unreadable-file")
+
+
+def test_full_disk_is_named(tmp_path):
+    with pytest.raises(OSError) as error, written_whole(tmp_path / "a.csv"):
+        os.write(os.open("/dev/full", os.O_WRONLY), b"a")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "a.csv"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """CSV tables: what is written is read back, and a broken file gives one line that says where."""
 
 import math
+import os
 import re
 import time
 
@@ -200,6 +201,24 @@ def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_it(tmp_path)
         plain = read_table(path, name)
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
         pd.testing.assert_frame_equal(read_table(path, name), plain)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_refused(tmp_path, make):
+    make(tmp_path / "runs.csv")
+    with pytest.raises(InputError) as error:
+        read_table(tmp_path / "runs.csv", "runs")
+    assert_refusal(error.value, "broken-file")
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_named(tmp_path, runs, separator):
+    path = tmp_path / "runs.csv"
+    write_table(runs, "runs", path)
+    path.write_text("\ufeff" + path.read_text().replace(",", separator), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_table(path, "runs")
+    assert_refusal(error.value, "wrong-separator", got=separator)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "0x10", "1_000", " 1", "-1", "0", "fast"])

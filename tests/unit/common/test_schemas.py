@@ -41,7 +41,7 @@ CASES: list[Case] = [
     ({"enum": [3, 4]}, 5, "not-one-of", "key", {"got": 5, "expected": [3, 4]}, "key: 5 is not allowed; expected one of 3, 4"),
     ({"type": ["integer", "object"]}, "three", "wrong-type", "key", {"got": "three"},
      "key: 'three' is not right; expected a whole number or keys with values"),
-    (NAME, 3, "wrong-type", "key", {"got": 3}, "key: 3 is not right; expected text: letters a to z"),
+    (NAME, 3, "wrong-type", "key", {"got": 3}, "key: 3 is not right; expected text: letters a to z; put it in quotes"),
     (LIMITS, None, "wrong-type", "key", {"got": None}, "key: is empty; expected a number"),
     (SHARE, 0.05, "wrong-type", "key", {"got": 0.05}, "key: 0.05 has no %; expected a share, as 5 %"),
     (LIMITS, True, "wrong-type", "key", {"got": True}, "key: True is not right; expected a number"),

@@ -379,3 +379,82 @@ def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
     file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT, away))
     assert refusal(file, store_at()).code == "not-fetched"
     assert not Path(store_at().downloads / "ours" / "a.gz").exists()
+
+
+SECRET = "s3cr3t-0f-0urs"  # noqa: S105
+
+
+def with_password(url: str) -> str:
+    return url.replace("://", f"://name:{SECRET}@")
+
+
+@pytest.mark.parametrize("answers", [(), (status(401), status(401)), (cut(10), cut(10), cut(10))])
+def test_password_of_a_mirror_is_shown_nowhere(server, store_at, declare, capfd, answers):
+    if answers:
+        server.serve("/mirror/ours/a.gz", CONTENT, *answers)
+    store = store_at(mirror=with_password(server.url("/mirror")))
+    with pytest.raises(InputError) as error:
+        archive("ours", declare("a.gz", CONTENT, url=server.url(f"/none?token={SECRET}")), store)
+    assert_refusal(error.value, "not-fetched")
+    assert SECRET not in str(error.value) + capfd.readouterr().err
+    assert "authorization" in server.asked[0][1], "it was used"
+
+
+def test_password_of_a_mirror_is_not_kept(server, store_at, declare):
+    server.serve("/mirror/ours/a.gz", CONTENT)
+    store = store_at(mirror=with_password(server.url("/mirror")))
+    origin = archive("ours", declare("a.gz", CONTENT), store).origin
+    kept = "".join(file.read_text() for file in store.downloads.rglob("*.json"))
+    assert SECRET not in origin + kept and "/mirror/ours/a.gz" in kept
+
+
+def test_password_that_was_kept_before_is_removed(server, store_at, declare):
+    store, file = store_at(), declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT))
+    archive("ours", file, store)
+    origin = store.downloads / "ours" / "a.gz.origin.json"
+    origin.write_text(f'{{"from": "http://name:{SECRET}@host/a.gz"}}')
+    assert archive("ours", file, store).origin == "http://***@host/a.gz"
+    assert SECRET not in origin.read_text()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:{port}", "127.0.0.1:1", "with blank:{port}", "[::1"])
+def test_password_of_a_proxy_is_shown_nowhere(server, store_at, declare, capfd, monkeypatch, host):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://name:{SECRET}@{host.format(port=server.server_port)}")
+    with pytest.raises(InputError) as error:
+        archive("ours", declare("a.gz", CONTENT, url="http://files.example/a.gz"), store_at())
+    assert_refusal(error.value, "not-fetched")
+    assert SECRET not in str(error.value) + str(error.value.got) + capfd.readouterr().err
+
+
+def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declare, monkeypatch, tmp_path):
+    server.serve("/mirror/a.gz", CONTENT)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
+    file = declare(
+        "a.gz", CONTENT, url=server.url("/none").replace("http:", "https:"), mirrors=[server.url("/mirror/a.gz")]
+    )
+    assert archive("ours", file, store_at()).path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock", "a.gz.origin.json"])
+def test_folder_where_a_file_is_to_be_is_one_line(server, store_at, declare, name):
+    store = store_at()
+    (store.downloads / "ours" / name).mkdir(parents=True)
+    with pytest.raises(InputError) as error:
+        archive("ours", declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    assert_refusal(error.value, SYSTEM_CODE)
+
+
+@pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock"])
+def test_pipe_where_a_file_is_to_be_stops_nobody(server, store_at, declare, name):
+    store = store_at()
+    (store.downloads / "ours").mkdir(parents=True)
+    os.mkfifo(store.downloads / "ours" / name)
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT))
+    if name == "a.gz":
+        assert archive("ours", file, store).path.read_bytes() == CONTENT
+    else:
+        with pytest.raises(InputError) as error:
+            archive("ours", file, store)
+        assert_refusal(error.value, SYSTEM_CODE)

@@ -166,7 +166,7 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
             {"files": [{**OWN["files"][0], "md5": "ABC"}]},
             "bad-pattern",
             "files.0.md5",
-            {"got": "ABC", "mentions": [32]},
+            {"got": "abc", "mentions": [32]},
         ),
         (
             "ours",
@@ -245,6 +245,22 @@ def test_wrong_entry_is_refused_in_words(tmp_path: Path) -> None:
     assert str(refused.value) == (
         f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, width, channels]"
     )
+
+
+def test_digests_may_have_capitals(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        yaml.safe_dump({"ours": {**OWN, "files": [{**OWN["files"][0], "sha256": "AB" * 32}]}})
+    )
+    entry = read_datasets(tmp_path / "own.yaml", tmp_path / "none.yaml")["ours"]
+    assert entry["files"][0]["sha256"] == "ab" * 32
+
+
+def test_digest_of_digits_is_to_be_quoted(tmp_path: Path) -> None:
+    entry = {"ours": {**OWN, "files": [{**OWN["files"][0], "md5": int("1" * 32)}]}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(entry))
+    with pytest.raises(InputError) as refused:
+        read_datasets(tmp_path / "own.yaml", tmp_path / "none.yaml")
+    assert_refusal(refused.value, "wrong-type", "files.0.md5", hint="put it in quotes")
 
 
 @pytest.mark.parametrize(("text", "got"), [("nonsense", "nonsense"), ("", None), ("[a]", ["a"])])

@@ -412,7 +412,7 @@ def test_a_site_with_a_relative_cache_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("RINGSIDE_CACHE", "here")
     with pytest.raises(InputError) as refused:
         load_site("local")
-    assert_refusal(refused.value, "bad-pattern", "cache", got="here")
+    assert_refusal(refused.value, "bad-pattern", got="here", file="the variable RINGSIDE_CACHE")
 
 
 def test_a_name_of_digits_alone_is_a_name() -> None:

@@ -58,6 +58,14 @@ def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
     assert where.startswith(str(stamp(filled, "base").parent))
 
 
+@pytest.mark.parametrize("variable", ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"])
+def test_places_of_the_callers_pip_are_not_used(tiny, tmp_path, monkeypatch, variable):
+    is_switch = variable in ("PIP_USER", "PIP_REQUIRE_VIRTUALENV")
+    monkeypatch.setenv(variable, "1" if is_switch else str(tmp_path / "elsewhere"))
+    assert made(tiny, "base")["packages"] == {"tiny-package": "1.0"}
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_the_log_of_a_failed_build_is_kept(tiny):
     lock = tiny.containers / "base" / "requirements.cpu.txt"
     whole = lock.read_text()

@@ -77,7 +77,7 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
 
 def test_without_a_bundle_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
-    assert bundled.pip_variables(NOWHERE) == NOWHERE
+    assert bundled.pip_variables(NOWHERE) == {**NOWHERE, "PIP_USER": "0"}
 
 
 class TestWhatIsFetched:

@@ -18,9 +18,9 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from environments import controller
-from environments.controller import STAMP, is_current, is_in_use, make_environment
+from environments.controller import CHECK_SNAKEMAKE, STAMP, is_current, is_in_use, make_environment
 
-NEEDED = ("common/__init__.py", "common/errors.py", "common/python.py", "environments/__init__.py",
+NEEDED = ("common/__init__.py", "common/caches.py", "common/errors.py", "common/python.py", "common/redaction.py", "environments/__init__.py",
           "environments/bundled.py", "environments/controller.py")  # fmt: skip
 PROGRAM = "import json, os, sys, tiny; print(json.dumps([sys.argv[1:], dict(os.environ), sys.prefix, tiny.__file__]))"
 HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned`; {d"
@@ -84,7 +84,7 @@ class TestFirstUse:
         )  # activate of venv itself expands what the path holds (CVE-2024-9287)
         assert done.stdout == f"{made}/profiles/local|"
         (packages,) = made.glob(".venv/lib/python3*/site-packages")
-        assert (packages / "ringside.pth").read_text() == f"{made}/workflow/scripts\n"
+        assert (packages / "ringside.pth").read_text() == f"{made}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
         assert list(packages.glob("__pycache__/tiny.*.pyc")), "compiled at once"
 
     def test_the_second_time_nothing_is_installed(self, made: Path) -> None:

@@ -109,6 +109,11 @@ def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
     for name in ("runs.csv", "epochs.csv"):
         (tmp_path / name).write_text("run_id,study\nx,quickstart\n")
     assert load_campaign({**CONFIG, "records": str(tmp_path)}).runs == []
+    for content, code in (("run_id;study\nx;quickstart\n", "wrong-separator"), ("run_id,\xff", "broken-file")):
+        (tmp_path / "runs.csv").write_text(content, encoding="latin-1")
+        with pytest.raises(InputError) as refused:
+            load_campaign({**CONFIG, "records": str(tmp_path)})
+        assert refused.value.code == code
     (tmp_path / "runs.csv").write_text("run_id,study\nx,another\n")
     with pytest.raises(InputError) as refused:
         load_campaign({**CONFIG, "records": str(tmp_path)})

@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import InputError
 from declared.site import load_site
-from plan.machine import check_machine
+from plan.machine import check_folder, check_machine
 
 
 @pytest.mark.parametrize("driver", ["nvidia0", "kfd", "dxg"])
@@ -63,3 +63,25 @@ def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str
         assert refused.value.code == "not-executable"
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")]
+)
+def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_folder(tmp_path / name, "advice")
+    assert refused.value.code == code and str(refused.value).isprintable() and len(str(refused.value)) < 400
+
+
+def test_folder_that_is_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    for folder in ("file", "file/below", "dangling", "dangling/below"):
+        with pytest.raises(InputError) as refused:
+            check_folder(tmp_path / folder, "advice")
+        assert refused.value.code == "not-a-folder"
+        assert refused.value.file == str(tmp_path / folder.removesuffix("/below"))
+    (tmp_path / "linked").symlink_to(tmp_path)
+    for folder in ("linked", "linked/below", "none/below"):
+        check_folder(tmp_path / folder, "advice")

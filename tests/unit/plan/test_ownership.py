@@ -1,6 +1,8 @@
 """The lock of a killed Snakemake is told from that of a living one."""
 
+import getpass
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
+from common.files import CHECKOUT
+from environments import controller
 from plan import ownership, unlock
 
 HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
@@ -92,6 +96,76 @@ def test_results_of_somebody_else_are_refused() -> None:
         finally:
             os.seteuid(user)
             os.chmod(folder, stat.S_IRWXU)
+
+
+def plain_snakemake(tmp_path: Path, program: str = "snakemake", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call Snakemake by a Python that begins as that of `.venv` does."""
+    venv = tmp_path / "venv"
+    packages = venv / "lib" / "python3.11" / "site-packages"
+    for folder in (packages, venv / "bin"):
+        folder.mkdir(parents=True)
+    controller._finish(CHECKOUT, venv, 0)
+    script = tmp_path / program
+    script.write_text(f"import site\nsite.addsitedir({str(packages)!r})\nfrom snakemake.cli import main\nmain()\n")
+    command = [sys.executable, script, "--version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+
+
+def test_plain_snakemake_names_the_cache_it_cannot_write_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert str(tmp_path / "file") in done.stderr and "[unwritable-cache]" in done.stderr
+
+
+def test_other_programs_are_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = plain_snakemake(tmp_path, "other.py", XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_plain_snakemake_starts_with_a_good_cache(tmp_path: Path) -> None:
+    done = plain_snakemake(tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_state_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    unlock.check_folders()
+    (tmp_path / ".snakemake").touch()
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert (refused.value.code, refused.value.file) == ("not-a-folder", ".snakemake")
+
+
+def unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a user whom the machine does not know, without a home, as in many containers."""
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+
+def test_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown_user(monkeypatch)
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert (refused.value.code, refused.value.file) == ("no-home", "HOME")
+
+
+def test_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown_user(monkeypatch)
+    monkeypatch.setenv("LOGNAME", "")
+    unlock.name_user()
+    assert getpass.getuser() == str(os.getuid())
+
+
+def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nonexistent/a", "/nonexistent/b"])
+    with pytest.raises(InputError) as refused:
+        unlock.check_folders()
+    assert refused.value.code == "no-temporary-folder"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which needs root")

@@ -265,3 +265,28 @@ def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: 
         verify.verify("mine", tmp_path / "manifest.json")
     assert refused.value.code in ("foreign-product", "broken-file") and file in str(refused.value)
     assert (refused.value.expected, refused.value.hint) == (verify.WHICH, "")
+
+
+SECRET = "s3cr3t-0f-0urs"  # noqa: S105
+
+
+@pytest.mark.parametrize("name", ["log.txt", "rank-0.log"])
+def test_logs_in_an_archive_have_no_passwords(tmp_path: Path, name: str) -> None:
+    log = tmp_path / name
+    log.write_bytes(f"\xff fetching http://u:{SECRET}@host/a?token={SECRET}\n".encode("latin-1"))
+    archive.write({"results/log": archive.redacted_log(log)}, "top", 0, tmp_path / "a.tar.gz")
+    with tarfile.open(tmp_path / "a.tar.gz") as packed:
+        content = packed.extractfile("top/results/log").read()
+    assert content == b"\xff fetching http://***@host/a?token=***\n"
+    log.write_text("nothing secret")
+    assert archive.redacted_log(log) == log
+
+
+def test_archive_refuses_configuration_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "CHECKOUT", tmp_path)
+    (tmp_path / "config" / "sites").mkdir(parents=True)
+    (tmp_path / "config" / "sites" / "unused.yaml").write_text(f"datasets: {{mirror: 'http://u:{SECRET}@host/'}}\n")
+    archive.refuse_secrets(["config/other.txt"])
+    with pytest.raises(InputError) as refused:
+        archive.refuse_secrets(["config/sites/unused.yaml"])
+    assert (refused.value.code, refused.value.key) == ("secret-in-file", "datasets.mirror")

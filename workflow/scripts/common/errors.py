@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from common.redaction import redact
+
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
 # Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a program does.
@@ -17,13 +19,16 @@ MACHINE_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLCK),
     *(errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM, errno.ENODEV),
 )
-SYSTEM_ERRORS = (*MACHINE_ERRORS, errno.EACCES, errno.EPERM)
+SYSTEM_ERRORS = (
+    *(*MACHINE_ERRORS, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+)
 
 
 class InputError(Exception):
     """Report one mistake in what a person wrote.
 
-    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``. Programs and tests read the fields.
+    The text is one line: ``file: key: problem; expected ...; did you mean '...'?; hint``, without passwords of addresses. Programs and
+    tests read the fields.
 
     Args:
         code: What kind of mistake this is, in kebab-case (``unknown-key``). It is stable: the wording may change, the code may not.
@@ -50,7 +55,7 @@ class InputError(Exception):
     ) -> None:
         self.code, self.problem, self.file, self.key = code, problem, str(file), key
         self.got, self.expected, self.suggestion, self.hint = got, expected, suggestion, hint
-        super().__init__(_escape(self._sentence()))
+        super().__init__(_escape(redact(self._sentence())))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what another process makes it of again."""
@@ -139,10 +144,10 @@ def refuse_machine_error(error: Exception, where: object = "") -> None:
 
 def exit_status(main: Callable[[], None]) -> int:
     """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
+    open_streams()
     try:
         main()
-        if sys.stdout:  # None where the caller closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except InputError as error:
         print_error(error)
         return 2
@@ -165,6 +170,21 @@ def say(line: str, to_stderr: bool = False) -> None:
         print(line, file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_streams() -> None:
+    """Open standard streams that the caller closed (``>&-``): files would take their numbers, and print and tee would fail."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def print_error(error: InputError) -> None:

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -17,9 +18,13 @@ from typing import IO, Any
 import yaml
 
 from common.errors import InputError
+from common.redaction import find_secrets, may_have_secret
 from common.yaml_errors import LimitError, explained
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+MAX_NAME_BYTES = 255  # of a file, on all usual file systems
+MAX_YAML_BYTES = 2**24
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -40,6 +45,8 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
         if durable:
             with open(partial, "rb") as written:
                 os.fsync(written.fileno())
+        with contextlib.suppress(OSError):  # who could read the file before can read it now, whatever the umask
+            os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     except OSError as error:
         if error.filename in (None, str(partial)):  # none of a full disk: whoever reports it would name another place
@@ -56,8 +63,12 @@ def node_name() -> str:
 
 
 def _partial(path: Path) -> Path:
-    """A name beside `path` that no other process uses, on whichever node it is."""
-    return path.with_name(f".{path.name}.{node_name()}.{os.getpid()}.partial")
+    """A name beside `path` that no other process uses, on whichever node it is; a long name is shortened with its digest."""
+    owner = f"{node_name()[:64]}.{os.getpid()}"
+    name = path.name
+    if len(os.fsencode(name)) > MAX_NAME_BYTES - len(owner) - len("...partial"):
+        name = digest_text(os.fsencode(name).hex())
+    return path.with_name(f".{name}.{owner}.partial")
 
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:
@@ -73,13 +84,15 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def read_json(path: Path) -> Any:
     """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
     or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to."""
-    text = regular(path).read_text(encoding="utf-8")
     try:
+        text = regular(path).read_text(encoding="utf-8")
         said = json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once)
         if _SURROGATE.search(text):
             json.dumps(said, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except MemoryError:
+        raise ValueError("it is too large for the memory of this machine") from None
     except UnicodeEncodeError:
         raise ValueError("it has half a character (\\ud800 to \\udfff)") from None
     return said
@@ -103,10 +116,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def regular(path: Path) -> Path:
-    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+def regular(path: Path, max_bytes: float = math.inf) -> Path:
+    """`path`, if it is a file that ends: nobody may ever write to a pipe. OSError where there is none, or it is something else, or larger."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "is no regular file", str(path))
+    if found.st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes, more than {max_bytes:,}", str(path))
     return path
 
 
@@ -150,7 +166,15 @@ def utc(seconds: float) -> str:
 def locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path`; when another process holds it, call `waiting` once and wait. See `lock`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    if path.exists():
+        regular(path)
+    try:
+        file = open(path, "a")  # noqa: SIM115 (the with below closes it)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
+            raise
+        file = open(path)  # noqa: SIM115 (that of another user, who shares the cache)
+    with file:
         lock(file, waiting)
         yield
 
@@ -291,20 +315,24 @@ def shown(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> Any:
-    """Read one YAML file. InputError (one line) when it is absent, not YAML, or repeats a key."""
+    """Read one YAML file. InputError (one line) when it is absent, not YAML, repeats a key, or holds a password or a token."""
     try:
-        text = regular(Path(path)).read_text(encoding="utf-8")
+        text = regular(Path(path), MAX_YAML_BYTES).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("unreadable-file", f"cannot be read: {error}", file=shown(path)) from None
     try:
         _bounded(text)
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
+        content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (it is a SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         slip = explained(error, text)
         where = f"{shown(path)}:{slip.line}" if slip.line else shown(path)
         raise InputError(slip.code, f"not valid YAML: {slip.problem}", file=where, hint=slip.hint) from None
+    for key, what in find_secrets(content) if may_have_secret(text) else ():
+        hint = "archives and records would hold it; put it into ~/.netrc, or into a file that only you read and that setup reads"
+        raise InputError("secret-in-file", f"has {what}", file=shown(path), key=key, hint=hint)
+    return content
 
 
 class _Dumper(yaml.SafeDumper):
@@ -340,8 +368,8 @@ def digest_text(text: str) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's content, in hex."""
-    with open(path, "rb") as file:
+    """SHA-256 of a file's content, in hex. OSError where it is no regular file."""
+    with open(regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from common.caches import find_untrusted
 from common.files import CHECKOUT, digest_text, source_files, write_text
 
 VERSION = 1  # part of every kept digest: raise it when the normal form changes
@@ -208,16 +209,20 @@ class _Kept:
                 write_text(self._file, json.dumps(dict(list(known.items())[-MAX_KEPT:])))
 
     def _read(self) -> dict[str, str]:
+        if find_untrusted(self._file, self._file.parent):
+            return {}
         try:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             return {key: value for key, value in kept.items() if re.fullmatch("[0-9a-f]{64}", value)}
-        except (OSError, ValueError, AttributeError, TypeError):
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return {}
 
 
 @functools.cache
 def _kept() -> _Kept:
-    folder = Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser()
+    folder = Path(
+        os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")
+    )  # as it is without a home
     kept = _Kept(folder / KEPT)
     atexit.register(kept.write)
     return kept

@@ -164,7 +164,8 @@ def _wrong_type(
         return "wrong-type", "is empty", {"expected": f"{types}{meaning}"}
     if "%" in parent.get("pattern", "") and _is_number(None, instance):
         return "wrong-type", f"{value} has no %", {"expected": parent.get("description", types)}
-    return "wrong-type", f"{value} is not right", {"expected": f"{types}{meaning}"}
+    quotes = {"hint": "put it in quotes"} if "string" in rule and isinstance(instance, (int, float)) else {}
+    return "wrong-type", f"{value} is not right", {"expected": f"{types}{meaning}", **quotes}
 
 
 def _ordinal(index: int) -> str:

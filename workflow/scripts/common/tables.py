@@ -19,10 +19,11 @@ import numpy as np
 import pandas as pd
 
 from common.errors import InputError
-from common.files import shown, written_whole
+from common.files import regular, shown, written_whole
 from common.schemas import schema
 from common.text import alternatives
 
+OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
 UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
@@ -50,7 +51,13 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
     path = Path(path)
     try:
         frame = _read_at_once(path, schema_name, only)
-    except (OSError, ValueError, OverflowError, pd.errors.ParserWarning):  # the other reader says where and what
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+        pd.errors.ParserWarning,
+    ):  # the other reader says where and what
         frame = _read_by_field(path, schema_name)
         frame = frame if only is None else frame[frame.iloc[:, 0].isin(only)].reset_index(drop=True)
     if trouble := _trouble_between_rows(frame, schema_name):
@@ -114,7 +121,7 @@ def _read_at_once(path: Path, schema_name: str, only: Collection[str] | None = N
     """A plain table of millions of rows in seconds. ValueError where anything is not as expected, whatever it is."""
     properties, required = schema(schema_name)["properties"], schema(schema_name)["required"]
     quoted: dict[str, str] = {}
-    with open(path, "rb") as file:
+    with open(regular(path), "rb") as file:
         source: BinaryIO = file if only is None else _part(file, next(iter(properties)), only)
         header, lines, commas, unusual = _counted(source)
         if b'"' in unusual:
@@ -216,9 +223,10 @@ def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
+        with open(regular(path), encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
+            _refuse_other_separator(header, path)
             rows, lines = [], []
             for row in reader:
                 if len(row) != len(header):
@@ -235,8 +243,36 @@ def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
         raise InputError("missing-file", "no such file", file=shown(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+    except MemoryError:
+        problem = "is too large for the memory of this machine"
+        raise InputError("too-large", problem, file=shown(path)) from None
     columns = [list(texts) for texts in zip(*rows, strict=True)] or [[] for _ in header]
     return _checked(header, columns, lines, schema_name, path)
+
+
+def check_first_line(path: Path) -> None:
+    """Check that the first line of a table is text with commas.
+
+    Raises:
+        InputError: If it cannot be read as CSV, or its fields are separated by another sign.
+    """
+    try:
+        with open(regular(path), encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file, strict=True), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=shown(path)) from None
+    _refuse_other_separator(header, path)
+
+
+def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
+    """Raise InputError for a table as spreadsheets write it where a comma is part of a number."""
+    separator = next((sign for sign in OTHER_SEPARATORS if len(header) == 1 and sign in header[0]), None)
+    if separator:
+        hint = "save it as CSV with commas, and with points in numbers"
+        problem = f"its fields are separated by {separator!r}"
+        raise InputError(
+            "wrong-separator", problem, file=f"{shown(path)}, line 1", got=separator, expected="commas", hint=hint
+        )
 
 
 def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:

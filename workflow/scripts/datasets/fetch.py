@@ -4,14 +4,16 @@ Where a file is taken from: the site's folder, and then from nowhere else; or th
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_trusted
 from common.errors import InputError, system_faults
-from common.files import shown, write_json
+from common.files import read_json, shown, write_json
+from common.redaction import redact
 from datasets.archives import Archive
 from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
@@ -112,10 +114,15 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     """The file in the cache, fetched unless it is there whole, and the address that it came from."""
     target = kept.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
-    with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
-        if not _usable(dataset, target, declared, kept):
-            write_json(origin, {"from": _fetch(dataset, target, declared, kept)})
+    check_trusted(target, kept.downloads.parent)
+    if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):  # a cache of others
         return target, _read_origin(origin)
+    with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+        found = _read_origin(origin)
+        if not _usable(dataset, target, declared, kept):
+            found = redact(_fetch(dataset, target, declared, kept))
+        write_json(origin, {"from": found})  # anew: an older one may have a password
+        return target, found
 
 
 def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> bool:
@@ -161,7 +168,7 @@ def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: St
             f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
             "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
         )
-    got = {url: str(fault) for url, fault in faults.items()}
+    got = {redact(url): redact(str(fault)) for url, fault in faults.items()}
     problem = f"{name} could not be fetched: {'; '.join(answers)}"
     return InputError("not-fetched", problem, file=dataset, got=got, hint="; ".join(advice))
 
@@ -173,6 +180,6 @@ def _partial(target: Path, url: str) -> Path:
 
 def _read_origin(file: Path) -> str:
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["from"])
+        return redact(str(read_json(file)["from"]))
     except (OSError, ValueError, TypeError, KeyError):
         return "unknown"

@@ -116,7 +116,8 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
         InputError: If the file is not UTF-8, or too short for one sequence of each part.
     """
     try:
-        lines = [line.split() for line in text.read_text(encoding="utf-8-sig").splitlines()]
+        with open(text, encoding="utf-8-sig") as file:  # other ends of lines than \n, \r\n and \r are none
+            lines = [line.split() for line in file]
     except OSError as error:
         raise _refused(text, "unreadable", error.strerror or str(error), "a text in UTF-8") from None
     except UnicodeDecodeError as error:

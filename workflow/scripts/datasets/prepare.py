@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import follow_modes
 from common.errors import exit_status, system_faults
 from common.files import write_json
 from datasets.archives import Archive
@@ -40,6 +41,8 @@ def prepare(dataset: str, folder: Path, kept: Store | None = None) -> None:
 
     `kept` says where archives are; what is bundled, drawn or made up needs none.
     """
+    if changed(folder, data_files(folder, dataset)) is None:
+        return
     with system_faults(folder), building(folder.with_name(f".{folder.name}.lock"), dataset):
         if changed(folder, data_files(folder, dataset)) is not None:
             for left in folder.parent.glob(f".{folder.name}.*partial"):
@@ -138,9 +141,11 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     load_dataset(options.dataset, "--dataset")
-    prepare(options.dataset, options.out.parent, store(load_site(options.site)))
-    with system_faults(options.out):
-        options.out.touch()
+    site = load_site(options.site)
+    with system_faults(site.cache), follow_modes(site.cache):
+        prepare(options.dataset, options.out.parent, store(site))
+        with system_faults(options.out):
+            options.out.touch()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import requests
 import urllib3
 
 from common.files import write_text
+from common.redaction import redact_log
 from common.text import size as size_text
 from environments.steps import say
 
@@ -160,7 +161,7 @@ def _answer(url: str, partial: Path, have: int, patience: Patience) -> Iterator[
     """The server's answer, which has what was asked for."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
     if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": _validator_file(partial).read_text()}
+        headers |= {"Range": f"bytes={have}-", "If-Range": _validator_file(partial).read_text(encoding="utf-8")}
     try:
         response = requests.get(url, headers=headers, stream=True, timeout=(patience.connect_s, patience.read_s))
     except requests.exceptions.ConnectTimeout:
@@ -169,6 +170,8 @@ def _answer(url: str, partial: Path, have: int, patience: Patience) -> Iterator[
         raise Elsewhere(_brief(error)) from None
     except requests.exceptions.ConnectionError as error:
         raise Again(f"no connection ({_brief(error)})") from None
+    except OSError as error:  # such as a file of certificates that is not there
+        raise Elsewhere(_brief(error)) from None
     with response:
         status = response.status_code
         if status == requests.codes.requested_range_not_satisfiable and have:
@@ -228,8 +231,8 @@ def _retry_after(response: requests.Response) -> float:
 
 
 def _brief(error: Exception) -> str:
-    """The cause of a fault, without the names of the libraries' objects around it."""
-    text = str(error.args[0] if error.args else error)
+    """The cause of a fault, without passwords and the names of the libraries' objects around it."""
+    text = redact_log(str(error.args[0] if error.args else error))
     causes = re.findall(r"\[Errno -?\d+\] ([^'\")\]]+)|\(_ssl.c", text)
     return next((cause for cause in causes if cause), text)[:120]
 

@@ -4,11 +4,10 @@ verified.json lies beside the manifest: of every file its SHA-256, with the size
 """
 
 import contextlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from common.files import digest_file, write_json, written
+from common.files import digest_file, read_json, write_json, written
 
 VERIFIED = "verified.json"
 
@@ -25,7 +24,7 @@ def changed(folder: Path, files: Iterable[Path]) -> Path | None:
     Size and date are compared; content only where these differ, as in a copy of a cache.
     """
     try:
-        known = json.loads((folder / VERIFIED).read_text(encoding="utf-8"))
+        known = read_json(folder / VERIFIED)
         stale = []
         for file in files:
             told, now = known[str(file.relative_to(folder))], written(file)

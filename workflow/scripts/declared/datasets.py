@@ -65,6 +65,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
             expected = "names of data sets, each with its entry"
             raise InputError("wrong-type", problem, file=shown(file), got=table, expected=expected)
         for name, entry in table.items():
+            _lower_digests(entry)
             if name in entries:
                 problem = f"is a data set of {shown(shipped)}"
                 raise InputError(
@@ -74,6 +75,14 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
                 _check_entry(name, entry, file, own=file is own)
             entries[name] = entry
     return entries
+
+
+def _lower_digests(entry: Any) -> None:
+    """Write the digests of an entry's files in small letters: programs print them in either."""
+    files = entry.get("files") if isinstance(entry, dict) else None
+    for file in files if isinstance(files, list) else ():
+        if isinstance(file, dict):
+            file |= {key: file[key].lower() for key in ("md5", "sha256") if isinstance(file.get(key), str)}
 
 
 def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:

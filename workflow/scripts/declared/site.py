@@ -517,9 +517,11 @@ def _at_home(folder: Path) -> Path:
 
 
 def _cache(written: str, file: Path) -> Path:
-    cache = _at_home(Path(os.environ.get("RINGSIDE_CACHE") or written))
+    variable = os.environ.get("RINGSIDE_CACHE")
+    cache = _at_home(Path(variable or written))
     if not cache.is_absolute() or set("{}") & set(str(cache)):
         expected = "an absolute folder or one that starts with ~, without braces"
         problem = f"'{cache}' is not right"
-        raise InputError("bad-pattern", problem, file=shown(file), key="cache", got=str(cache), expected=expected)
+        place = {"file": "the variable RINGSIDE_CACHE"} if variable else {"file": shown(file), "key": "cache"}
+        raise InputError("bad-pattern", problem, **place, got=str(cache), expected=expected)
     return cache

@@ -5,7 +5,6 @@ A folder without it is started over, unless everything but that file is there.
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_cache, follow_modes
 from common.errors import InputError, exit_status, system_faults
 from common.files import write_json
 from common.shell import shell_command
@@ -21,6 +21,7 @@ from declared.environments import VENV, WHOLE, Environment, Realization, read, t
 from declared.site import load_site
 from environments import image, installed, seal, venv
 from environments.identity import digest, stamp_of
+from environments.made import read_made
 from environments.steps import Stopwatch, building, say
 
 WAYS = {"venv": venv, "apptainer": image, "installed": installed}
@@ -39,13 +40,17 @@ def build(
     `indexes` maps names of the site's settings (torch_index) to addresses of wheel indexes.
     """
     stamp = stamp_of(environment, cache, realization)
+    check_cache(cache)
     if stamp.is_file():
-        return json.loads(stamp.read_text(encoding="utf-8"))
+        return read_made(stamp)
     check_machine(environment, realization)
     below = environment.built_over(realization)
     parent = build(below, cache, indexes, realization) if below else None
     folder = stamp.parent
-    with building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"):
+    with (
+        follow_modes(cache),
+        building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
+    ):
         if not stamp.is_file():
             record = WAYS[environment.deployment(realization)].record_of_whole(folder)
             if record is None:
@@ -55,7 +60,7 @@ def build(
                     seal.write_seal(folder)
                 write_json(folder / WHOLE, record)
             write_json(stamp, record)
-    return json.loads(stamp.read_text(encoding="utf-8"))
+    return read_made(stamp)
 
 
 def _clear(folder: Path) -> None:

@@ -16,15 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_trusted
 from common.errors import InputError, exit_status
 from common.python import python_abi
 
+PLACES_OF_PIP = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
 WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
 
 
 def folder() -> Path:
     """Where unpacked bundles are looked for, whether there is one or not."""
-    return Path(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside").expanduser() / "bundle"
+    return Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")) / "bundle"
 
 
 def there() -> bool:
@@ -37,26 +39,34 @@ def manifests() -> list[dict[str, Any]]:
     found = []
     for file in sorted(folder().glob("*.json")):
         try:
-            found.append(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            _ = [manifest[key] for key in ("study", "site", "python_abi")], dict(manifest["locks"])
+            _ = [each["sha256"] for each in manifest["files"].values()]
+            found.append(manifest)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             hint = "unpack the bundle again: ./ringside unbundle FILE"
             raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
     return found
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """`variables` of a process for pip; where a bundle is, it finds nothing else, whatever it is configured for."""
+    """`variables` of a process for pip, which installs where it is told to, whatever modules of a cluster have set; where a bundle is, it
+    finds nothing else, whatever it is configured for."""
+    kept = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {"PIP_USER": "0"}
     if not there():
-        return dict(variables)
-    kept = {key: value for key, value in variables.items() if not key.startswith("PIP_")}
+        return kept
+    kept = {key: value for key, value in kept.items() if not key.startswith("PIP_")}
     found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
-    return {**kept, "PIP_CONFIG_FILE": os.devnull, **found}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_USER": "0", **found}
 
 
 def image(environment: str, digest: str) -> Path | None:
-    """The image of an environment with this digest, if a bundle has brought it."""
+    """The image of an environment with this digest, if a bundle has brought it. InputError where another user could have put it there."""
     path = folder() / "images" / image_name(environment, digest)
-    return path if path.is_file() else None
+    if not path.is_file():
+        return None
+    check_trusted(path, folder().parent)
+    return path
 
 
 def image_name(environment: str, digest: str) -> str:

@@ -24,11 +24,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from common.errors import InputError, exit_status, system_faults
+from environments import bundled
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path("workflow", "scripts")
 STAMP = ".made-of-requirements"  # written last, so a .venv without it is not complete
-FOREIGN_VARIABLES = ("PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV")
+FOREIGN_VARIABLES = ("PYTHONHOME", *bundled.PLACES_OF_PIP)
+# A line of a .pth file, which the Python of .venv runs when it starts.
+CHECK_SNAKEMAKE = (
+    'import sys; any(part.endswith("snakemake") for part in sys.orig_argv[1:3]) and __import__("plan.start")'
+)
 COMPLETION_VARIABLE = "_RINGSIDE_COMPLETE"  # set by the shell when it asks for completions
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -134,12 +139,13 @@ def _run(command: list[str], folder: Path, variables: Mapping[str, str]) -> "sub
 
 
 def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
-    """Let `.venv` find this checkout's modules and, when activated, its profile; then stamp it with the date of its lock."""
+    """Let `.venv` find this checkout's modules, check Snakemake's folders whenever that starts (plan.start), and have its profile when
+    activated; then stamp it with the date of its lock."""
     profile = shlex.quote(str(checkout / "profiles" / "local"))
     with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
         activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")
     (packages,) = venv.glob("lib/python3*/site-packages")
-    (packages / "ringside.pth").write_text(f"{checkout / SCRIPTS}\n", encoding="utf-8")
+    (packages / "ringside.pth").write_text(f"{checkout / SCRIPTS}\n{CHECK_SNAKEMAKE}\n", encoding="utf-8")
     draft = venv / f"{STAMP}.new"
     draft.write_text(os.path.realpath(venv / "bin" / "python"), encoding="utf-8")
     os.utime(draft, ns=(date_ns, date_ns))

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, node_name, write_text, written
+from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
+from common.redaction import find_secret
 from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
@@ -47,7 +48,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def record_of_whole(folder: Path) -> dict[str, Any] | None:
     """What a finished folder says of itself; None when it is not finished, or its image is another."""
     try:
-        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(folder / WHOLE)
         return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
@@ -191,6 +192,9 @@ def _with_mirror(base: str) -> str:
     if not found:
         problem, hint = "apt of this machine names no Debian archive", "say debootstrap:MIRROR"
         raise InputError("not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint)
+    if what := find_secret(found[0]):
+        problem, hint = f"apt's address of Debian has {what}, which the image would keep", "say debootstrap:MIRROR"
+        raise InputError("secret-in-file", problem, file="the site", key="images.base", hint=hint)
     return f"debootstrap:{found[0]}"
 
 
@@ -200,6 +204,8 @@ def _scratch() -> Iterator[Path]:
     common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
     prefix = f"ringside-image-{node_name()}-{os.getuid()}-"
     for left in common.glob(f"{prefix}*"):
+        if left.lstat().st_uid != os.getuid():  # what others put there under our name, with a link in it
+            continue
         with contextlib.suppress(OSError), open(left / "lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)

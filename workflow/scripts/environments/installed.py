@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import follow_modes
 from common.errors import InputError
-from common.files import digest_file, digest_text, is_written, shown, write_json, written
+from common.files import digest_file, digest_text, is_written, read_json, shown, write_json, written
 from common.shell import shell_command
 from declared.environments import WHOLE, Environment, Installed, Realization, older, read
 from declared.site import Site
@@ -52,11 +53,19 @@ def look(site: Site, names: Collection[str]) -> bool:
                     error.code, error.problem, file=shown(site.file), key=key, got=error.got, hint=error.hint
                 ) from None
             file = has.looked_at(site.cache, name)
-            if not file.exists() or json.loads(file.read_text(encoding="utf-8")) != found:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(file, found)
+            if _seen(file) != found:
+                with follow_modes(site.cache):
+                    write_json(file, found)
                 new = True
     return new
+
+
+def _seen(file: Path) -> Any:
+    """Return what was found the last time; None where nobody looked, or the file is broken."""
+    try:
+        return read_json(file)
+    except (OSError, ValueError):
+        return None
 
 
 def find(environment: Environment, has: Installed) -> dict[str, Any]:
@@ -104,7 +113,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def record_of_whole(folder: Path) -> dict[str, Any] | None:
     """What a finished folder says of itself; None when it is not finished, or what is installed is another now."""
     try:
-        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(folder / WHOLE)
         return record if unchanged(record["installed"]) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

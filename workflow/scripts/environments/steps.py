@@ -11,12 +11,13 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import locked
+from common.redaction import redact_file, redact_log
 from environments import bundled
 
 
 def say(message: str) -> None:
-    """One line of progress for the person who waits."""
-    print(f"ringside: {message}", file=sys.stderr, flush=True)
+    """One line of progress for the person who waits, without passwords."""
+    print(f"ringside: {redact_log(message)}", file=sys.stderr, flush=True)
 
 
 def building(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
@@ -27,7 +28,7 @@ def building(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
 def call(
     command: Sequence[str | Path], what: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> None:
-    """Run a command with its output appended to `log`. InputError (one line, the log's name) when it fails."""
+    """Run a command with its output appended to `log`, without passwords. InputError (one line, the log's name) when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
         start = output.tell()
@@ -48,6 +49,8 @@ def call(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
+        finally:
+            redact_file(log, start)
     if process.returncode != 0:
         reason = _last_error(log, start)
         raise InputError("command-failed", f"{what} failed: {reason}", got=reason, hint=f"the full output is in {log}")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from common.caches import check_cache, follow_modes
 from common.errors import InputError, system_faults
 from common.options import OneLineParser
 from common.python import python_abi
@@ -67,9 +68,11 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
         manifest = read_manifest(bundle, file)
         check(manifest, file, wanted, checkout)
         cache = _cache(manifest, file)
+        check_cache(cache)
         here = cache / "bundle"
-        here.mkdir(parents=True, exist_ok=True)
-        with open(here / ".lock", "a") as lock:
+        with follow_modes(cache):
+            here.mkdir(parents=True, exist_ok=True)
+        with follow_modes(cache), open(here / ".lock", "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -1,13 +1,12 @@
 """An environment as a virtual environment: its own packages, its parent's after them, and the interpreter that runs them."""
 
-import json
 import platform
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.files import shown
+from common.files import read_json, shown
 from common.python import python_abi
 from declared.environments import WHOLE, Environment, Realization
 from environments import selftest
@@ -35,7 +34,7 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 def record_of_whole(folder: Path) -> dict[str, Any] | None:
     """What a finished folder says of itself; None when it is not finished, or its interpreter is gone."""
     try:
-        record: dict[str, Any] = json.loads((folder / WHOLE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(folder / WHOLE)
         started = subprocess.run(
             [record["python"]["executable"], "-c", ""], check=False, env=isolated(), capture_output=True
         )

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.caches import check_trusted
 from common.errors import InputError
-from common.files import digest_file, digest_text, shown, write_json, write_text
+from common.files import digest_file, digest_text, read_json, shown, write_json, write_text
 from common.python import python_abi
 from declared.environments import Environment, Source, Wheel
 from environments import bundled, compiling
@@ -138,24 +139,29 @@ def wheel_key(parts: Mapping[str, Any]) -> str:
 
 
 def verified(folder: Path) -> tuple[Path, str] | None:
-    """A kept wheel and its SHA-256; None when there is none. InputError when the file is not the one that was built."""
+    """A kept wheel and its SHA-256; None when there is none. InputError when the file is not the one that was built, or when
+    another user could have made it. `folder`: <cache>/wheels/<key>."""
     record_file = folder / "wheel.json"
     if not record_file.is_file():
         return None
-    record = json.loads(record_file.read_text(encoding="utf-8"))
-    wheel = folder / record["file"]
-    if not wheel.is_file() or digest_file(wheel) != record["sha256"]:
-        problem, hint = "not the file whose SHA-256 wheel.json records", f"remove {folder} and build again"
+    check_trusted(record_file, folder.parents[1])
+    hint = f"remove {folder} and build again"
+    try:
+        record = read_json(record_file)
+        wheel, sha256 = folder / Path(record["file"]).name, str(record["sha256"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InputError("broken-file", "is broken", file=record_file, hint=hint) from None
+    if not wheel.is_file() or digest_file(wheel) != sha256:
+        problem = "not the file whose SHA-256 wheel.json records"
         raise InputError("checksum-mismatch", problem, file=wheel, hint=hint)
-    return wheel, record["sha256"]
+    return wheel, sha256
 
 
 def kept(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
     """The wheels of `source` in the cache, whichever compiler built them against whichever parent: wheel and wheel.json."""
     wanted = _own_parts(source, environment)
     for file in sorted((cache / "wheels").glob("*/wheel.json")):
-        record = json.loads(file.read_text(encoding="utf-8"))
-        if wanted.items() <= record.items() and (found := verified(file.parent)):
+        if (found := verified(file.parent)) and wanted.items() <= read_json(file).items():
             yield found[0], file
 
 

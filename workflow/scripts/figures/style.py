@@ -161,7 +161,7 @@ def save(drawn: Figure, stem: Path) -> None:
     for suffix, (canvas, metadata) in _WRITTEN.items():
         # not savefig, which draws everything once more to find out what it needs no more
         drawn.set_dpi(DPI)
-        content = io.BytesIO()  # a full disk in the midst of it is none of the library's errors
+        content = io.BytesIO()  # on a full disk matplotlib would end in other errors than the disk's
         getattr(canvas(drawn), f"print_{suffix}")(content, metadata=metadata)
         with written_whole(Path(f"{stem}.{suffix}")) as partial:
             partial.write_bytes(content.getvalue())

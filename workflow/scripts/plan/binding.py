@@ -6,7 +6,6 @@ change, too, `python -m plan.binding STUDY` states that it is the same.
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, exit_status, refuse_machine_error
-from common.files import create_json, node_name, write_json
+from common.files import create_json, node_name, read_json, write_json
 from declared.site import Site, load_site
 
 BINDING = "campaign.json"
@@ -55,7 +54,7 @@ def bind(results: Path, study: str, site: Site) -> None:
         bound_to = {**place(site), MACHINE_ID: machine_id() if site.launcher == "local" else None}
         create_json(results / BINDING, {**bound_to, INSTALLED: contents, "study": study, "bound_at": now})
         check_bound(results, site)
-    bound = json.loads((results / BINDING).read_text())
+    bound = read_json(results / BINDING)
     if bound.get(INSTALLED, {}) != contents:
         write_json(results / BINDING, {**bound, INSTALLED: contents})
 
@@ -79,7 +78,7 @@ def read_binding(results: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        bound = json.loads(file.read_text())
+        bound = read_json(file)
         if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
             optional = {INSTALLED: dict(bound.get(INSTALLED, {})), MACHINE_ID: bound.get(MACHINE_ID)}
             return {key: bound[key] for key in KINDS} | optional
@@ -126,7 +125,7 @@ def rebind(results: Path) -> None:
     site = load_site(bound["site"])
     here = place(site)
     check_place({**bound, "machine": here["machine"]}, site, results)
-    stored = json.loads((results / BINDING).read_text())
+    stored = read_json(results / BINDING)
     write_json(results / BINDING, {**stored, "machine": here["machine"], MACHINE_ID: machine_id()})
 
 

@@ -8,11 +8,13 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from common.caches import PARTS, check_cache
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
@@ -129,8 +131,9 @@ class Campaign:
         """Whether runs have a reference beside them, or will have one."""
         if self.published is None:
             return self.site.reference
-        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table:
+        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table, suppress(csv.Error):
             return any(row.get("reference_s") for row in csv.DictReader(table))
+        return False  # whoever reads the table says what is wrong in it
 
     @cached_property
     def records(self) -> dict[str, str]:
@@ -354,7 +357,9 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
             site = as_bound(site, bound)
         return Campaign(study, site, records, design(study, site), None)
     site = load_site(config["site"])
-    check_folder(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+    for folder in (site.cache, *(site.cache / part for part in PARTS)):
+        check_folder(folder, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+    check_cache(site.cache)
     check_machine(site)
     if bound:
         check_place(bound, site, results)
@@ -380,6 +385,8 @@ def measured_campaign(options: argparse.Namespace) -> Campaign:
 
 def published_tables(records: str, study: Study) -> Path:
     """The folder with published tables that `records` names. InputError when it is none, or another study's."""
+    from common.tables import check_first_line  # not above: it brings pandas, for which every start would wait
+
     folder = Path(records)
     for name in ("runs.csv", "epochs.csv"):
         if not os.path.isfile(folder / name) or set("{}") & set(records):
@@ -392,8 +399,12 @@ def published_tables(records: str, study: Study) -> Path:
                 got=records,
                 expected=expected,
             )
-    with open(folder / "runs.csv", encoding="utf-8", errors="replace", newline="") as table:
-        first = next(csv.DictReader(table), {})
+        check_first_line(folder / name)
+    with open(folder / "runs.csv", encoding="utf-8-sig", errors="replace", newline="") as table:
+        try:
+            first = next(csv.DictReader(table), {})
+        except csv.Error as error:
+            raise InputError("broken-file", f"cannot be read as CSV ({error})", file=folder / "runs.csv") from None
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
         raise InputError(

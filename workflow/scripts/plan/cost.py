@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from common.errors import InputError
-from common.files import shown
+from common.files import read_json, shown
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
@@ -282,7 +282,7 @@ def swept_at(site: str, results: Path = Path("results")) -> dict[str, list[float
     found: dict[str, list[float]] = {}
     for file in sorted([*results.glob("*/network/*/*/sweep.json"), *results.glob("*/costs/*/*/timing.json")]):
         try:
-            sweep = json.loads(file.read_text())
+            sweep = read_json(file)
             if (sweep["site"], sweep["status"]) == (site, "ok"):
                 found.setdefault(file.parents[1].name, []).append(float(sweep["wall_s"]))
         except (OSError, ValueError, TypeError, KeyError):

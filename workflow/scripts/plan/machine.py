@@ -19,10 +19,21 @@ ACCELERATORS = (
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """InputError, with this advice, when there is something else where `folder` is or is to be."""
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    """InputError, with this advice, when there is something else where `folder` is or is to be, or there cannot be one of that name."""
+    try:
+        str(folder).encode()  # Snakemake keeps names as UTF-8
+        os.lstat(folder)
+    except UnicodeEncodeError:
+        problem = "has bytes in its name that are not UTF-8"
+        raise InputError("wrong-encoding", problem, file=folder, hint=advice) from None
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise InputError("unusable-folder", error.strerror or str(error), file=str(folder)[:200], hint=advice) from None
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not os.path.isdir(there):
-        raise InputError("not-a-folder", "is a file", file=there, expected="a folder", hint=advice)
+        problem = "is a file" if os.path.exists(there) else "is a link to nothing"
+        raise InputError("not-a-folder", problem, file=there, expected="a folder", hint=advice)
 
 
 def check_executable(folder: Path, advice: str) -> None:

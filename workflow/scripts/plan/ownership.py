@@ -55,7 +55,7 @@ def refuse_second() -> NoReturn:
 
 def refuse_unwritable(results: Path) -> None:
     """InputError where nothing can be written in `results`, or where they are to be."""
-    there = next(folder for folder in (results, *results.absolute().parents) if os.path.exists(folder))
+    there = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
     if not os.access(there, os.W_OK, effective_ids=True):
         raise InputError(
             "not-writable",

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,8 @@ from pathlib import Path
 import pandas as pd
 
 from common.errors import InputError, exit_status
-from common.files import CHECKOUT, digest_file, shown, source_files, written_whole
+from common.files import CHECKOUT, digest_file, load_yaml, shown, source_files, written_whole
+from common.redaction import redact_log
 from common.tables import read_table
 from declared.study import Study
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
@@ -49,6 +50,7 @@ OUR_ENDS = (
     ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".def",
     ".log", "",
 )  # fmt: skip
+LOGS = (".log", ".txt")
 NOT_KEPT = (".lock", "holder.json")  # of an attempt
 REMAKE = """\
 #!/bin/sh
@@ -93,13 +95,15 @@ def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
-    found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in workflow_files(campaign)}
+    ours = workflow_files(campaign)
+    refuse_secrets(ours)
+    found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in ours}
     products = {file: Path(file) for one in said["products"].values() for file in one["files"]}
     found |= {str(path.relative_to(campaign.results)): path for path in products.values()}
     tables = {name: campaign.runs_csv.parent / name for name in said["sources"]["tables"] if name != "design.csv"}
     found |= {f"records/{name}": path for name, path in tables.items()}
     if campaign.published is None:
-        found |= {f"{WORKFLOW}/{path}": path for path in left_by_runs(campaign.results)}
+        found |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in left_by_runs(campaign.results)}
     ends = runs["ended_at"].dropna().astype(str)
     last = ends.max() if len(ends) else None
     form = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
@@ -169,6 +173,22 @@ def left_by_runs(results: Path) -> Iterator[Path]:
         for file in sorted(folder.rglob("*")):
             if file.is_file() and not file.is_symlink() and not file.name.startswith(".") and file.name not in NOT_KEPT:
                 yield file
+
+
+def redacted_log(file: Path) -> Path | bytes:
+    """Return the content of a log without its passwords and tokens, and every other file as it is."""
+    if file.suffix not in LOGS:
+        return file
+    content = file.read_bytes()
+    redacted = redact_log(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return file if redacted == content else redacted
+
+
+def refuse_secrets(names: Iterable[str]) -> None:
+    """Raise InputError where a file of the configuration holds a password or a token, whether the study uses it or not."""
+    for name in names:
+        if name.startswith("config/") and name.endswith(".yaml"):
+            load_yaml(CHECKOUT / name)
 
 
 def write(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
+from common.caches import follow_modes
 from common.errors import InputError, system_faults
 from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
 from common.python import python_abi
@@ -221,7 +222,8 @@ def make_bundle(study: str = "", site: str = "") -> None:
     check(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"
     with system_faults(out):
-        content = collect(campaign)
+        with follow_modes(campaign.site.cache):
+            content = collect(campaign)
         described = manifest(content, campaign)
         say(f"bundle: writing {out}")
         pack(described, content.files, out)

@@ -1,6 +1,5 @@
 """Where and with what the runs were made: site, software, data sets, and how to make them again."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from analysis import conditions
 from analysis.measured import named_of
 from analysis.tables import DASH, number
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, shown
+from common.files import CHECKOUT, digest_file, read_json, shown
 from common.notes import Note
 from datasets.identity import data_digest, data_folder
 from declared.datasets import TOKENS, kind, load_dataset
@@ -253,11 +252,11 @@ def _same(digests: list[str], current: str) -> str:
 def _sums(folder: Path) -> list[tuple[str, str]]:
     """File and SHA-256 of the archives, and of the files prepared from them; nothing where a manifest is absent or broken."""
     try:
-        source = json.loads((folder / "manifest.json").read_text())["source"]
+        source = read_json(folder / "manifest.json")["source"]
         found = [(file["name"], file["sha256"]) for file in source.get("files", [])]
         for split in SPLITS:
             if (manifest := folder / split / "manifest.json").is_file():
-                sums = json.loads(manifest.read_text())["sha256"]
+                sums = read_json(manifest)["sha256"]
                 found += [(f"{split}/{name}", sha256) for name, sha256 in sums.items()]
         return [(str(name), str(sha256)) for name, sha256 in found]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.notes import Note
+from common.redaction import redact_log
 from common.text import number_of, size
 
 TAIL_BYTES = 1 << 18  # of a log's end that are read, however long the log is
@@ -35,7 +36,7 @@ def clean(text: str) -> str:
 
 
 def tail(log: Path, characters: int) -> Tail | None:
-    """The last TAIL_LINES lines of a log, cleaned, cut to LONGEST_LINE each and to `characters` together; None without a log."""
+    """The last TAIL_LINES lines of a log, cleaned, without passwords, cut to LONGEST_LINE each and to `characters` together; None without a log."""
     if not log.is_file():
         return None
     try:
@@ -45,7 +46,7 @@ def tail(log: Path, characters: int) -> Tail | None:
             raw = file.read(TAIL_BYTES)
     except OSError as error:
         return Tail("", Note("unreadable-log", f"cannot be read: {error.strerror}"))
-    rows = raw.decode("utf-8", errors="replace").split("\n")
+    rows = redact_log(raw.decode("utf-8", errors="replace")).split("\n")
     if rows[-1] == "":
         del rows[-1]
     whole = length <= TAIL_BYTES

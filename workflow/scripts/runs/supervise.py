@@ -22,6 +22,7 @@ from typing import Any
 from common.errors import MACHINE_ERRORS, exit_status, say
 from common.files import utc, write_json
 from common.notes import Note
+from common.redaction import redact_log
 from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
@@ -333,7 +334,7 @@ def with_last_line(reason: Note, log: Path) -> Note:
     lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
     errors = [line for line in lines if _ERROR.search(line)]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
-    last = (telling or lines or [""])[-1]
+    last = redact_log((telling or lines or [""])[-1])
     return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
 
 

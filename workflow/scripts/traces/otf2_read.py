@@ -9,8 +9,10 @@ is in phase wait, or barrier.
 import contextlib
 import ctypes
 import io
+import multiprocessing
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from traces import chrome
 from traces.timeline import NS, STEP, Timeline
 
 EPOCH = "epoch"
+STALL_S = 20.0  # without an event, after which the library is taken to hang
+LOOK_S = 0.05
 NO_UPTIME = 1e9  # s, 31 years: a clock that counts more is that of the day
 OTHER = "other"  # of a step, what no region inside of it names
 PHASES = (
@@ -181,10 +185,71 @@ def _first_of_processes(definitions: Any) -> list[Any]:
 
 
 def read(anchor: Path) -> Timeline:
-    """The trace of an archive; `anchor` is its file with the ending .otf2. InputError where it is none, not whole, or tells no phase."""
+    """Return the trace of an archive; `anchor` is its file with the ending .otf2.
+
+    It is read in a process of its own: of files that are not whole the library may read without end, or crash.
+
+    Raises:
+        InputError: If it is none, not whole, or tells no phase.
+    """
     if not anchor.is_file():
         expected = "the file of an archive of OTF2, such as traces.otf2"
         raise InputError("missing-file", "no such file", file=shown(anchor), expected=expected)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    events = context.Value("Q", 0, lock=False)
+    reader = context.Process(target=_send, args=(anchor, events, sender), daemon=True)
+    reader.start()
+    sender.close()
+    try:
+        found = _receive(receiver, lambda: int(events.value))
+    finally:
+        reader.kill()
+        reader.join()
+    if found is None:
+        raise _broken(anchor)
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def _send(anchor: Path, events: Any, sender: Any) -> None:
+    """Send the trace of an archive, or what is wrong with it, and count events meanwhile."""
+    try:
+        found: Timeline | InputError | None = _read(anchor, events)
+    except InputError as error:
+        found = error
+    except Exception:  # what the library makes of definitions that are not whole: None, numbers that stand for nothing
+        found = None
+    sender.send(found)
+
+
+def _receive(receiver: Any, progress: Callable[[], int]) -> Timeline | InputError | None:
+    """Return what the reader sends; None where it ends without, or makes no progress for STALL_S."""
+    done, since = -1, time.monotonic()
+    while not receiver.poll(LOOK_S):
+        if progress() != done:
+            done, since = progress(), time.monotonic()
+        elif time.monotonic() - since > STALL_S:
+            return None
+    try:
+        found: Timeline | InputError | None = receiver.recv()
+    except EOFError:  # it crashed
+        return None
+    return found
+
+
+def _broken(anchor: Path) -> InputError:
+    return InputError(
+        "broken-file",
+        "is no archive of OTF2, or not whole",
+        file=shown(anchor),
+        expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
+        hint="copy all three again, or trace again",
+    )
+
+
+def _read(anchor: Path, events: Any) -> Timeline:
     rows: list[tuple[Any, ...]] = []
     seen: Counter[Any] = Counter()
     try:
@@ -194,6 +259,9 @@ def read(anchor: Path) -> Timeline:
             ranks = _ranks(definitions)
             for location, event in archive.events:
                 seen[location] += 1
+                events.value += 1
+                if seen[location] > location.number_of_events:
+                    break
                 if location in ranks:
                     rank = ranks[location]
                     rows += [(rank.number, *where, *what) for where, *what in rank.intervals(location, event)]
@@ -201,13 +269,7 @@ def read(anchor: Path) -> Timeline:
     except (_otf2.Error, otf2.error.Error):
         whole = False
     if not whole:
-        raise InputError(
-            "broken-file",
-            "is no archive of OTF2, or not whole",
-            file=shown(anchor),
-            expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
-            hint="copy all three again, or trace again",
-        )
+        raise _broken(anchor)
     if not rows:
         problem = "has no process with a call of MPI, or with a region that is called like a phase"
         raise InputError("no-phases", problem, file=shown(anchor))

@@ -1,0 +1,13 @@
+"""Check what Snakemake needs before it ends in a traceback: the folders that it writes to, and a name of the user.
+
+The Python of .venv imports this module whenever it starts Snakemake (environments.controller).
+"""
+
+import os
+
+from common.errors import exit_status
+from plan.unlock import check_folders, name_user
+
+name_user()
+if status := exit_status(check_folders):
+    os._exit(status)
