@@ -40,7 +40,7 @@ for program in PRODUCTS.programs:
             program=program.name,
             arguments=PRODUCTS.arguments(program),
         shell:
-            "{WARM} {params.program} {params.arguments:q} 2>&1 | tee {log:q}"
+            "{WARM} {params.program} {params.arguments:q} 2>&1 | tee -p {log:q}"
 
 
 rule starters:
@@ -65,5 +65,5 @@ rule starters:
             --question {params.question:q} \
             --runs {input.runs:q} \
             --out {params.folder:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

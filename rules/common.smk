@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 CHECKOUT = Path(str(workflow.current_basedir)).parent  # whichever Snakefile was named: workflow/ has one, too
@@ -17,9 +19,10 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 import snakemake.exceptions
 from common import made_of, warm
 from sites import disturbance
-from sites.readiness import check_builds, check_bundle, check_launch
+from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 from common.code import code as files_of_code
-from common.errors import InputError, open_streams, print_error
+from common.errors import InputError, open_streams, print_error, say, system_error
+from common.shell import check_node_by_pipe
 from plan import ownership
 from plan.campaign import load_campaign
 from plan.scheduling import build_resources
@@ -38,6 +41,9 @@ def or_say_so(action):
         return action()
     except InputError as error:
         print_error(error)
+        sys.exit(2)
+    except OSError as error:
+        print_error(system_error(error))
         sys.exit(2)
 
 
@@ -143,11 +149,23 @@ def stop_campaign():
     return True
 
 
+TERMINALS = [stream for stream in (1, 2) if os.isatty(stream)]
+
+
+def end_campaign(signum, frame):
+    """Let the runs under way end, then exit, as Snakemake does at SIGTERM. A terminal that was closed takes no words any more."""
+    if signum == signal.SIGHUP:
+        for stream in TERMINALS:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    # In a thread: the scheduler's lock may be held right where this signal came.
+    threading.Thread(target=workflow.scheduler.exit_gracefully).start()
+
+
 def tell_usable():
     """Say how many runs figures are made of, as the last line; the exit status tells where there are none."""
     if "figures" in {job.rule.name for job in workflow.dag.jobs} and not DRY_RUN:
         usable = count_usable(Path(RUNS_CSV))
-        print(f"ringside: {usable}", flush=True)
+        say(f"ringside: {usable}")
         if not usable.facts["usable"]:
             sys.exit(STOPPED_STATUS)
 
@@ -185,6 +203,9 @@ if DRY_RUN and Quietness.RULES in (workflow.output_settings.quiet or ()):
 onstart:
     gc.freeze()
     gc.enable()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:  # as nohup wants it
+            signal.signal(signum, end_campaign)
     if LOCKING:
         or_say_so(lambda: ownership.claim(Path(".snakemake")))
     or_say_so(lambda: ownership.refuse_unwritable(CAMPAIGN.results))
@@ -217,6 +238,12 @@ onstart:
     if {"run", "precision"} & needed:
         to_run = {job.wildcards.run_id for job in workflow.dag.needrun_jobs() if job.rule.name == "run"}
         or_say_so(lambda: write_specs(CAMPAIGN, to_run))
+    if CAMPAIGN.site.launcher != "local":  # what submits jobs reads it; Slurm's jobs begin with it
+        seen = node_paths(CAMPAIGN)
+        os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(seen)
+        if workflow.executor_plugin.name == "slurm":
+            remote = workflow.remote_execution_settings
+            remote.precommand = " && ".join(filter(None, [check_node_by_pipe(seen), remote.precommand]))
     HELD.release(logger)
     if len([job for job in workflow.dag.needrun_jobs() if job.is_shell]) > 1 and warm.VARIABLE not in os.environ:
         os.environ[warm.VARIABLE] = warm.start()
@@ -237,5 +264,5 @@ onsuccess:
 
 onerror:
     if SESSION and SESSION.stopped:
-        print(f"ringside: {SESSION.stopped}", file=sys.stderr, flush=True)
+        say(f"ringside: {SESSION.stopped}", to_stderr=True)
         sys.exit(STOPPED_STATUS)

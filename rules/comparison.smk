@@ -43,7 +43,7 @@ if ASKED_TO_COMPARE:
                 --base {params.base:q} \
                 --other {params.other:q} \
                 --out {params.stem:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """
 
 else:

@@ -35,5 +35,5 @@ rule dataset:
             --dataset {wildcards.dataset:q} \
             --site {params.site:q} \
             --out {output.prepared:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

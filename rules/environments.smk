@@ -50,5 +50,5 @@ rule environment:
             --environment {wildcards.environment:q} \
             --site {params.site:q} \
             --out {output.stamp:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

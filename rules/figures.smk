@@ -89,5 +89,5 @@ rule figure:
             --figure {params.figure:q} \
             --inputs {params.inputs:q} \
             --out {params.stem:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

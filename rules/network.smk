@@ -77,5 +77,5 @@ if CAMPAIGN.mode != "published":
                 --study {params.study:q} \
                 --site {params.site:q} \
                 --out {output.network:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """

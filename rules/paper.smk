@@ -71,7 +71,7 @@ rule paper_parts:
             --figures {params.figures:q} \
             --tables {params.tables:q} \
             --out {params.out:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """
 
 

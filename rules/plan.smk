@@ -48,5 +48,5 @@ rule design:
             --study {params.study:q} \
             --site {params.site:q} \
             --out {output.design:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

@@ -48,7 +48,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
                 --site {params.site:q} \
                 --block {wildcards.block} \
                 --out {output.decision:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """
 
 
@@ -79,5 +79,5 @@ if CAMPAIGN.mode == "campaign":
                 --site {params.site:q} \
                 --records available \
                 --out {params.stem:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """

@@ -25,5 +25,5 @@ if EXTRA_P and not is_made(EXTRA_P[0]):
                 --environment extrap \
                 --site {params.site:q} \
                 --out {output.stamp:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """

@@ -66,7 +66,7 @@ rule manifest:
             --made-of {params.made_of:q} \
             --keep {params.keep:q} \
             --out {output.manifest:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """
 
 
@@ -101,5 +101,5 @@ rule archived:
             --records {params.records:q} \
             --manifest {input.manifest:q} \
             --out {output.archive:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

@@ -39,7 +39,7 @@ rule aggregate:
             --site {params.site:q} \
             --runs {output.runs:q} \
             --epochs {output.epochs:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """
 
 
@@ -62,5 +62,5 @@ rule power:
             --runs {input.runs:q} \
             --results {params.results:q} \
             --out {output.power:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

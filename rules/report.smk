@@ -50,5 +50,5 @@ rule report:
             --phases {input.phases:q} \
             --checkout {params.checkout:q} \
             --out {output.page:q} \
-            2>&1 | tee {log:q}
+            2>&1 | tee -p {log:q}
         """

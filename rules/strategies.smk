@@ -81,7 +81,7 @@ if REQUIRED_TIMINGS:
                 --site {params.site:q} \
                 --costs {output.costs:q} \
                 --messages {output.messages:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """
 
     rule costs_table:
@@ -104,7 +104,7 @@ if REQUIRED_TIMINGS:
                 --costs {input.costs:q} \
                 --messages {input.messages:q} \
                 --out {params.stem:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """
 
     rule found:
@@ -134,5 +134,5 @@ if REQUIRED_TIMINGS:
                 --messages {input.messages:q} \
                 --network {input.network:q} \
                 --out {params.stem:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """

@@ -32,7 +32,7 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
                 --records {params.records:q} \
                 --phases {output.phases:q} \
                 --steps {output.steps:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """
 
     rule replay_steps:
@@ -54,5 +54,5 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
                 --runs {input.runs:q} \
                 --records {params.records:q} \
                 --out {output.steps:q} \
-                2>&1 | tee {log:q}
+                2>&1 | tee -p {log:q}
             """

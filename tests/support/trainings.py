@@ -4,9 +4,10 @@ import csv
 import functools
 import json
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from common import warm
 from common.files import locked
+from common.shell import Program, export_lines
 from datasets.prepare import prepare
 from declared.environments import read
 from declared.factors import factor_table
@@ -92,12 +94,15 @@ class WarmRanks:
         self.inner, self.libraries = ranks, tuple(libraries)
         self.hosts, self.job = ranks.hosts, ranks.job
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
-        python, _, *program = command
+        python, _, *arguments = program.command
+        words = shlex.split(program.variables.read_text())
+        variables = dict(word.split("=", 1) for word in words if word != "export")
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
-        told = {**variables, warm.VARIABLE: server(python, self.libraries, shared)}
-        return self.inner.start([python, "-IS", warm.__file__, *program], told, log)
+        with open(program.variables, "a") as lines:
+            lines.write(export_lines({warm.VARIABLE: server(python, self.libraries, shared)}))
+        return self.inner.start(replace(program, command=[python, "-IS", warm.__file__, *arguments]), log)
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher."""

@@ -1,9 +1,12 @@
-"""Given a campaign under way, when Snakemake is killed, then nothing finished is lost or repeated."""
+"""Given a campaign under way, when Snakemake is killed or its terminal is closed, then nothing finished is lost or repeated."""
 
 import csv
 import os
+import pty
+import select
 import signal
 import subprocess
+import time
 
 from support.checkout import THREE_RUNS, Checkout, wait_for
 
@@ -36,3 +39,28 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     assert set(finished) <= set(checkout.records())
     with open(checkout.results / "runs.csv") as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["ok"] * 3
+
+
+def test_a_closed_terminal_ends_a_campaign_and_loses_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
+    checkout: Checkout = fresh(THREE_RUNS)
+    process, terminal = pty.fork()
+    if process == 0:  # in a session of its own
+        os.chdir(checkout.folder)
+        os.execvpe("snakemake", ["snakemake", "records"], checkout.environment)  # noqa: S606 (it has to be this process)
+
+    def second_run_is_under_way() -> bool:
+        while select.select([terminal], [], [], 0)[0]:
+            os.read(terminal, 1 << 16)
+        return len(checkout.records()) == 1 and len(checkout.attempts()) == 2
+
+    wait_for(second_run_is_under_way, 600)
+    os.close(terminal)  # the kernel sends SIGHUP
+    ended = time.monotonic()
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 1 and time.monotonic() - ended < 60
+    finished = checkout.records()
+    assert len(finished) < 3, "no further run began"
+
+    done = checkout.snakemake("records")
+    assert done.status == 0, done.output
+    assert set(finished) < set(checkout.records()) and len(checkout.records()) == 3

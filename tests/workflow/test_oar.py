@@ -131,6 +131,7 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
         "--type=exotic",
     ]
     words = shlex.split(command.partition(";")[0])
+    words = words[words.index("&&") + 1 :]  # first the job looks what its node sees
     assert words[0] == "env" and Path(words[-1]).is_absolute() and Path(words[-1]).suffix == ".sh"
     assert any(word.startswith("RINGSIDE_SESSION=") for word in words), "a job knows the session that it belongs to"
     with open(cluster.results / "runs.csv") as file:

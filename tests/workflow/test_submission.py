@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.files import CHECKOUT
+from common.shell import unseen_path
 
 QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
 OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
@@ -109,3 +110,56 @@ def test_a_job_that_flux_does_not_know_is_given_time(
     assert done.stdout == "running\n" and "flux does not tell of job f1234: JobID f1234 unknown" in done.stderr
     (tmp_path / ".snakemake" / "flux" / "f1234.unknown").write_text("x\n" * 99)
     assert called("flux/status", "f1234").stdout == "failed\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "programs"),
+    [
+        ("pbs/status", {"qstat": "#!/bin/sh\necho '    job_state = F'\necho '    exec_host = n7/0+n8/0'\necho '    Exit_status = 79'\n"}),
+        ("oar/status", {"oarstat": "#!/bin/sh\necho '    state = Terminated'\necho '    assigned_hostnames = n7+n8'\necho '    exit_code = 20224 (79)'\n"}),
+        ("oar/status", {"oarstat": "#!/bin/sh\necho '    state = Error'\necho '    assigned_hostnames = n7'\necho '    events = 2026-11-27> WORKING_DIRECTORY'\n"}),
+        ("flux/status", {"flux": "#!/bin/sh\necho FAILED 79 n7\n"}),
+    ],
+)  # fmt: skip
+def test_a_node_without_the_checkout_is_named_in_the_jobs_log(
+    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, script: str, programs: dict[str, str]
+) -> None:
+    for _ in range(2):
+        assert called(script, "17", **programs).stdout == "failed\n"
+    log = (tmp_path / ".snakemake" / script.partition("/")[0] / "17.txt").read_text()
+    assert log == f"ringside: node n7 does not see {tmp_path}\n"
+
+
+OARSUB = """#!/bin/sh
+for last; do :; done
+OAR_JOB_ID=17 sh -c "$last" > job.txt 2>&1 < /dev/null
+echo OAR_JOB_ID=17
+"""
+FLUX = """#!/bin/sh
+case "$1" in
+    batch) cat > job.sh; echo 'a word of a plugin'; sh job.sh > job.txt 2>&1; echo $? > code; echo f17 ;;
+    job) echo "$4" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("name", ["oar", "pbs", "flux"])
+def test_every_job_first_looks_what_its_node_sees(
+    called: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, blind: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("RINGSIDE_NODE_PATHS", f"{tmp_path}\n{tmp_path}/it's{' gone' if blind else ''}")
+    (tmp_path / "it's").touch()
+    (tmp_path / "script.sh").write_text("#!/bin/sh\ntouch done\n")
+    (tmp_path / "script.sh").chmod(0o755)
+    done = called(f"{name}/submit", "script.sh", oarsub=OARSUB, qsub=QSUB, flux=FLUX, sleep="#!/bin/sh\n")
+    assert done.returncode == 0 and done.stdout.strip() == {"oar": "17", "pbs": "7.head", "flux": "f17"}[name], (
+        done.stderr
+    )
+    assert (tmp_path / "done").exists() is not blind
+    log = tmp_path / ".snakemake" / "pbs" / "7.head.txt" if name == "pbs" else tmp_path / "job.txt"
+    said = unseen_path(log.read_text())
+    assert (said.facts["path"] if said else None) == (f"{tmp_path}/it's gone" if blind else None)
+    status = {"oar": ".snakemake/oar/17.status", "pbs": ".snakemake/pbs/7.head.status", "flux": "code"}[name]
+    assert (tmp_path / status).read_text() == ("79\n" if blind else "0\n")

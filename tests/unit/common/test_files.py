@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import create_json, dump_yaml, load_yaml, read_json, write_json, written_whole
+from common.files import create_json, create_text, dump_yaml, load_yaml, node_name, read_json, write_json, written_whole
 from support.refusals import assert_refusal
 
 
@@ -100,6 +100,22 @@ def test_texts_have_no_unprintable_characters(tmp_path: Path, escape: str) -> No
 def test_texts_may_have_several_lines(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text('title: "a\\tb\\nc"\n')
     assert load_yaml(tmp_path / "study.yaml") == {"title": "a\tb\nc"}
+
+
+@pytest.mark.parametrize("name", ["node1", "a/b", "n\udcf6de", "two\nlines", "", "\u00e9t\u00e9 $(x)"])
+def test_any_name_of_a_node_can_stand_in_files_and_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("os.uname", lambda: os.uname_result(("Linux", name, "6", "1", "x86_64")))
+    write_json(tmp_path / "holder.json", {"host": node_name()})
+    create_text(tmp_path / "log.txt", node_name())
+    assert read_json(tmp_path / "holder.json") == {"host": node_name()}
+    assert (
+        node_name()
+        and node_name().isprintable()
+        and (node_name() == name or name not in ("node1", "\u00e9t\u00e9 $(x)"))
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["holder.json", "log.txt"]
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "ü" * 127, "x" * 200])

@@ -1,8 +1,12 @@
 """Setup lines stand on their own: none hides the failure of another, and what they export arrives."""
 
+import os
 import subprocess
+from pathlib import Path
 
-from common.shell import shell_command
+import pytest
+
+from common.shell import UNSEEN_STATUS, check_node, check_node_by_pipe, shell_command, unseen_path
 
 
 def said(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
@@ -23,3 +27,51 @@ def test_our_variables_come_after_the_setup_lines() -> None:
 
 def test_quotes_and_blanks_arrive() -> None:
     assert said([], "printf", "%s|", "a b", "$c", "'d'") == (0, "a b|$c|'d'|")
+
+
+def test_a_node_with_every_path_runs_the_command(tmp_path: Path) -> None:
+    odd = tmp_path / "a 'path\" $(x)"
+    odd.mkdir()
+    done = subprocess.run(
+        [*check_node([str(tmp_path), str(odd)]), "--", "printf", "%s|", "a b", "--"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"a b|--|")
+
+
+@pytest.mark.parametrize("by_pipe", [False, True])
+def test_a_node_without_a_path_ends_with_its_own_status(tmp_path: Path, by_pipe: bool) -> None:
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    (tmp_path / "dangling").symlink_to(tmp_path / "no python")
+    paths = [str(tmp_path), str(tmp_path / "dangling")]
+    # Snakemake's executor for Slurm puts it into double quotes of a shell.
+    command = (
+        ["sh", "-c", f'sh -c "{check_node_by_pipe(paths)} && echo on"']
+        if by_pipe
+        else [*check_node(paths), "--", "echo"]
+    )
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (UNSEEN_STATUS, "")
+    seen = unseen_path(f"a line\n{done.stderr}another")
+    assert seen is not None and seen.facts == {"node": os.uname().nodename, "path": paths[1]}
+
+
+def test_a_file_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "sleep").write_text(f"#!/bin/sh\ntouch {tmp_path}/late\n")
+    (tmp_path / "sleep").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(check_node([str(tmp_path / "late")]), env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        ("lost: node n1 does not see /a b (job 12 on n2)", {"node": "n1", "path": "/a b"}),
+        ("ringside: node n1 does not see /cache/.seen-by-0123", {"node": "n1", "path": "/cache"}),
+        ("a rank prints: ringside: node n1 does not see /a", None),
+    ],
+)
+def test_an_unseen_path_is_read_from_a_line(line: str, facts: dict[str, str] | None) -> None:
+    found = unseen_path(line)
+    assert (dict(found.facts) if found else None) == facts

@@ -5,11 +5,12 @@ command here, in a session of its own, as a login on a node would; so is PBS's p
 recorded from Flux 0.88, what qstat and pbs_tmrsh say from OpenPBS 23.06.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from common.errors import InputError
 from common.notes import Note
+from common.shell import Program
 from declared.site import Site, load_site
 from launchers import launch
 from launchers import slurm as slurm_launcher
@@ -247,6 +249,88 @@ def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
     assert {place["SECRET"] for place in places(tmp_path / "attempt-1").values()} == {"told; $(id)"}
 
 
+@pytest.mark.parametrize("name", ["oar", "pbs", "local"])
+def test_values_of_variables_are_seen_by_their_owner_alone(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    site: Site = load_site("local") if name == "local" else request.getfixturevalue(name)
+    value = "tok\"en'; $(id) \\ é\nsecond line"
+    site = replace(site, time_limit_s=60.0, variables=(("SECRET", value),))
+    look = """
+import stat
+file = Path(sys.argv[1], ".variables.sh")
+modes = [oct(stat.S_IMODE(file.stat().st_mode)), str(file.stat().st_uid == os.getuid())]
+everything = b"".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
+Path(sys.argv[1], f"seen{rank}").write_text(json.dumps([*modes, b"tok" + b'"en' in everything]))
+together()
+"""
+    folder = tmp_path / "attempt-1"
+    assert run(site, folder, look).status == "ok", (folder / "log.txt").read_text()
+    assert {place["SECRET"] for place in places(folder).values()} == {value}
+    assert [json.loads(file.read_text()) for file in folder.glob("seen*")] == [["0o600", "True", False]] * 4
+    assert not (folder / ".variables.sh").exists()
+
+
+@pytest.mark.parametrize("name", ["oar", "pbs"])
+def test_node_that_lacks_a_path_loses_the_run(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, programs: Callable[[str, str], None]
+) -> None:
+    programs("sleep", "#!/bin/sh\n")  # of the check, which looks several times
+    site: Site = request.getfixturevalue(name)
+    folder, planned = tmp_path / "attempt-1", spec(2, 1)
+    folder.mkdir()
+    environment = {"python": {"executable": str(tmp_path / "no" / "python")}, "variables": {}}
+    with pytest.raises(launch.Lost) as lost:
+        launch.run(launch.launcher(site, planned), environment, folder, planned, site)
+    assert lost.value.reason.code == "not-seen"
+    if name == "oar":  # which brings back what a rank's node said
+        assert lost.value.reason.facts == {"node": os.uname().nodename, "path": str(tmp_path / "no" / "python")}
+    else:
+        assert lost.value.reason.facts["node"] in ("gros-1", "gros-2")
+    assert not (folder / ".variables.sh").exists() and none_left(folder)
+
+
+def test_what_a_rank_left_in_a_session_of_its_own_is_ended(tmp_path: Path) -> None:
+    site, folder = replace(load_site("local"), time_limit_s=60.0), tmp_path / "attempt-1"
+    leave = """
+import subprocess
+left = subprocess.Popen(["sh", "-c", "sleep 300; echo " + sys.argv[1]], start_new_session=True)
+together()
+"""
+    assert run(site, folder, leave, ranks_per_node=1).status == "ok"
+    assert none_left(folder)
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A control group of version 1, in which what is frozen cannot be killed either."""
+    group = Path(f"/sys/fs/cgroup/freezer/ringside-test-{os.getpid()}")
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no such control group can be made here")
+    yield group
+    (group / "freezer.state").write_text("THAWED")
+    end = time.monotonic() + 10
+    while group.exists() and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def test_ranks_that_cannot_be_killed_lose_the_run(
+    freezer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "KILLED_S", 0.5)
+    freeze = f"""
+Path("{freezer}/cgroup.procs").write_text(str(os.getpid()))
+Path("{freezer}/freezer.state").write_text("FROZEN")
+"""
+    site = replace(load_site("local"), time_limit_s=1.0)
+    with pytest.raises(launch.Lost) as lost:
+        run(site, tmp_path / "attempt-1", freeze, nodes=1, ranks_per_node=1)
+    assert lost.value.reason.code == "does-not-end"
+
+
 @pytest.fixture(params=["oar", "pbs", "local"])
 def any_site(request: pytest.FixtureRequest) -> Site:
     """A site that starts ranks on this machine, one way or another."""
@@ -455,7 +539,8 @@ def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pyte
     monkeypatch.delenv("FLUX_ENCLOSING_ID")
     alone = launch.launcher(load_site("flux-example"), spec(3, 1))
     assert alone.job is not None and isinstance(alone.job["number"], str)
-    (process,) = ranks.start(["python", "-m", "rank", "/attempt"], {"OMP_NUM_THREADS": "1"}, flux / "log.txt")
+    program = Program(["python", "-m", "rank", "/attempt"], flux / "variables.sh")
+    (process,) = ranks.start(program, flux / "log.txt")
     assert process.wait() == 3 and stated(ranks.explain([3], flux / "log.txt")) == failure(1, "node2", 3)
     ranks.end()
     asked = (flux / "asked").read_text()
@@ -477,7 +562,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
     flux: Path, events: str, state: str, said: str, facts: dict[str, str]
 ) -> None:
     ranks = at_flux()
-    ranks.start(["true"], {}, flux / "log.txt")
+    ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
     with pytest.raises(launch.Lost) as lost:
@@ -490,7 +575,7 @@ def test_a_node_or_an_instance_that_flux_lost_is_lost(
 def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     note = "bash: task rank 1 on host node2 exited (Killed) and exit-timeout=10s has expired"
     ranks = at_flux()
-    ranks.start(["true"], {}, flux / "log.txt")
+    ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
     (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
     assert stated(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
@@ -504,7 +589,7 @@ def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
     (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
     ranks = at_flux()
     with pytest.raises(launch.Lost) as lost:
-        ranks.start(["true"], {}, flux / "log.txt")
+        ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     assert str(lost.value) == note
 
 
@@ -548,6 +633,23 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
     with pytest.raises(InputError) as refused:
         launch.launcher(machines(), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
+
+
+@pytest.mark.parametrize(
+    "described", [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""]
+)
+def test_a_job_that_slurm_does_not_describe_is_lost(
+    slurm: launch.Launcher, programs: Callable[[str, str], None], described: str
+) -> None:
+    programs("scontrol", SCONTROL.replace(JOB, described))
+    with pytest.raises(launch.Lost) as lost:
+        launch.launcher(machines(), spec(2, 1))
+    assert lost.value.reason.code == "scheduler-silent"
+
+
+def test_a_comment_says_nothing_of_a_jobs_nodes(slurm: launch.Launcher, programs: Callable[[str, str], None]) -> None:
+    programs("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
+    assert launch.launcher(machines(), spec(2, 1)).job == slurm.job
 
 
 @pytest.mark.parametrize(

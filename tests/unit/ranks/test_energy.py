@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -314,3 +315,58 @@ def test_of_a_power_that_nobody_told_for_a_while_there_is_no_energy(monkeypatch:
     assert meter.joules() == pytest.approx(50.0)
     now[0] = 60.0
     assert meter.joules() is None
+
+
+def hanging_nvml(hang: Callable[[], bool]) -> ModuleType:
+    """A library whose driver does not answer any more once `hang` says so."""
+    library = nvml([7.0], [1.0])
+    for name in ("nvmlInit", "nvmlDeviceGetTotalEnergyConsumption"):
+        works = getattr(library, name)
+        setattr(library, name, lambda *told, works=works: threading.Event().wait() if hang() else works(*told))
+    return library
+
+
+def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
+    monkeypatch.setattr(energy, "PATIENCE_S", 0.2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hangs = [False]
+    monkeypatch.setitem(sys.modules, "pynvml", hanging_nvml(lambda: hangs[0]))
+    made = Meters([0])
+    before = made.read()
+    assert before == {"device": 7.0}
+    hangs[0] = True
+    began = time.monotonic()
+    assert [made.read() for _ in range(20)] == [{"device": None}] * 20
+    assert time.monotonic() - began < 1.0, "it is asked once"
+    assert made.between(before, made.read(), 1.0, "an epoch") == {"device": None}
+    assert made.said()[0]["reason"] == "nvml stopped telling"
+
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    refused = Meters([0]).said()  # now even its first call hangs
+    assert "TimeoutError" in next(said["reason"] for said in refused if said["source"] == "nvml")
+
+
+def test_a_counter_that_was_reset_tells_nothing_from_then_on(powercap: Path) -> None:
+    made = Meters([])
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("90000000000\n")
+    assert made.read() == {"package": pytest.approx(90_001.0)}
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("1000000\n")  # a wrap would be 170 kJ at once
+    assert made.read() == {"package": None}
+    (powercap / "intel-rapl:1" / "energy_uj").write_text("2000000\n")
+    assert made.read() == {"package": None}
+
+
+def test_a_clock_that_is_set_changes_no_power(powercap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[Callable[[], object]] = []
+    monkeypatch.setattr(energy, "every", lambda _, call: lines.append(call))
+    now, set_by = [0.0], [0.0]
+    monkeypatch.setattr(energy.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(energy.time, "time", lambda: 1e9 + now[0] + set_by[0])
+    Meters([]).sample(tmp_path / "power.csv")
+    for second in (1, 2, 3):
+        now[0], set_by[0] = float(second), -3600.0 if second == 2 else 0.0
+        (powercap / "intel-rapl:0" / "energy_uj").write_text(f"{1_000_000 + 30_000_000 * second}\n")
+        lines[0]()
+    rows = list(csv.DictReader((tmp_path / "power.csv").read_text().splitlines()))
+    assert [float(row["watt"]) for row in rows] == [30.0] * 3

@@ -1,54 +1,109 @@
 """Time in which a rank did not run is measured, and told from time in which it was busy."""
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.files import CHECKOUT
-from ranks.worker.heartbeat import pause_s
+from ranks.worker.heartbeat import Beat, pause_s
 
 PROGRAM = """
-import sys
+import hashlib, sys, threading, time
 from ranks.worker.heartbeat import Heartbeat
+def work():
+    block = bytes(1 << 20)
+    while True:
+        hashlib.sha256(block)  # without the interpreter's lock, as training does
+for _ in range({threads}):
+    threading.Thread(target=work, daemon=True).start()
 heartbeat = Heartbeat()
 print("ready", flush=True)
 {busy}
 sys.stdin.readline()
+time.sleep(0.3)
 print(heartbeat.paused_s)
 """
-HOLDS_THE_LOCK = "7 ** 8_000_000"  # one instruction, seconds long: no other thread of Python runs meanwhile
+HOLDS_THE_LOCK = "7 ** 3_000_000"  # one instruction, seconds long: no other thread of Python runs meanwhile
 
 
-def paused(stop_s: float = 0.0, busy: str = "") -> float:
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(busy=busy)],
+@contextlib.contextmanager
+def program(busy: str = "", threads: int = 0) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(busy=busy, threads=threads)],
         env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert program.stdout and program.stdout.readline() == "ready\n"
-    if stop_s:
-        program.send_signal(signal.SIGSTOP)
-        time.sleep(stop_s)
-        program.send_signal(signal.SIGCONT)
-        time.sleep(0.3)
-    return float(program.communicate("\n", timeout=60)[0])
+    try:
+        assert started.stdout and started.stdout.readline() == "ready\n"
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
 
 
-def test_a_stopped_process_knows_for_how_long() -> None:
-    assert paused(stop_s=1.5) == pytest.approx(1.5, abs=0.3)
+def paused(started: subprocess.Popen[str]) -> float:
+    return float(started.communicate("\n", timeout=60)[0])
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_stopped_process_knows_for_how_long(threads: int) -> None:
+    with program(threads=threads) as started:
+        time.sleep(0.05)
+        started.send_signal(signal.SIGSTOP)
+        time.sleep(1.2)
+        started.send_signal(signal.SIGCONT)
+        assert paused(started) == pytest.approx(1.2, abs=0.3)
+
+
+@pytest.fixture
+def frozen_group() -> Iterator[Path]:
+    """The file that freezes a control group of the test's own; of whichever version this machine lets one be made."""
+    name = f"ringside-test-{os.getpid()}"
+    for mount, file in (("/sys/fs/cgroup", "cgroup.freeze"), ("/sys/fs/cgroup/unified", "cgroup.freeze"), ("/sys/fs/cgroup/freezer", "freezer.state")):  # fmt: skip
+        group = Path(mount, name)
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            if (group / file).exists():
+                yield group / file
+                end = time.monotonic() + 5
+                while group.exists() and time.monotonic() < end:
+                    with contextlib.suppress(OSError):
+                        group.rmdir()
+                return
+            group.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+def test_a_frozen_process_knows_for_how_long(frozen_group: Path) -> None:
+    freeze, thaw = ("1", "0") if frozen_group.name == "cgroup.freeze" else ("FROZEN", "THAWED")
+    with program(threads=2) as started:
+        (frozen_group.parent / "cgroup.procs").write_text(str(started.pid))
+        frozen_group.write_text(freeze)
+        time.sleep(1.2)
+        frozen_group.write_text(thaw)
+        assert paused(started) == pytest.approx(1.2, abs=0.3)
 
 
 def test_a_process_that_computes_was_not_stopped() -> None:
-    assert paused(busy=HOLDS_THE_LOCK) == 0
+    with program(HOLDS_THE_LOCK) as started:
+        assert paused(started) == 0
 
 
 @pytest.mark.parametrize(
-    ("delay_s", "cpu_s", "expected"), [(6.0, 0.001, 6.0), (6.0, 5.9, 0.0), (0.3, 0.0, 0.0), (0.0, 0.1, 0.0)]
+    ("late_s", "switches", "queued_s", "expected"),
+    [(6.0, 1, 0.0, 5.985), (6.0, 1200, 0.0, 0.0), (6.0, 1, 5.8, 0.0), (0.3, 1, 0.0, 0.0), (0.0, 1, 0.1, 0.0)],
 )
-def test_a_pause_is_long_and_uses_no_cpu(delay_s: float, cpu_s: float, expected: float) -> None:
-    assert pause_s(delay_s, cpu_s) == expected
+def test_a_pause_is_neither_a_wait_for_the_lock_nor_for_a_processor(
+    late_s: float, switches: int, queued_s: float, expected: float
+) -> None:
+    now = Beat(100.1 + late_s, 7 + switches, 3.0 + queued_s)
+    assert pause_s(Beat(100.0, 7, 3.0), now) == pytest.approx(expected)

@@ -72,7 +72,7 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         ("unlock", "plan.unlock.main", (), {}),
         ("site mine --partition gpu", "sites.site_file.write_site", ("mine", "gpu"), {"local": False}),
         ("doctor --site virtual", "sites.doctor.check_site", ("", "virtual"), {}),
-        ("submit rehearsal --wait", "runs.submit.submit_blocks", ("rehearsal", ""), {"until_end": True}),
+        ("submit rehearsal --wait --keep-going", "runs.submit.submit_blocks", ("rehearsal", ""), {"until_end": True, "keep_going": True}),
         ("bundle rehearsal --site virtual", "provenance.bundle.make_bundle", ("rehearsal", "virtual"), {}),
         ("unbundle x.tar --site anywhere", "environments.unbundle.unpack", (Path("x.tar"), "", "anywhere"), {}),
         ("cluster up --nodes 4 --cpu 0.9,0.6", "virtual_cluster.control.start",

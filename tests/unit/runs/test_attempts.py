@@ -96,6 +96,15 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
     assert attempts.unfinished(tmp_path / "nothing") == []
 
 
+def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
+    _, killed = attempts.start(tmp_path)
+    (killed / "reference-before").mkdir()
+    for folder in (killed, killed / "reference-before"):
+        (folder / ".variables.sh").write_text("export TOKEN=secret\n")
+    attempts.start(tmp_path)
+    assert not list(tmp_path.rglob(".variables.sh"))
+
+
 def test_giving_up_raises_nothing_where_nothing_can_be_written(tmp_path: Path) -> None:
     attempts.give_up(Path("/dev/null/attempt-1"), "no space left on device")
     assert attempts.unfinished(tmp_path) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.errors import InputError
+from common.errors import MACHINE_ERRORS, InputError
 from common.files import write_json
 from common.notes import Note
 from declared.site import Site, load_site
@@ -20,7 +20,7 @@ from launchers.local import cores_of
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
-from runs.supervise import MACHINE_ERRORS, failure, judge, measurement, startup_time, with_last_line
+from runs.supervise import failure, judge, measurement, startup_time, with_last_line
 from support.one_run import one_run
 
 SPEC: dict[str, Any] = {"device": "cpu", "levels": {"epochs": 2}, "nodes": 2, "ranks": 2, "interface": "eth0"}
@@ -204,7 +204,7 @@ def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 
 
-@pytest.mark.parametrize("number", MACHINE_ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", (*MACHINE_ERRORS, errno.EADDRINUSE), ids=errno.errorcode.get)
 def test_an_error_of_the_machine_loses_the_attempt(tmp_path: Path, number: int) -> None:
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1\nOSError: [Errno {number}] {os.strerror(number)}: 'epochs.csv'\n")

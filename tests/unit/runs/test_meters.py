@@ -156,3 +156,19 @@ def test_of_processors_and_accelerators_together_only_a_node_tells_all() -> None
     both = {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0}
     assert energies([both | {"energy_node_j": None}], "hybrid")["energy_scope"] is None
     assert energies([both | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0
+
+
+def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
+    with kwollect(lambda node, at: AT_SOCKET_W) as server:
+        _, values, reasons, samples = meters._asked(server.meter(), ["a"], [(0.0, 1.0), (1.0, 2.0)], step_s=-3600.0)
+        assert not server.asked
+    assert values == [None, None] and not samples
+    assert [(reason.code, reason.facts) for reason in reasons] == [("clock-set", {"step_s": -3600.0})]
+
+
+def test_processors_whose_meters_cannot_be_listed_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "intel-rapl:0").mkdir()  # without a name
+    monkeypatch.setattr("ranks.worker.energy.POWERCAP", tmp_path)
+    assert meters.idle_power(tmp_path, "s", load_site("local"), {"device": "cpu"}, {}, pytest.fail) is None

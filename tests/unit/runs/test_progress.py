@@ -218,3 +218,64 @@ def test_usable_runs_are_counted(tmp_path: Path, statuses: list[str], line: str)
     (tmp_path / "runs.csv").write_text("run_id,status\n" + "".join(f"a,{status}\n" for status in statuses))
     counted = count_usable(tmp_path / "runs.csv")
     assert counted == line and counted.facts == {"usable": statuses.count("ok"), "runs": len(statuses)}
+
+
+SCONTROL = """#!/bin/sh
+echo "JobId=17 JobName=x JobState={state} ExitCode={code} BatchHost=n3 WorkDir=/a/checkout"
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "code", "facts"),
+    [
+        ("x.log", "", "", {"node": "n1", "path": "/cache"}),
+        (".snakemake/pbs/17.txt", "", "", {"node": "n1", "path": "/cache"}),
+        (None, "FAILED", "0:53", {"node": "n3", "path": "/a/checkout"}),
+        (None, "FAILED", "79:0", {"node": "n3", "path": "/a/checkout"}),
+        (None, "FAILED", "1:0", None),
+        (None, "NODE_FAIL", "0:53", None),
+    ],
+)
+def test_a_campaign_stops_where_a_node_sees_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: str | None,
+    state: str,
+    code: str,
+    facts: dict[str, str] | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / "scontrol").write_text(SCONTROL.format(state=state, code=code))
+    (tmp_path / "scontrol").chmod(0o755)
+    if log:
+        (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
+    session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
+    told = {"jobid": 1, "rule_name": "run", "rule_msg": "FAILED", "aux": {"external_jobid": "17"}, "log": ["x.log"]}
+    kept = quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **told}))
+    assert kept is (facts is None)
+    assert (session.stopped.code, session.stopped.facts) == ("not-seen", facts) if facts else session.stopped is None
+
+
+def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a" / "0123456789ab" / "attempt-1"
+    folder.mkdir(parents=True)
+    (folder / "unfinished.txt").write_text("lost: node n2 does not see /data (job 7 on n1)\n")
+    session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
+    session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
+    told = {"jobid": 7, "rule_name": "run", "rule_msg": "FAILED", "aux": {}, "log": []}
+    assert not quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **told}))
+    assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
+
+
+def test_failures_are_counted_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sessions").write_text("a file in the folder's place")
+    folder = tmp_path / "runs" / "a" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps({"status": "failed", "reason": "ImportError", "attempt": 1}))
+    session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
+    for job in range(3):
+        session.watch("job_info", job, "run", {"run_id": "a", "key": "0123456789ab"})
+        session.watch("job_finished", job, None, None)
+    assert session.stopped is not None and capsys.readouterr().out.count("failed  a") == 3

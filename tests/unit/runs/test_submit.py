@@ -1,11 +1,14 @@
 """A campaign is submitted block by block; where it is decided on the way which cells get more runs, every possible block has its job."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from common.shell import unseen_path
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign, planned
@@ -41,7 +44,7 @@ def submitted(here: Campaign) -> dict[int, str]:
     """Block -> the dependencies of its job."""
     for file in ("sbatch.log", "sbatch.in"):
         Path(file).unlink(missing_ok=True)
-    submit.submit(here, ["study=quickstart"])
+    submit.submit(here, ["study=quickstart"], ["--keep-going"])
     lines = Path("sbatch.log").read_text().splitlines() if Path("sbatch.log").exists() else []
     words = [dict(word[2:].split("=", 1) for word in line.split() if "=" in word) for line in lines]
     blocks = [int(line.split("block ")[1].split()[0]) for line in lines]
@@ -93,3 +96,36 @@ def test_what_is_decided_is_submitted_and_what_is_still_to_be_decided() -> None:
     assert list(submitted(here.now())) == [5, 6]
     decide(here, 4, refine=False)
     assert submitted(here.now()) == {}
+
+
+SQUEUE = """#!/bin/sh
+echo '7|{name}0|quickstart block 2|PENDING'
+echo '8|a|pipe|in|a name|RUNNING'
+echo 'a line of a plugin'
+"""
+
+
+def test_jobs_of_the_study_are_found_among_any_others(tmp_path: Path) -> None:
+    (tmp_path / "squeue").write_text(SQUEUE.format(name=submit.job_names()))
+    (tmp_path / "squeue").chmod(0o755)
+    assert submit.jobs(campaign(Replicates(3, 3))) == {"7": "quickstart block 2 PENDING"}
+
+
+def test_what_the_caller_wants_reaches_a_block(tmp_path: Path) -> None:
+    submitted(campaign(Replicates(1, 1)))
+    script = (tmp_path / "sbatch.in").read_text()
+    (snakemake,) = [line for line in script.splitlines() if line.startswith("exec snakemake ")]
+    assert "--keep-going" in snakemake.split()
+
+
+def test_a_block_on_a_blind_node_ends_with_its_own_status(tmp_path: Path) -> None:
+    submitted(campaign(Replicates(1, 1)))
+    script = (tmp_path / "sbatch.in").read_text()
+    assert f"{sys.executable} " in script
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    blind = script.replace(f" {sys.executable} ", " /no/python ", 1)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash"], input=blind, env=environment, capture_output=True, text=True, check=False)
+    seen = unseen_path(done.stderr)
+    assert done.returncode == 79 and seen is not None and seen.facts["path"] == "/no/python"

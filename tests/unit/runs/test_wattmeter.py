@@ -195,6 +195,30 @@ def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch, part: by
     assert away.value.reason.code == code and time.monotonic() - began < 5
 
 
+def test_a_head_that_comes_drop_by_drop_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wattmeter, "ANSWER_S", 0.5)
+    over = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.sendall(b"HTTP/1.1 200 OK\r\nX-Drops: ")
+            while not over.wait(0.1):
+                peer.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        slow = Wattmeter("kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0)
+        began = time.monotonic()
+        with pytest.raises(Away) as away:
+            wattmeter.ask(slow, NODES, START, START + 10)
+        took_s = time.monotonic() - began
+        over.set()
+        thread.join()
+    assert away.value.reason.code == "answer-too-slow" and took_s < 5
+
+
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

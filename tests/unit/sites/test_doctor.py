@@ -477,3 +477,22 @@ class TestTheReport:
 
     def test_interfaces(self) -> None:
         assert interfaces()["lo"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("folder", "code", "kind"),
+    [
+        ("/scratch/a b/checkout", "in-memory", "tmpfs"),
+        ("/scratch/a", "ok", "nfs4"),
+        ("/home/u", "ok", "ext4"),
+        ("/over/x", "ok", "lustre"),
+    ],
+)
+def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, code: str, kind: str) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/vda / ext4 rw 0 0\nserver:/s /scratch nfs4 rw 0 0\ntmpfs /scratch/a\\040b tmpfs rw 0 0\n"
+        "tmpfs /over tmpfs rw 0 0\nfs /over lustre rw 0 0\n"
+    )
+    found = verdicts.shared_folder("checkout", Path(folder), mounts)
+    assert (found.code, found.facts["file_system"]) == (code, kind)

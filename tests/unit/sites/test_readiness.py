@@ -1,6 +1,7 @@
 """What is said before anything starts: whether runs can be started, and environments built, the way that was asked for."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,9 +118,16 @@ class TestImages:
                 start()
             assert "apptainer" in str(refused.value) and "\n" not in str(refused.value)
 
-    def test_what_setup_lines_and_other_nodes_have_is_not_judged_here(self, imaged: Campaign) -> None:
-        module = replace(imaged, site=replace(imaged.site, setup=("module load apptainer",)))
+    def test_what_setup_lines_bring_is_there_behind_them(
+        self, imaged: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+        (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.3\n")
+        (tmp_path / "apptainer").chmod(0o755)
+        site = replace(imaged.site, setup=(f"export PATH={tmp_path}:$PATH",), cache=tmp_path / "cache")
+        module = replace(imaged, site=site)
         check_launch(module, "local")
+        monkeypatch.setenv("PATH", "/nowhere")
         check_builds(module.site, ["pytorch"])
         in_job = replace(imaged.site, scheduler=replace(imaged.site.scheduler, build_on="job"))
         check_builds(in_job, ["pytorch"])
@@ -191,3 +199,39 @@ class TestABundle:
     def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")
         check_bundle(site, ["tensorflow"], ["fashion-mnist"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "key"),
+    [
+        ({}, None, ""),
+        ({"setup": ("export A=1", "no-such-module load cuda")}, "setup-fails", "setup"),
+        ({"scratch": Path("/proc/nowhere")}, "not-writable", "scratch"),
+        ({"interface": "nosuch0"}, "no-interface", "interface"),
+        ({"cache": Path("/proc/nowhere")}, "not-writable", "cache"),
+        ({"cores": 10_000}, "too-few-processors", "processors of the machine"),
+    ],
+)
+def test_what_the_doctor_refuses_starts_no_campaign(
+    tmp_path: Path, changes: dict[str, object], code: str | None, key: str
+) -> None:
+    campaign = load_campaign(CONFIG)
+    site = replace(campaign.site, **{"cache": tmp_path / "cache", **changes})  # type: ignore[arg-type]
+    began = time.monotonic()
+    if code is None:
+        check_launch(replace(campaign, site=site), "local")
+    else:
+        with pytest.raises(InputError) as refused:
+            check_launch(replace(campaign, site=site), "local")
+        assert (refused.value.code, refused.value.key) == (code, key)
+    assert time.monotonic() - began < 5
+
+
+def test_a_node_knows_this_machines_cache_by_its_mark(tmp_path: Path) -> None:
+    campaign = load_campaign({**CONFIG, "site": "slurm-example"})
+    campaign = replace(campaign, site=replace(campaign.site, cache=tmp_path / "cache"))
+    *_, mark = readiness.node_paths(campaign)
+    assert Path(mark).parent == tmp_path / "cache" and Path(mark).name.startswith(".seen-by-")
+    assert readiness.node_paths(campaign)[-1] == mark, "the same for all campaigns of this machine"
+    read_only = replace(campaign, site=replace(campaign.site, cache=Path("/proc/sys")))
+    assert readiness.node_paths(read_only)[-1] == "/proc/sys"

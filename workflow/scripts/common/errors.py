@@ -14,23 +14,13 @@ from common.redaction import redact
 
 MAX_LINES = 20
 SYSTEM_CODE = "system-error"
+# Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a program does.
+MACHINE_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLCK),
+    *(errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM, errno.ENODEV),
+)
 SYSTEM_ERRORS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ESTALE,
-    errno.EFBIG,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENOLCK,
-    errno.EREMOTEIO,
+    *(*MACHINE_ERRORS, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
 )
 
 
@@ -146,6 +136,12 @@ def system_error(error: OSError, where: object = "") -> InputError:
     return InputError(SYSTEM_CODE, problem, file=error.filename or where, hint="correct it, then start again")
 
 
+def refuse_machine_error(error: Exception, where: object = "") -> None:
+    """Raise an InputError for an error of the machine: a file that cannot be read now is not broken, and need not be made again."""
+    if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+        raise system_error(error, where) from None
+
+
 def exit_status(main: Callable[[], None]) -> int:
     """Run a program's main and return its exit status: 2 with one line on stderr if its input is wrong, else 0."""
     open_streams()
@@ -165,6 +161,15 @@ def exit_status(main: Callable[[], None]) -> int:
         print_error(system_error(error))
         return 2
     return 0
+
+
+def say(line: str, to_stderr: bool = False) -> None:
+    """Print a line of a program that goes on whether or not somebody reads it: its reader or its terminal may be gone."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    try:
+        print(line, file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def open_streams() -> None:

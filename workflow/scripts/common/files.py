@@ -49,16 +49,22 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
             os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     except OSError as error:
-        if error.errno in NO_ROOM and error.filename is None:  # writing to an open file says no name
+        if error.filename in (None, str(partial)):  # none of a full disk: whoever reports it would name another place
             error.filename = str(path)
         raise
     finally:
         partial.unlink(missing_ok=True)
 
 
+def node_name() -> str:
+    """Return the name of this node, as text that can stand in a file and in a file's name: the kernel takes any bytes for one."""
+    name = os.uname().nodename.encode(errors="replace").decode()
+    return "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name) or "unnamed"
+
+
 def _partial(path: Path) -> Path:
     """A name beside `path` that no other process uses, on whichever node it is; a long name is shortened with its digest."""
-    owner = f"{os.uname().nodename[:64]}.{os.getpid()}"
+    owner = f"{node_name()[:64]}.{os.getpid()}"
     name = path.name
     if len(os.fsencode(name)) > MAX_NAME_BYTES - len(owner) - len("...partial"):
         name = digest_text(os.fsencode(name).hex())

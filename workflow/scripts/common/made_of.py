@@ -8,12 +8,14 @@ again, whatever the dates say. This goes for the jobs of all rules that say whic
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from common.errors import print_error, system_error
 from common.files import digest_file, digest_text, write_json
 from common.normal_form import digest_source
 
@@ -64,18 +66,39 @@ def watch(workflow: Any, stale: Iterable[str]) -> None:
     """Have this Snakemake decide by content, and keep what it makes of what. `stale`: files that are to be made again anyway.
 
     Called while rules are read. Snakemake has no plug-in for it: methods of its graph of jobs, of its memory and of jobs are extended;
-    that an input has a date to come is no failure of the job.
+    that an input has a date to come is no failure of the job. Snakemake removes what a job is to make before it starts; here it lies
+    aside until the job has ended, and is there again if the job failed, as on a full disk. Nothing is known of what it was made of then, so
+    that it is made again next time.
     """
     from snakemake.dag import DAG
     from snakemake.jobs import Job
 
     by_date, known = DAG.update_needrun, functools.cache(content)
     kept = _Kept(forget=known.cache_clear)
+    clear, clean_up = Job.remove_existing_output, Job.cleanup
+
+    async def put_aside(job: Any) -> None:
+        for file in _earlier(job):
+            with contextlib.suppress(OSError):
+                os.replace(file, _aside(file))
+        await clear(job)
+
+    async def put_back(job: Any, *args: Any, **named: Any) -> None:
+        await clean_up(job, *args, **named)
+        for file in _earlier(job):
+            with contextlib.suppress(OSError):
+                os.replace(_aside(file), file)
+
+    Job.remove_existing_output, Job.cleanup = put_aside, put_back
     Job.postprocess = functools.partialmethod(Job.postprocess, check_output_mtime=False)
 
     async def by_content(dag: Any, *args: Any, **named: Any) -> None:
         dag.max_checksum_file_size = sys.maxsize  # what has a later date is looked into, however large
-        force(dag, stale, known)  # which is asked again after every checkpoint
+        try:
+            force(dag, stale, known)  # which is asked again after every checkpoint
+        except OSError as error:
+            print_error(system_error(error))
+            sys.exit(2)
         if not kept.attached and not workflow.dryrun and not workflow.touch:
             kept.attach(dag, workflow.persistence)
         await by_date(dag, *args, **named)
@@ -115,6 +138,9 @@ class _Kept:
         async def ends(job: Any, *args: Any, **named: Any) -> None:
             self._forget()
             self._ends(job)
+            for file in _earlier(job):
+                with contextlib.suppress(OSError):
+                    _aside(file).unlink(missing_ok=True)
             await finish(job, *args, **named)
 
         memory.started, dag.finish, self.attached = starts, ends, True
@@ -137,6 +163,15 @@ class _Kept:
 
 def _watched(job: Any) -> bool:
     return not job.is_group() and hasattr(job.input, "code") and bool(job.output)
+
+
+def _earlier(job: Any) -> list[Path]:
+    """Return the products of a watched job, of which earlier ones are kept while it works."""
+    return [Path(file) for file in job.output] if _watched(job) else []
+
+
+def _aside(file: Path) -> Path:
+    return file.with_name(f".{file.name}.before")
 
 
 def _made(job: Any, digest: Callable[[Path], str] = content) -> Made:

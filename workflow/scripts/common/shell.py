@@ -1,6 +1,20 @@
 """Commands behind the setup lines of a site."""
 
+import base64
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.files import CHECKOUT
+from common.notes import Note
+
+NODE_CHECK = CHECKOUT / "profiles" / "node-check"
+SEEN_BY = ".seen-by-"  # how the name of a mark begins by which a node knows a folder from its own of that name
+UNSEEN = "not-seen"  # the code of a node that does not see a path
+UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
+_UNSEEN_LINE = re.compile(r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE)
 
 
 def setup_script(setup: Sequence[str], last: str) -> str:
@@ -18,3 +32,54 @@ def shell_command(
     script = setup_script(setup, f'exec env -u PYTHONHOME {identity} "$@"')
     assignments = [f"{name}={value}" for name, value in variables.items()]
     return ["bash", "-lc" if setup else "-c", script, "ringside", *assignments, *command]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank runs.
+
+    Attributes:
+        command: The program and its arguments.
+        variables: A file of `export_lines`, which the node's shell reads. Values may be secrets: on a command line every user of
+            the node would see them, and a scheduler would keep them with its job.
+        paths: What a node has to see.
+    """
+
+    command: Sequence[str]
+    variables: Path
+    paths: Sequence[str] = ()
+
+    def behind(self, setup: Sequence[str], identity: str) -> list[str]:
+        """Return the command behind the setup lines, the variables and `identity`, assignments that the node's shell expands."""
+        lines = ["unset PYTHONHOME", '. "$1" || exit 1', "shift", f"export {identity}" if identity else "", 'exec "$@"']
+        script = setup_script(setup, "\n".join(filter(None, lines)))
+        shell = ["bash", "-lc" if setup else "-c", script, "ringside", str(self.variables), *self.command]
+        return [*check_node(self.paths), "--", *shell] if self.paths else shell
+
+
+def export_lines(variables: Mapping[str, str]) -> str:
+    """Return lines by which a shell sets and exports `variables`."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def check_node(paths: Sequence[str]) -> list[str]:
+    """Return the command that ends with UNSEEN_STATUS and a line of its own on a node that lacks one of `paths`."""
+    return ["sh", "-c", NODE_CHECK.read_text(encoding="utf-8"), "node-check", *paths]
+
+
+def check_node_by_pipe(paths: Sequence[str]) -> str:
+    """Return the line of a shell that does what `check_node` does, without a sign that quotes of any kind would change."""
+    text = base64.b64encode(NODE_CHECK.read_bytes()).decode("ascii")
+    return f"echo {text} | base64 -d | sh -s -- {shlex.join(paths)}"
+
+
+def unseen_path(text: str) -> Note | None:
+    """Return which path which node does not see, as `check_node` left it in a log; None where it did not."""
+    found = _UNSEEN_LINE.search(text)
+    return not_seen(found[1], found[2]) if found else None
+
+
+def not_seen(node: str, path: str) -> Note:
+    """Return that a node does not see a path; of a mark the folder in which it lies."""
+    path = path.partition(f"/{SEEN_BY}")[0]
+    return Note(UNSEEN, f"node {node} does not see {path}", node=node, path=path)

@@ -176,6 +176,7 @@ def start(
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
+                stderr=None if sys.stderr else subprocess.DEVNULL,  # which the caller may have closed
                 pass_fds=[number],
             )
         )

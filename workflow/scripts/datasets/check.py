@@ -1,11 +1,10 @@
 """Whether a prepared data set is what runs may train on: asked before every run."""
 
-import os
 from pathlib import Path
 
 from common.caches import check_trusted
 from common.errors import InputError
-from common.files import read_json
+from common.files import node_name, read_json
 from datasets.identity import data_files
 from datasets.lock import lock_of, objection, remedy
 from datasets.verified import changed
@@ -19,7 +18,7 @@ def check_data(folder: Path, dataset: str) -> None:
     if not folder.is_dir():
         raise InputError(
             "missing-folder",
-            f"is not on {os.uname().nodename}",
+            f"is not on {node_name()}",
             file=folder,
             hint="start again if it was removed, else let all nodes see the site's cache",
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Protocol
 from urllib.parse import urlsplit
 
+from common.cores import usable_cores
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.python import python_abi
@@ -94,7 +95,13 @@ Word = Annotated[str, Rules(min_length=1, pattern=r"^\S+$")]
 ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
 Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # processor time of a node
 VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
-RankVariableName = Annotated[str, Rules(pattern=r"^(?!RINGSIDE_|PYTHONHOME)[A-Z][A-Z0-9_]*\Z")]
+SHELL_VARIABLES = (
+    *("UID", "EUID", "PPID", "GROUPS", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "DIRSTACK", "FUNCNAME", "HISTCMD"),
+    *("LINENO", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME"),
+)
+RankVariableName = Annotated[
+    str, Rules(pattern=rf"^(?!RINGSIDE_|PYTHONHOME|(?:{'|'.join(SHELL_VARIABLES)})\Z)[A-Z][A-Z0-9_]*\Z")
+]
 AbsolutePath = Annotated[Path, Written(Annotated[str, Rules(pattern=r"^/[^\n]*\Z")], Path)]
 
 
@@ -302,7 +309,9 @@ class SiteKeys(Keys):
         default=(),
     )
     variables: Pairs[RankVariableName, str] = key(
-        "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup lines export",
+        "environment variables for every rank, such as NCCL_IB_HCA; ranks in images do not see what setup lines export. "
+        "Values stand on no command line. PYTHONPATH comes after ours; RINGSIDE_*, PYTHONHOME and variables that a shell "
+        "reserves (UID, RANDOM) are refused",
         default=(),
     )
     torch_index: Maybe[str] = optional(
@@ -417,7 +426,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
 
 
 def _cores(site: SiteKeys) -> int:
-    return len(os.sched_getaffinity(0)) if site.cores == "auto" else site.cores
+    return usable_cores() if site.cores == "auto" else site.cores
 
 
 def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputError:

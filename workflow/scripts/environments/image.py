@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.files import CHECKOUT, digest_file, read_json, write_text, written
+from common.files import CHECKOUT, digest_file, node_name, read_json, write_text, written
 from common.redaction import find_secret
 from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import bundled, container, selftest
@@ -202,7 +202,7 @@ def _with_mirror(base: str) -> str:
 def _scratch() -> Iterator[Path]:
     """A folder of this process, where Apptainer would have its own; those of processes that were killed here are removed."""
     common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
-    prefix = f"ringside-image-{os.uname().nodename}-{os.getuid()}-"
+    prefix = f"ringside-image-{node_name()}-{os.getuid()}-"
     for left in common.glob(f"{prefix}*"):
         if left.lstat().st_uid != os.getuid():  # what others put there under our name, with a link in it
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.files import utc
 from common.notes import Note
-from common.shell import shell_command
+from common.shell import Program
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -52,7 +52,7 @@ class Flux:
         self.job = _job(self._around)
         self.hosts = hosts[: spec["nodes"]]
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher. Lost when Flux does not start the ranks: what they would have to wait for is not the run's time."""
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
@@ -66,7 +66,7 @@ class Flux:
             *self._asked_for,
             "--setopt=cpu-affinity=per-task",
             f"--setopt=exit-timeout={GRACE_S:.0f}s",
-            *shell_command(self._site.setup, identity, variables, command),
+            *program.behind(self._site.setup, identity),
         )
         with contextlib.suppress(Lost):  # the events say it better
             ask("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)

@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.notes import Note
+from common.shell import UNSEEN_STATUS, Program, export_lines, not_seen, unseen_path
 from declared.site import Site
 from environments import container
 from environments.container import Bind
@@ -28,7 +29,10 @@ WORKER = "ranks.worker"
 GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
 ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
 POLL_S = 0.02
+KILLED_S = 60.0  # for a process that was killed to end
 CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
+VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; hidden, so that no archive takes it
+LOG_END_BYTES = 1 << 20  # of a log, where causes are looked for: a rank may write gigabytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Outcome:
 
 
 class Stopped(Exception):
-    """Somebody asked the supervisor to stop: SIGTERM or SIGINT."""
+    """Somebody asked the supervisor to stop: SIGTERM, SIGINT or SIGHUP."""
 
 
 class Lost(Exception):
@@ -62,7 +66,7 @@ class Launcher(Protocol):
     hosts: list[str]
     job: dict[str, Any] | None
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """Start all ranks with their output in `log`; the processes to watch: one a rank, or one for all."""
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
@@ -114,12 +118,54 @@ def run(
         command = modules_first(command)
         told = {name: value for name, value in told.items() if name != "PYTHONPATH"} | environment["variables"]
     started = time.monotonic()
-    try:
-        processes = ranks.start(command, told, folder / "log.txt")
-        status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
-    finally:
-        ranks.end()
+    with _variables_file(folder / VARIABLES, told) as file:
+        try:
+            processes = ranks.start(
+                Program(command, file, paths_of(environment, site, folder, reads)), folder / "log.txt"
+            )
+            status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
+        finally:
+            ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
+
+
+def paths_of(environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]) -> list[str]:
+    """Return what the nodes of a run have to see; what a site has installed may be there behind its setup lines only."""
+    if site.launcher == "local":
+        return []
+    software = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
+    seen = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
+    return [str(path) for path in seen]
+
+
+@contextlib.contextmanager
+def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
+    """Have ranks read their variables from a file that only its owner reads, as long as they run: values may be secrets."""
+    file.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as lines:
+            lines.write(export_lines(variables))
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def forget_variables(folder: Path) -> None:
+    """Remove the variables that a supervisor which was killed left below `folder`."""
+    for file in folder.rglob(VARIABLES):
+        file.unlink(missing_ok=True)
+
+
+def read_end(log: Path) -> str:
+    """Return the end of a log; nothing where there is none."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_END_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def in_image(
@@ -181,12 +227,21 @@ def spawn(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes]
 
 
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes."""
+    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes.
+
+    Raises:
+        Lost: If one does not end: it waits for a device or a file system that is gone, or it is frozen.
+    """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_S
     for process in processes:
-        process.wait()
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            text = f"process {process.pid} does not end within {KILLED_S:g} s after it was killed"
+            raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILLED_S)) from None
 
 
 def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:
@@ -245,7 +300,13 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return that a rank ended with this `code` of its process: a status, or a negative signal."""
+    """Return that a rank ended with this `code` of its process: a status, or a negative signal.
+
+    Raises:
+        Lost: If its node does not see what it needs.
+    """
+    if host and code == UNSEEN_STATUS:
+        raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
     where = f"rank {rank} on {host}" if host else f"rank {rank}"
     return Note("rank-failed", f"{where} {ending(code)}", rank=rank, host=host, status=code)
 
@@ -272,6 +333,8 @@ def _watch(
         if failed_at is None and any(codes):
             failed_at, first = now, codes
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
+            if first and (unseen := unseen_path(read_end(log))):
+                raise Lost(unseen)
             return ("failed", ranks.explain(first, log)) if first else ("ok", None)
         if now - started > time_limit_s:
             text = f"not finished after the time limit of {time_limit_s:g} s"

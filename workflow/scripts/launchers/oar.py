@@ -9,11 +9,12 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.notes import Note
-from common.shell import shell_command
+from common.shell import Program
 from declared.site import Site
 from launchers.launch import (
     Lost,
@@ -23,6 +24,7 @@ from launchers.launch import (
     outside_of_job,
     pkill,
     rank_failure,
+    read_end,
     spawn,
     starter_failure,
     told,
@@ -43,7 +45,7 @@ _MPIRUN = """
 found=$(command -v mpirun) || { echo "Error: there is no mpirun here; say where it is by PATH in the site's variables or setup"; exit 1; }
 exec "$found" "$@"
 """
-_BY_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # who may start jobs may start ranks
+_BY_ROOT = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"  # who may start jobs may start ranks
 # What Open MPI says when it does not reach a node any more; of a rank that was killed, and of one that ended by itself.
 _UNREACHED = re.compile(
     r"^(ORTE has lost communication|ORTE was unable to reliably start|PRTE has lost).*", re.MULTILINE
@@ -71,21 +73,21 @@ class Oar:
         if site.placement == "virtual":
             virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
-        self._command = command
+        self._command = program.command
         with open(log, "ab") as out:
             if self._mpi:
-                self._processes.append(spawn(self._mpirun(command, variables), _environment(), out))
+                self._processes.append(spawn(self._mpirun(program), _environment(), out))
                 return self._processes
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
-                place = {"RINGSIDE_RANK": str(rank), "RINGSIDE_LOCAL_RANK": str(local_rank)}
-                remote = shell_command(self._site.setup, "", {**variables, **place}, command)
+                identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
+                remote = program.behind(self._site.setup, identity)
                 self._processes.append(spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), out))
         return self._processes
 
-    def _mpirun(self, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    def _mpirun(self, program: Program) -> list[str]:
         """What starts all ranks so that programs of MPI, which they start, find each other by PMIx, as srun --mpi=pmix does."""
         spec = self._spec
         each = min(spec["ranks"], spec["ranks_per_node"])
@@ -97,14 +99,13 @@ class Oar:
             *("-n", str(spec["ranks"])),
         ]
         identity = 'RINGSIDE_RANK="$OMPI_COMM_WORLD_RANK" RINGSIDE_LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_RANK"'
-        ranks = shell_command(self._site.setup, identity, variables, command)
-        return shell_command(
-            self._site.setup, "", {**variables, **_BY_ROOT}, ["sh", "-c", _MPIRUN, "ringside", *words, *ranks]
-        )
+        ranks = program.behind(self._site.setup, identity)
+        starter = replace(program, command=["sh", "-c", _MPIRUN, "ringside", *words, *ranks], paths=())
+        return starter.behind(self._site.setup, _BY_ROOT)
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Where a connection failed, ssh says so in the log: whoever failed first, it was by that."""
-        text = log.read_text(errors="replace")
+        text = read_end(log)
         for rank, process in enumerate(self._processes):
             if not self._mpi and process.poll() in OARSH_FAILED and (said := _LOST.search(text)):
                 text = f"rank {rank} on {self._host(rank)}: {said[0].strip()}"

@@ -6,13 +6,15 @@ What a task prints is not brought back to pbs_tmrsh: each rank writes a file of 
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.notes import Note
-from common.shell import shell_command
+from common.shell import Program, check_node
 from declared.site import Site
 from launchers.launch import (
     Lost,
@@ -22,6 +24,7 @@ from launchers.launch import (
     outside_of_job,
     pkill,
     rank_failure,
+    read_end,
     spawn,
     told,
     too_few_nodes,
@@ -52,21 +55,23 @@ class Pbs:
         self.job = {"number": number, "submitted_at": None, "started_at": None}
         self.hosts = hosts[: spec["nodes"]]
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
-        self._command, self._log = command, log
+        self._command, self._log = program.command, log
         with open(log, "ab") as out:
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
-                place = {"RINGSIDE_RANK": str(rank), "RINGSIDE_LOCAL_RANK": str(local_rank)}
-                there = shell_command(self._site.setup, "", {**variables, **place}, command)
+                identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
+                there = replace(program, paths=()).behind(self._site.setup, identity)
                 apart = ["bash", "-c", _APART, "ringside", str(_own_log(log, rank)), *there]
+                if program.paths:  # the rank's own log lies in one of them
+                    apart = [*check_node(program.paths), "--", *apart]
                 self._processes.append(spawn(["pbs_tmrsh", self.hosts[node], *apart], _environment(), out))
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Where a task could not be started or followed, pbs_tmrsh says so: whoever failed first, it was by that."""
-        said = _LOST.search(log.read_text(errors="replace"))
+        said = _LOST.search(read_end(log))
         for rank, process in enumerate(self._processes):
             if said and process.poll() == TMRSH_FAILED:
                 text = f"rank {rank} on {self._host(rank)}: {said[0].strip()}"
@@ -120,7 +125,8 @@ def _gather(log: Path, ranks: int) -> None:
     with open(log, "ab") as whole:
         for own in (_own_log(log, rank) for rank in range(ranks)):
             with contextlib.suppress(FileNotFoundError):
-                whole.write(own.read_bytes())
+                with open(own, "rb") as part:
+                    shutil.copyfileobj(part, whole)
                 own.unlink()
 
 

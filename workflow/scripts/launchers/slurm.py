@@ -13,7 +13,7 @@ from typing import Any
 
 from common.files import utc
 from common.notes import Note
-from common.shell import shell_command
+from common.shell import Program
 from declared.site import Site
 from launchers.launch import (
     GRACE_S,
@@ -23,6 +23,7 @@ from launchers.launch import (
     kept_variables,
     kill,
     outside_of_job,
+    read_end,
     spawn,
     starter_failure,
     too_few_nodes,
@@ -33,6 +34,7 @@ from sites import slurm, virtual
 PATIENCE_S = 10.0  # for Slurm to end a step
 _TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
+_FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
 ENERGY = energy.Kind(
     "slurm", "node", "counter", 30.0, None, None
@@ -62,11 +64,16 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    found = dict(
-        word.split("=", 1) for word in ask("scontrol", "show", "job", number, "--oneliner").split() if "=" in word
-    )
-    hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
-    return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+    answer = ask("scontrol", "show", "job", number, "--oneliner")
+    found: dict[str, str] = {}
+    for name, value in _FIELD.findall(answer):
+        found.setdefault(name, value)  # what a comment says comes later
+    try:
+        hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
+        return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+    except (KeyError, ValueError) as error:  # a job that is just being started or ended
+        text = f"scontrol does not describe job {number} ({error})"
+        raise Lost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
 
 
 def job_state(number: str) -> str:
@@ -92,7 +99,7 @@ class Slurm:
         if site.placement == "virtual":
             virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
 
-    def start(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> list[subprocess.Popen[bytes]]:
+    def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
         srun = [
@@ -116,7 +123,7 @@ class Slurm:
         # Of Slurm's own variables only the job: the others are the job's geometry and would become the step's defaults.
         job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
         with open(log, "ab") as out:
-            step = [*srun, *shell_command(self._site.setup, identity, variables, command)]
+            step = [*srun, *program.behind(self._site.setup, identity)]
             self._process = spawn(step, {**kept_variables(), **job}, out)
         return [self._process]
 
@@ -124,7 +131,7 @@ class Slurm:
         """See Launcher. What srun says of its first failing task, or that a node or the job itself is gone."""
         if (state := job_state(self.job["number"])) != RUNNING:
             raise job_ended(str(self.job["number"]), state)
-        said = log.read_text(errors="replace").splitlines()
+        said = read_end(log).splitlines()
         lines = [line for line in said if line.startswith("srun: ")]
         for line in lines:
             if any(sign in line for sign in _LOST):

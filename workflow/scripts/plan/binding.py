@@ -6,7 +6,6 @@ change, too, `python -m plan.binding STUDY` states that it is the same.
 
 import argparse
 import hashlib
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
-from common.files import create_json, read_json, write_json
+from common.errors import InputError, exit_status, refuse_machine_error
+from common.files import create_json, node_name, read_json, write_json
 from declared.site import Site, load_site
 
 BINDING = "campaign.json"
@@ -26,7 +25,7 @@ INSTALLED = "installed"  # beside them: what the site had installed when somethi
 
 def place(site: Site) -> dict[str, Any]:
     """What results are bound to: the site, the machine where the site is one, and what was found there."""
-    machine = socket.gethostname() if site.launcher == "local" else None
+    machine = node_name() if site.launcher == "local" else None
     return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
 
 
@@ -83,8 +82,8 @@ def read_binding(results: Path) -> dict[str, Any] | None:
         if all(isinstance(bound[key], kind) for key, kind in KINDS.items()):
             optional = {INSTALLED: dict(bound.get(INSTALLED, {})), MACHINE_ID: bound.get(MACHINE_ID)}
             return {key: bound[key] for key in KINDS} | optional
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        refuse_machine_error(error, file)
     raise InputError(
         "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were made here"
     )

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, refuse_machine_error
 from common.files import read_json
 from common.schemas import check
 from common.text import number_of
@@ -59,7 +59,8 @@ def read(file: Path, replicates: Replicates) -> Decision | None:
     """The decision in a file; None where there is none, or it is broken, or made by another rule: then it is made again."""
     try:
         there = os.stat(file)
-    except OSError:
+    except OSError as error:
+        refuse_machine_error(error)
         return None
     said = _said(file, there.st_mtime_ns, there.st_size)
     return Decision(said["block"], said["cells"]) if said and said["rule"] == rule_of(replicates) else None
@@ -71,7 +72,8 @@ def _said(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
     try:
         said: Mapping[str, Any] = read_json(file)
         check(said, "decision", file)
-    except (OSError, ValueError, InputError):
+    except (OSError, ValueError, InputError) as error:
+        refuse_machine_error(error, file)
         return None
     return said
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from common.cores import usable_cores
 from common.errors import InputError
 from common.files import shown
 from declared.site import Site
@@ -47,7 +48,7 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
     """InputError when this machine is not what the site says, where the site is this machine."""
     if site.launcher != "local":
         return
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if site.cores > cores:
         raise InputError(
             "out-of-range",

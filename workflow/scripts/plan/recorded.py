@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, refuse_machine_error
 from common.files import read_json, shown
 from common.notes import Note
 from common.schemas import check, schema
@@ -19,6 +19,7 @@ def record_of(file: Path) -> dict[str, Any]:
         said: dict[str, Any] = read_json(file)
         check(said, file.stem, file)
     except (OSError, ValueError, InputError) as error:
+        refuse_machine_error(error, shown(file))
         code = error.code if isinstance(error, InputError) else "broken-file"
         return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{shown(file)}: "))}
     return said

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, refuse_machine_error
 from common.files import CHECKOUT, read_json, shown
 from common.notes import Note
 from common.schemas import check
@@ -60,6 +60,7 @@ def _read(file: Path, stamp: int) -> dict[str, Any]:
     try:
         told = read_json(file)
     except (OSError, ValueError) as error:
+        refuse_machine_error(error, shown(file))
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
             "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and call ./ringside strategies"

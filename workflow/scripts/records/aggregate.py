@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from common.cores import all_cores
-from common.errors import InputError, InputErrors, exit_status
+from common.errors import InputError, InputErrors, exit_status, refuse_machine_error
 from common.files import shown, written_whole
 from common.notes import Note
 from common.schemas import schema
@@ -110,6 +110,7 @@ def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int, warm_u
         if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
     except (OSError, ValueError) as error:
+        refuse_machine_error(error, table)
         raise refused("broken-file", f"is broken ({error})", got=str(error)) from None
     if record["status"] == "ok" and len(lines) != epochs_wanted:
         raise refused(

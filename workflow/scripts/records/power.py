@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from common.errors import InputError, exit_status
+from common.errors import InputError, exit_status, refuse_machine_error
 from common.files import shown
 from common.schemas import schema
 from common.tables import read_table, write_table
@@ -26,6 +26,7 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
             try:
                 found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
+                refuse_machine_error(error, shown(file))
                 raise InputError("broken-file", f"is broken ({error})", file=shown(file), hint="remove it") from None
     return pd.concat(found[1:] or found, ignore_index=True)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.files import held, read_json, utc
+from common.files import held, node_name, read_json, utc
 from common.notes import Note
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
@@ -251,7 +251,7 @@ def _alive(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: flo
     holder = attempts.holder(attempt)
     if jobs is not None and holder.get("job"):
         return holder["job"] in {job.number for job in jobs if job.running}
-    if holder.get("host") == os.uname().nodename:
+    if holder.get("host") == node_name():
         return False
     return now - _since(attempt) < limit_s
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.errors import InputError
-from common.files import CHECKOUT
+from common.files import CHECKOUT, node_name
 from common.options import run_program
 from declared.configuration import check_name, existing
 from launchers.launch import kill
@@ -90,7 +90,7 @@ def main(*, study: str = "", site: str = "", only: Sequence[str] = ("figures",))
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    holder = f"process {os.getpid()} on {os.uname().nodename}, which draws what is there so far of {study}"
+    holder = f"process {os.getpid()} on {node_name()}, which draws what is there so far of {study}"
     folder = results / "preview"
     with machine_lock(holder, waiting), workplace(results, folder) as work:
         named = [f"site={site}"] if site else []

@@ -98,3 +98,4 @@ Site = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on after several runs failed for the same reason.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ringside.arguments import Site, Study
+from ringside.arguments import KeepGoing, Site, Study
 
 
 def site(
@@ -40,6 +40,7 @@ def submit(
     study: Study = "",
     site: Site = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit status 2 if runs are missing.")] = False,
+    keep_going: KeepGoing = False,
 ) -> None:
     """Run a campaign on Slurm, one allocation per block, in the planned order.
 
@@ -48,7 +49,7 @@ def submit(
     """
     from runs.submit import submit_blocks
 
-    submit_blocks(study, site, until_end=wait)
+    submit_blocks(study, site, until_end=wait, keep_going=keep_going)
 
 
 def bundle(study: Study = "", site: Site = "") -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from common.files import CHECKOUT
-from ringside.arguments import Site, Study, complete_profile
+from ringside.arguments import KeepGoing, Site, Study, complete_profile
 
 Profile = Annotated[
     str,
@@ -22,7 +22,6 @@ Profile = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would run, and run nothing.")]
 Cores = Annotated[int | None, typer.Option(min=1, metavar="N", help="Cores to use; default: all.", show_default=False)]
-KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on after several runs failed for the same reason.")]
 Records = Annotated[
     str,
     typer.Option(

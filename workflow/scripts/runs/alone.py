@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from common.errors import InputError
+from common.errors import InputError, refuse_machine_error
 from common.notes import Note
 from common.schemas import check
 from declared.site import Site
@@ -70,6 +70,7 @@ def read(file: Path, kind: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
+        refuse_machine_error(error, file)
         hint = f"remove {file.parent} and start again"
         raise InputError("broken-file", f"is broken ({error})", file=file, hint=hint) from None
     check(record, kind, file)

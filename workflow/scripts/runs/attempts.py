@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import InputError
-from common.files import held, lock, locked, read_json, utc, write_json, write_text, written_whole
+from common.errors import InputError, refuse_machine_error, say
+from common.files import held, lock, locked, node_name, read_json, utc, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
-from launchers.launch import Lost, Stopped
+from launchers.launch import Lost, Stopped, forget_variables
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
@@ -59,7 +59,8 @@ def finished(folder: Path) -> Path | None:
 def _has_record(attempt: Path) -> bool:
     try:
         return bool(json.loads((attempt / "record.json").read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        refuse_machine_error(error)
         return False
 
 
@@ -82,7 +83,7 @@ def why_absent(published: Path) -> Note:
     if attempt and held(folder / LOCKED):
         number = _number(attempt)
         return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
-    if attempt and (host := holder(attempt).get("host", os.uname().nodename)) != os.uname().nodename:
+    if attempt and (host := holder(attempt).get("host", node_name())) != node_name():
         number = _number(attempt)
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
@@ -116,6 +117,7 @@ def give_up(attempt: Path, reason: str) -> None:
 def start(folder: Path) -> tuple[int, Path]:
     """A new attempt: its number and its folder."""
     known = attempts(folder)
+    forget_variables(folder)
     number = 1 + (_number(known[-1]) if known else 0)
     attempt = numbered(folder, number)
     attempt.mkdir(parents=True)
@@ -127,9 +129,9 @@ def exclusive(folder: Path, what: str) -> Iterator[None]:
     """Hold a run's `folder` and this machine while `what` is measured; print what this waits for."""
 
     def waiting(holder: str = "") -> None:
-        print(f"{what}: waiting for {holder or 'another job of the same'}", flush=True)
+        say(f"{what}: waiting for {holder or 'another job of the same'}")
 
-    holder = f"process {os.getpid()} on {os.uname().nodename}, which measures {what}"
+    holder = f"process {os.getpid()} on {node_name()}, which measures {what}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):
         yield
 
@@ -140,7 +142,7 @@ def new_attempt(folder: Path) -> Iterator[Path]:
     _, attempt = start(folder)
     try:
         started_at = utc(time.time())
-        myself = {"process": os.getpid(), "host": os.uname().nodename, "job": _job(), "started_at": started_at}
+        myself = {"process": os.getpid(), "host": node_name(), "job": _job(), "started_at": started_at}
         write_json(attempt / HOLDER, myself)
         yield attempt
     except BaseException as stopped:
@@ -172,7 +174,7 @@ def read_record(attempt: Path) -> dict[str, Any]:
 
 def _why(stopped: BaseException) -> str:
     job = _job()
-    where = f" (job {job} on {os.uname().nodename})" if job else ""
+    where = f" (job {job} on {node_name()})" if job else ""
     match stopped:
         case Stopped():
             what = f"stopped by {stopped}"

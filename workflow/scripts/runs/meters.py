@@ -21,6 +21,7 @@ from runs.epochs import read_epochs, read_lines
 POWER = ("t", "host", "scope", "watt")
 IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
+MAX_CLOCK_STEP_S = 1.0  # of the clock by which wattmeters are asked for a run
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
@@ -33,7 +34,8 @@ def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.
     if site.energy:
         nodes = wattmeter.nodes_of([rank["host"] for rank in result["ranks"]])
         windows = _windows(read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"])
-        kind, values, reasons, samples = _asked(site.energy, nodes, windows)
+        step_s = result["clock_step_s"]
+        kind, values, reasons, samples = _asked(site.energy, nodes, windows, step_s=step_s)
         _fill_in(folder / "epochs.csv", NODE, values)
         told.append(entry(kind, "; ".join(reasons) or None))
         power += [(t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()]
@@ -79,11 +81,21 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
 
 
 def _asked(
-    meter: Wattmeter, nodes: Sequence[str], windows: Sequence[tuple[float, float]], what: str = "an epoch"
+    meter: Wattmeter,
+    nodes: Sequence[str],
+    windows: Sequence[tuple[float, float]],
+    what: str = "an epoch",
+    step_s: float = 0.0,
 ) -> tuple[Kind, list[float | None], list[Note], wattmeter.Samples]:
-    """What the wattmeters are, their joules of each window, why one has none or samples were refused, and the samples that were not."""
+    """What the wattmeters are, their joules of each window, why one has none or samples were refused, and the samples that were not.
+
+    `step_s`: by how much the clock was set that says when the windows were.
+    """
     if not windows:
         return _UNKNOWN, [], [Note("no-epoch", "the run has no epoch")], {}
+    if abs(step_s) > MAX_CLOCK_STEP_S:
+        reason = Note("clock-set", f"the clock was set by {step_s:+.1f} s during the run", step_s=step_s)
+        return _UNKNOWN, [None] * len(windows), [reason], {}
     try:
         samples = wattmeter.ask(meter, nodes, windows[0][0], windows[-1][1])
         kind = wattmeter.kind(meter, samples)
@@ -117,11 +129,14 @@ def idle_power(
 ) -> dict[str, float | None] | None:
     """Scope -> mean power in W of what idles: an accelerator, the packages of a machine, a node. Measured before a session's first run and
     kept in results/<study>/idle/<session>/<device>/; None where nothing here has a meter."""
-    if not (site.energy or spec["device"] != "cpu" or packages()):
+    if not (site.energy or spec["device"] != "cpu" or _has_packages()):
         return None
     folder = results / "idle" / session / spec["device"]
     file = folder / "idle.json"
     if not file.exists():
+        for earlier in (results / "idle").glob("*"):
+            if earlier.name != session:
+                launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))  # jobs of one session may begin at once
         made = _idle(attempt, site, spec, environment, launcher())
@@ -130,6 +145,14 @@ def idle_power(
         create_json(file, made)
     watts: dict[str, float | None] = read_json(file)["watts"]
     return watts
+
+
+def _has_packages() -> bool:
+    """Whether processors here have meters that can be looked at."""
+    try:
+        return bool(packages())
+    except (OSError, ValueError):
+        return False
 
 
 def _idle(

@@ -9,18 +9,21 @@ import json
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from common.errors import say
 from common.files import write_json
 from common.notes import Note
+from common.shell import UNSEEN, unseen_path
 from common.text import duration
-from runs.attempts import DISTURBED, numbered
+from launchers.launch import read_end
+from runs.attempts import DISTURBED, numbered, unfinished
 from runs.epochs import mean_of_timed, read_epochs
+from sites import slurm
 
 FIRST = 5  # runs, which tell whether a machine is fit for a campaign
 MAX_SAME_FAILURES = 3  # runs in a row, after which a campaign stops
@@ -77,20 +80,42 @@ class Session:
             ):  # a broken file is the aggregation's to say
                 self._tell(run)
 
+    def watch_error(self, told: Mapping[str, Any]) -> bool:
+        """Stop the campaign when a job that failed (JOB_ERROR) was on a node that does not see a path; return whether it was."""
+        try:
+            unseen = unseen_by_job(told) or self._unseen_by_ranks(told["jobid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        if unseen and not self.stopped:
+            text = f"stopped: {unseen}; all nodes have to see the same there. Finished runs are kept: correct it, then start again"
+            if not self._stop():
+                return False
+            self.stopped = Note(UNSEEN, text, **unseen.facts)
+        return unseen is not None
+
+    def _unseen_by_ranks(self, job: int) -> Note | None:
+        """Return what the last attempt of a job says that a rank's node does not see."""
+        wildcards = self._running.get(job, {})
+        for kind, folder in (("run_id", "runs"), ("sweep", "network"), ("timing", "costs")):
+            if kind in wildcards:
+                left = unfinished(self._results / folder / wildcards[kind] / wildcards["key"])
+                return unseen_path(left[-1]["reason"]) if left else None
+        return None
+
     def _tell(self, run: dict[str, str]) -> None:
         """Print the line of a run, a sweep or a timing that has ended."""
         if "sweep" in run:
-            print(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]), flush=True)
+            say(_swept(self._results / "network" / run["sweep"] / run["key"], run["sweep"]))
             return
         if "timing" in run:
-            print(_timed(self._results / "costs" / run["timing"] / run["key"], run["timing"]), flush=True)
+            say(_timed(self._results / "costs" / run["timing"] / run["key"], run["timing"]))
             return
         folder = self._results / "runs" / run["run_id"] / run["key"]
         record = json.loads((folder / "record.json").read_text())
         self.add(run["run_id"], record["status"])
-        print(self.line(run["run_id"], record["status"], _said(record, folder)), flush=True)
+        say(self.line(run["run_id"], record["status"], _said(record, folder)))
         for hint in self.hints(str(record["reason"] or "").startswith(DISTURBED)):
-            print(f"ringside: {hint}", flush=True)
+            say(f"ringside: {hint}")
         self.count_failure(record["status"], str(record["reason"]))
 
     def count_failure(self, status: str, reason: str) -> None:
@@ -109,9 +134,10 @@ class Session:
                 self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
 
     def add(self, run_id: str, status: str) -> None:
-        """A run has ended."""
+        """A run has ended. A full disk loses the note in the session's file, not what follows from it."""
         self._state["ended"].append({"run_id": run_id, "status": status, "at": time.time()})
-        write_json(self._file, self._state)
+        with contextlib.suppress(OSError):
+            write_json(self._file, self._state)
 
     def hints(self, disturbed: bool) -> Iterator[Note]:
         """What somebody should know at once after a run that was `disturbed` or not, each hint once."""
@@ -150,8 +176,10 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
         job = getattr(record, "jobid", None) or getattr(record, "job_id", None)
         session.watch(name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None))
     told = vars(record)
+    if session and name == "job_error" and session.watch_error(told):
+        return False
     if session and name == "job_error" and (number := told["aux"].get("external_jobid")):
-        print(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}", flush=True)
+        say(f"ringside: {told['rule_name']}: job {number} of the cluster failed: {last_word(told)}")
     said = str(record.msg)
     noise = said.startswith(_NOISE) or _TOLD.match(said) or _OF_THE_CACHE.match(said)
     return name not in ("job_finished", "progress") and not noise
@@ -160,7 +188,7 @@ def quiet(session: Session | None, record: logging.LogRecord) -> bool:
 def after_nothing(record: logging.LogRecord, act: Callable[[], None]) -> bool:
     """A filter for Snakemake's log that acts where Snakemake ends at once, since nothing is to be done: it calls no hook then."""
     if str(record.msg).startswith("Nothing to be done"):
-        print(record.msg, file=sys.stderr, flush=True)
+        say(str(record.msg), to_stderr=True)
         act()
         return False
     return True
@@ -201,10 +229,9 @@ class Interruption:
             self._seen = True
             return False
         if self._seen and said.startswith("WorkflowError:\nAt least one job did not complete successfully"):
-            print(
+            say(
                 "ringside: interrupted; nothing that was done is lost: say the same again, and it goes on",
-                file=sys.stderr,
-                flush=True,
+                to_stderr=True,
             )
             return False
         return not (self._seen and said.startswith(_OF_AN_INTERRUPTION))
@@ -219,6 +246,17 @@ def count_usable(runs_csv: Path) -> Note:
     return Note("usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses))
 
 
+def unseen_by_job(told: Mapping[str, Any]) -> Note | None:
+    """Return what the node of a job of the cluster's does not see, by its log, or by Slurm where even that could not be written."""
+    number = told["aux"].get("external_jobid")
+    if not number:
+        return None
+    logs = [*map(Path, told["log"]), *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux"))]
+    if found := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
+        return found
+    return None if any(log.exists() for log in logs) else slurm.unseen_folder(number)
+
+
 def last_word(told: Mapping[str, Any]) -> str:
     """Why a job on the cluster failed: the last line of its log that is ours, or that names an error; else the scheduler's word."""
     lines = []
@@ -231,8 +269,10 @@ def last_word(told: Mapping[str, Any]) -> str:
     return (ours or errors or [str(told["rule_msg"] or "it left no log")])[-1][:300]
 
 
-# A program that ends with status 2 has said why in one line (common.errors): Snakemake would repeat its whole command.
-_TOLD = re.compile(r"RuleException:\nCalledProcessError in file .* returned non-zero exit status 2\.\s*\Z", re.DOTALL)
+# A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has said why in one line: Snakemake would repeat its whole command.
+_TOLD = re.compile(
+    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z", re.DOTALL
+)
 # What lies in the cache may have been made from another checkout, whose Snakemake alone knows how; its path has its digest.
 _OF_THE_CACHE = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.files import CHECKOUT, digest_text, shown
+from common.shell import check_node
 from common.text import number_of
 from launchers.launch import Lost
 from launchers.slurm import ask
@@ -24,7 +25,7 @@ from plan import unlock
 from plan.campaign import Campaign, configured, load_campaign
 from plan.scheduling import allocation_options
 from plan.sweeps import Sweeps
-from sites.readiness import check_launch
+from sites.readiness import check_launch, node_paths
 
 POLL_S = 5.0
 
@@ -61,24 +62,33 @@ def check(campaign: Campaign) -> None:
         )
 
 
-def prepare(campaign: Campaign, config: list[str]) -> None:
-    """Make what runs need, here or in a job as the site says. Ends the program when Snakemake fails."""
+def prepare(campaign: Campaign, config: list[str], own: list[str]) -> None:
+    """Make what runs need, here or in a job as the site says. `own`: the caller's arguments for Snakemake.
+
+    Ends the program when Snakemake fails.
+    """
     profile = "slurm" if campaign.site.scheduler.build_on == "job" else "local"
     targets = ["plan", "design", "environments", "datasets"]
     unlock.main(if_stale=True)
     done = subprocess.run(
-        ["snakemake", *targets, "--profile", f"profiles/{profile}", "--config", *config], cwd=CHECKOUT, check=False
+        ["snakemake", *targets, *own, "--profile", f"profiles/{profile}", "--config", *config],
+        cwd=CHECKOUT,
+        check=False,
     )
     if done.returncode:
         sys.exit(done.returncode)
 
 
-def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> str:
-    """The batch script of a block. `alone`: no other block runs at the same time, so Snakemake locks the folder."""
+def script(campaign: Campaign, block: int, config: list[str], alone: bool, own: list[str]) -> str:
+    """The batch script of a block. `alone`: no other block runs at the same time, so Snakemake locks the folder.
+
+    `own`: the caller's arguments for Snakemake.
+    """
     snakemake = [
         "snakemake",
         "sweeps",
         "runs",
+        *own,
         "--profile",
         "profiles/allocation",
         "--config",
@@ -89,6 +99,7 @@ def script(campaign: Campaign, block: int, config: list[str], alone: bool) -> st
     return "\n".join(
         [
             "#!/bin/bash",
+            f"{shlex.join(check_node(node_paths(campaign)))} || exit",
             f"cd {shlex.quote(str(CHECKOUT))} || exit 1",
             f'export PATH={path} PYTHONPATH=workflow/scripts SNAKEMAKE_PROFILE=""',
             'export RINGSIDE_SESSION="$(date -u +%Y%m%dT%H%M%SZ)-job$SLURM_JOB_ID"',
@@ -116,7 +127,7 @@ def jobs(campaign: Campaign) -> dict[str, str]:
         listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
     except Lost as lost:
         raise InputError(lost.reason.code, str(lost)) from None
-    rows = [line.split("|", 3) for line in listed]
+    rows = [row for line in listed if len(row := line.split("|")) == 4]  # not jobs of others with such names
     return {number: f"{comment} {state}" for number, name, comment, state in rows if is_of(campaign, name, comment)}
 
 
@@ -126,7 +137,7 @@ def missing_sweeps(campaign: Campaign) -> bool:
     return len(sweeps.available()) < len(sweeps.outputs)
 
 
-def submit(campaign: Campaign, config: list[str]) -> list[str]:
+def submit(campaign: Campaign, config: list[str], own: list[str]) -> list[str]:
     """Submit an allocation for every block with something to do; the numbers of the jobs.
 
     Jobs with one name never overlap (singleton); a checkout has as many names as the site allows runs at a time.
@@ -154,7 +165,7 @@ def submit(campaign: Campaign, config: list[str]) -> list[str]:
         ]
         done = subprocess.run(
             ["sbatch", "--parsable", *options],
-            input=script(campaign, block, config, alone=alone),
+            input=script(campaign, block, config, alone, own),
             capture_output=True,
             text=True,
             errors="replace",
@@ -201,22 +212,24 @@ def wait(campaign: Campaign) -> None:
         )
 
 
-def submit_blocks(study: str = "", site: str = "", until_end: bool = False) -> None:
+def submit_blocks(study: str = "", site: str = "", until_end: bool = False, keep_going: bool = False) -> None:
     """Submit an allocation for every block of a study that has runs to do.
 
     Args:
         study: A study; default: the configured one.
         site: A site; default: that of config/slurm.yaml.
         until_end: Return when all jobs have ended.
+        keep_going: Go on after three runs that failed for the same reason.
 
     Raises:
         InputError: If nothing can be submitted from here, or runs are missing at the end.
     """
+    own = ["--keep-going"] if keep_going else []
     os.chdir(CHECKOUT)
     campaign, config = load(study, site)
     check(campaign)
-    prepare(campaign, config)
-    submitted = submit(campaign, config)
+    prepare(campaign, config, own)
+    submitted = submit(campaign, config, own)
     if not submitted:
         print(f"{campaign.study.name}: all {len(campaign.records)} runs have a record")
     if until_end:

@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status
+from common.errors import MACHINE_ERRORS, exit_status, say
 from common.files import utc, write_json
 from common.notes import Note
 from common.redaction import redact_log
+from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
@@ -36,11 +37,7 @@ from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
 from runs.progress import current_session
 
-# Errors of file systems and of a machine's limits. A run that meets one is lost and is tried again, it has not failed.
-MACHINE_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO),
-    *(errno.ENOLCK, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM),
-)
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
@@ -142,14 +139,11 @@ def speed_before(planned: Planned, results: Path, do_reference_work: Callable[[s
     """Return the machine's speed right before a run, once the machine is quiet where the site wants to wait for that."""
     where = reference.geometry(planned.spec)
 
-    def say(note: Note) -> None:
-        print(f"{planned.run_id}: {note}", flush=True)
-
     said = reference.before(
         lambda: do_reference_work("before"),
         lambda: list(reference.earlier(results, where, planned.digests["environment_digest"])),
         planned.site.wait_for_quiet,
-        say,
+        lambda note: say(f"{planned.run_id}: {note}"),
     )
     return {"geometry": where, **said}
 
@@ -328,7 +322,7 @@ def failure(reason: Note, log: Path) -> Note:
         launch.Lost: If that error is one of the machine, such as a full disk, which says nothing about the training.
     """
     said = with_last_line(reason, log)
-    for number in MACHINE_ERRORS:
+    for number in (*MACHINE_ERRORS, errno.EADDRINUSE):  # ports are picked at random
         if os.strerror(number) in said:
             raise launch.Lost(Note("machine-error", said, error=errno.errorcode[number]))
     return said
@@ -336,9 +330,7 @@ def failure(reason: Note, log: Path) -> Note:
 
 def with_last_line(reason: Note, log: Path) -> Note:
     """`reason`, and the last line of the log that names an error; that others noticed the loss of a rank is no cause."""
-    lines = (
-        [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
-    )
+    lines = list(filter(None, (_plain(line) for line in launch.read_end(log).splitlines())))
     lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
     errors = [line for line in lines if _ERROR.search(line)]
     telling = [line for line in errors if "a rank is gone" not in line] or errors
@@ -346,25 +338,40 @@ def with_last_line(reason: Note, log: Path) -> Note:
     return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
 
 
+def _plain(line: str) -> str:
+    """Return a line of a log as a terminal may show it: without what colours it or moves a cursor."""
+    return "".join(sign for sign in _TERMINAL.sub("", line) if sign.isprintable()).strip()
+
+
 @contextmanager
 def ending_well(what: str, folder: Path) -> Iterator[None]:
-    """Where one measurement is made: SIGTERM and SIGINT stop it (status 130), what was lost ends it (75), each with one line."""
+    """Where one measurement is made: SIGTERM, SIGINT and SIGHUP stop it (status 130), what was lost ends it (75), each with one line.
+
+    SIGHUP comes from a terminal that is closed, unless who started it ignores it (nohup).
+    """
 
     def stop(signum: int, frame: Any) -> None:
         raise launch.Stopped(signal.Signals(signum).name)
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, stop)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, stop)
     try:
         yield
     except launch.Stopped as stopped:
-        print(f"{what}: stopped by {stopped}; it starts anew next time", file=sys.stderr)
+        say(f"{what}: stopped by {stopped}; it starts anew next time", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
-        print(f"ringside: {what}: lost: {lost}; it has to be tried again", file=sys.stderr)
+        if lost.reason.code == UNSEEN:
+            say(f"ringside: {lost}", to_stderr=True)
+            sys.exit(UNSEEN_STATUS)
+        say(f"ringside: {what}: lost: {lost}; it has to be tried again", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
-        print(f"ringside: {error.filename or folder}: {error.strerror}; correct it, then start again", file=sys.stderr)
+        say(
+            f"ringside: {error.filename or folder}: {error.strerror or error}; correct it, then start again",
+            to_stderr=True,
+        )
         sys.exit(os.EX_TEMPFAIL)
 
 

@@ -6,6 +6,8 @@ with the reason, and never a run fail.
 """
 
 import json
+import queue
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -82,7 +84,34 @@ def _request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: 
 
 
 def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
-    """Return the list that an answer is. A server is trusted neither in size nor in time. Away."""
+    """Return the list that an answer is. A server is trusted neither in size nor in time. Away.
+
+    It is asked by a thread, which is left behind when it is late: a name server or the head of an answer may come drop by drop.
+    """
+    answers: queue.SimpleQueue[list[Any] | Away] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(_receive_rows(url, query, deadline))
+        except Away as away:
+            answers.put(away)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+    except queue.Empty:
+        raise _too_slow(url) from None
+    if isinstance(answer, Away):
+        raise answer
+    return answer
+
+
+def _too_slow(url: str) -> Away:
+    return Away(Note("answer-too-slow", f"{url}: its answer did not end in time", url=url))
+
+
+def _receive_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
+    """Return the list that an answer is. Away."""
     import requests
     import urllib3
 
@@ -98,7 +127,7 @@ def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[A
                     text = f"{url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
                     raise Away(Note("answer-too-large", text, url=url, limit=MAX_ANSWER_BYTES))
                 if time.monotonic() > deadline:
-                    raise Away(Note("answer-too-slow", f"{url}: its answer did not end in time", url=url))
+                    raise _too_slow(url)
     except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, OSError) as error:
         name = type(error).__name__
         raise Away(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None

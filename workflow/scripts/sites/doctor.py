@@ -35,14 +35,21 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
     """Everything that can be said of the site, worst news included; `results` is the folder that runs write to; `unseen`: see `told`."""
     if site.launcher == "local":
         yield from _local(site, results)
-    elif site.launcher == "slurm":
+        return
+    for subject, folder in (
+        ("checkout's place", CHECKOUT),
+        ("python's place", Path(sys.executable)),
+        ("cache's place", site.cache),
+    ):
+        yield verdicts.shared_folder(subject, folder)
+    if site.launcher == "slurm":
         try:
             yield from _slurm(site, results, unseen)
         except Unanswered as error:
             text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
             yield fail("controller", "scheduler-silent", text)
     else:
-        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor knows Slurm and this machine only"
+        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor asks nodes of Slurm only; each job looks what its node sees"
         yield warn("site", "unknown-launcher", text, launcher=site.launcher)
 
 

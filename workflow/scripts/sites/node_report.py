@@ -32,10 +32,11 @@ _PATIENCE_S = 20
 
 
 def report(asked: dict[str, Any]) -> dict[str, Any]:
-    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds; survey (true or absent)."""
+    """The answers to `asked`: checkout, results, cache, lock (paths); scratch, setup, device, binds; survey (true or absent);
+    disturbed (false, or absent)."""
     return {
         **(survey() if asked.get("survey") else {}),
-        "host": socket.gethostname(),
+        "host": "".join(sign if sign.isprintable() else "_" for sign in socket.gethostname()),
         "python": sys.executable,
         "version": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "processors": os.cpu_count(),
@@ -52,7 +53,7 @@ def report(asked: dict[str, Any]) -> dict[str, Any]:
         "apptainer": apptainer(asked["setup"]),
         "fuse": os.path.exists("/dev/fuse") and shutil.which("squashfuse_ll", path=HELPERS) is not None,
         "binds": [path for path in asked["binds"] if not os.path.exists(path)],
-        "disturbed": disturbed(),
+        "disturbed": disturbed() if asked.get("disturbed", True) else None,
     }
 
 
@@ -92,7 +93,7 @@ def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
 def not_writable(folder: str) -> str | None:
     """Why no file can be made in `folder`; None where one can."""
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="." + socket.gethostname() + "-"):
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".ringside-"):
             return None
     except OSError as error:
         return str(error.strerror)

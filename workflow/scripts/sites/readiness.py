@@ -1,12 +1,17 @@
 """Whether runs can be started, and what they need be built, the way that was asked for: said before anything is."""
 
+import contextlib
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
 from common.files import CHECKOUT, shown
+from common.shell import SEEN_BY
 from datasets.fetch import store
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read, tools
@@ -15,8 +20,11 @@ from declared.virtual import as_settings
 from environments import bundled, container
 from environments.build import check_machine as check_machine_for
 from environments.identity import digest
+from plan.binding import machine_id
 from plan.campaign import Campaign
 from sites import virtual
+from sites.node_job import Unwritable, ask_here, probes
+from sites.node_verdicts import node_findings
 
 
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
@@ -49,6 +57,40 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         container.check_machine(campaign.images[0])
     if site.placement == "virtual":
         check_virtual(site)
+    if launcher == "local":
+        check_here(campaign)
+
+
+def check_here(campaign: Campaign) -> None:
+    """InputError when the doctor would say of this machine that the campaign's runs will not work: each would fail for the same reason."""
+    site = campaign.site
+    unneeded = [] if campaign.images else ["apptainer", "binds"]
+    if not shutil.which("nvidia-smi"):
+        unneeded.append("devices")  # of another maker, which nobody can count by it
+    try:
+        with probes(site, campaign.results) as question:
+            reports = ask_here({**question, "disturbed": False})
+    except Unwritable as error:
+        raise InputError("not-writable", str(error), key=error.subject) from None
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for finding in node_findings(reports, site, sys.executable, version):
+        if finding.verdict == "FAIL" and finding.subject not in unneeded:
+            raise InputError(finding.code, finding.text, key=finding.subject)
+
+
+def node_paths(campaign: Campaign) -> list[str]:
+    """Return what every node of the campaign's jobs has to see: interpreter, checkout, results and cache.
+
+    A node may have a folder of its own where the cache is: it has another one if it lacks the mark that this machine makes there.
+    """
+    cache = campaign.site.cache
+    mark = cache / f"{SEEN_BY}{machine_id() or 'nodes'}"
+    with contextlib.suppress(OSError):  # a cache that is only read has none
+        cache.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    results = (CHECKOUT / campaign.results).absolute()
+    paths = [Path(sys.executable), CHECKOUT / "Snakefile", results, mark if mark.exists() else cache]
+    return [str(path) for path in paths if path.exists()]
 
 
 def check_builds(site: Site, environments: Iterable[str]) -> None:

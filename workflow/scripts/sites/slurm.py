@@ -6,7 +6,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.notes import Note
+from common.shell import UNSEEN_STATUS, not_seen
+
 PATIENCE_S = 20
+_NO_OUTPUT = "0:53"  # the ExitCode of a job whose files for its output could not be opened on its node
 _STATE = re.compile(r"([a-z_]+)(.*)")
 _LOST = ("down", "drained", "draining", "fail", "failing", "error", "maint", "unknown", "inval", "future", "perfctrs")
 
@@ -53,6 +57,18 @@ def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
     if done.returncode:
         raise Unanswered(last_line(done.stderr) or f"{command[0]}: status {done.returncode}")
     return done.stdout
+
+
+def unseen_folder(job: str) -> Note | None:
+    """Return that a batch job's node does not see the folder of its output, since Slurm could not write there; None where it could, or
+    Slurm does not tell."""
+    try:
+        said = ask("scontrol", "show", "job", job, "--oneliner")
+    except Unanswered:
+        return None
+    found = _fields(said)
+    unseen = found.get("JobState") == "FAILED" and found.get("ExitCode") in (f"{UNSEEN_STATUS}:0", _NO_OUTPUT)
+    return not_seen(found.get("BatchHost", "?"), found.get("WorkDir", "the checkout")) if unseen else None
 
 
 def plain() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Verdicts of `sites.doctor` on what Slurm says of itself: pure functions, one for each check."""
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sites.slurm import Node, hosts
 
 LEAST_JOB_AGE_S = 60  # squeue must still know a job that has ended when Snakemake asks for it
 LEAST_MB_PER_RANK = 4096
+IN_MEMORY = ("tmpfs", "ramfs")  # file systems
 STATUS_COMMAND = "slurm-status-command"
 
 
@@ -54,6 +56,18 @@ def warn(subject: str, code: str, text: str, **facts: Any) -> Finding:
 def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
     """It will not work."""
     return Finding("FAIL", subject, Note(code, text, **facts))
+
+
+def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
+    """Whether other machines may see a folder: never, where it lies in this machine's memory."""
+    lines = [line.split()[1:3] for line in mounts.read_text(errors="replace").splitlines()]
+    path = Path(os.path.realpath(folder))
+    around = [(len(at), kind) for at, kind in lines if path.is_relative_to(at.replace("\\040", " "))]
+    kind = max(enumerate(around), key=lambda mount: (mount[1][0], mount[0]))[1][1] if around else "unknown"
+    if kind in IN_MEMORY:
+        text = f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a file system that all nodes share"
+        return warn(subject, "in-memory", text, folder=str(folder), file_system=kind)
+    return ok(subject, f"{folder} lies on {kind}", file_system=kind)
 
 
 def job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:

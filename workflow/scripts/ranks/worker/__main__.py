@@ -48,6 +48,7 @@ def run(folder: Path) -> Training:
     result = {
         "ready_at": meter.ready_at,
         "closed_at": meter.closed_at,
+        "clock_step_s": meter.clock_step_s(),
         "ranks": context.group.all_gather(mine),
         "transport": trainer.transport,
         "foreign_cpu_share": foreign_cpu_share,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 POWERCAP = Path("/sys/class/powercap")
 SCOPES = ("device", "package", "node")
@@ -29,6 +29,10 @@ MOST_ERROR = 0.1  # share of a window's energy that may be in doubt
 LONGEST_GAP = 20  # samples of a power
 SAMPLE_S = 1.0  # between two lines of power.csv
 POWER_COLUMNS = ("t", "scope", "watt")
+PATIENCE_S = 5.0  # for a vendor's library to answer: a driver may hang
+MAX_PACKAGE_W = 5000.0  # a counter that went back by itself would tell more
+
+Answer = TypeVar("Answer")
 
 Joules = Callable[[], float]
 
@@ -73,20 +77,53 @@ AMD = Kind("amd-smi", "device", "counter", 0.001, None, 16e-6)
 AMD_POWER = Kind("amd-smi", "device", "power", 0.1, None, None)
 
 
+def answer_in_time(ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` returns. TimeoutError where it does not within PATIENCE_S; then its thread is left behind."""
+    answers: list[Answer | BaseException] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask())
+        except BaseException as error:  # whatever a vendor's library raises
+            answers.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if not answers:
+        raise TimeoutError(f"no answer within {PATIENCE_S:g} s")
+    if isinstance(answers[0], BaseException):
+        raise answers[0]
+    return answers[0]
+
+
 class Meter:
     """The meters of one kind on this node, as one: `parts` tell the joules of each package or accelerator."""
 
     def __init__(self, kind: Kind, parts: Sequence[Joules]) -> None:
         self.kind, self._parts, self._lock = kind, parts, threading.Lock()
+        self._hangs = False
 
     def joules(self) -> float | None:
-        """All parts together; None where one does not tell: two of three packages are not the node."""
-        with self._lock:
-            try:
-                told = sum(part() for part in self._parts)
-                return None if math.isnan(told) else told
-            except Exception:  # whatever a vendor's library raises
-                return None
+        """All parts together; None where one does not tell: two of three packages are not the node.
+
+        A library that did not answer once is not asked again: each time would hold up the ranks.
+        """
+        if self._hangs or not self._lock.acquire(timeout=PATIENCE_S):
+            return None
+        try:
+            told = answer_in_time(self._sum) if self.kind.scope == "device" else self._sum()
+            return None if math.isnan(told) else told
+        except TimeoutError:
+            self._hangs = True
+            return None
+        except Exception:  # whatever a vendor's library raises
+            return None
+        finally:
+            self._lock.release()
+
+    def _sum(self) -> float:
+        return sum(part() for part in self._parts)
 
 
 class Package:
@@ -95,15 +132,21 @@ class Package:
     def __init__(self, folder: Path) -> None:
         self._counter = folder / "energy_uj"
         self._range_uj = int((folder / "max_energy_range_uj").read_text())
-        self._last_uj, self._wrapped_uj = int(self._counter.read_text()), 0
+        self._last_uj, self._wrapped_uj, self._at = int(self._counter.read_text()), 0, time.monotonic()
+        self._went_back = False
 
     def __call__(self) -> float:
-        """Joules since some start. To be called more often than the counter wraps (about every minute at full load)."""
-        now = int(self._counter.read_text())
+        """Joules since some start. To be called more often than the counter wraps (about every minute at full load).
+
+        NaN once it has gone back without a wrap, as when the machine was suspended: what it had counted is lost.
+        """
+        now, at = int(self._counter.read_text()), time.monotonic()
         if now < self._last_uj:
             self._wrapped_uj += self._range_uj
-        self._last_uj = now
-        return (now + self._wrapped_uj) / 1e6
+            since_j = (now + self._range_uj - self._last_uj) / 1e6
+            self._went_back |= since_j > MAX_PACKAGE_W * max(at - self._at, 0.01)
+        self._last_uj, self._at = now, at
+        return math.nan if self._went_back else (now + self._wrapped_uj) / 1e6
 
 
 class Integrated:
@@ -225,7 +268,7 @@ def accelerators(numbers: Sequence[int]) -> tuple[Meter | None, list[dict[str, A
     refused = []
     for kind, name, make in ((NVML, "pynvml", nvml), (AMD, "amdsmi", amd_smi)):
         try:
-            return make(__import__(name), numbers), []
+            return answer_in_time(lambda make=make, name=name: make(__import__(name), numbers)), []  # type: ignore[misc]
         except Exception as error:
             refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {error}"))
     return None, refused
@@ -286,12 +329,13 @@ class Meters:
 
         def line() -> None:
             for scope, joules in self.read().items():
-                now = time.time()
+                now = time.monotonic()  # the clock of the day may be set meanwhile
                 if joules is None:
                     continue
                 if scope in last and now > last[scope][0]:
                     then, before = last[scope]
-                    write((f"{(then + now) / 2:.3f}", scope, f"{(joules - before) / (now - then):.6g}"))
+                    middle = time.time() - (now - then) / 2
+                    write((f"{middle:.3f}", scope, f"{(joules - before) / (now - then):.6g}"))
                 last[scope] = now, joules
 
         line()

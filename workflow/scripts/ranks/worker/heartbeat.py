@@ -1,16 +1,34 @@
 """Measure the time during which this process was stopped: by a signal, a frozen control group, or a suspended machine.
 
-A thread wakes up every TICK_S. If it wakes up much later and the process used no CPU time meanwhile, the process was stopped. A
-library that computes while it holds the interpreter's lock also delays the thread, but it uses CPU time. A suspended machine stops
-CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move apart.
+A thread wakes up every TICK_S. If it wakes up much later, it was stopped, or it waited: for the interpreter's lock, which a library
+may hold while it computes, or for a processor. Who waits for the lock asks for it every `sys.getswitchinterval()`, and each time
+counts as a voluntary switch of this thread; for how long it waited for a processor the kernel tells. A stopped thread does neither. What
+other threads compute tells nothing: they do so until the very moment when the process is stopped.
+
+A suspended machine stops CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move apart.
 """
 
+import contextlib
+import resource
+import sys
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 TICK_S = 0.1
 MIN_PAUSE_S = 0.5  # a busy node delays a thread by less
-MAX_BUSY_SHARE = 0.02  # of a CPU, during a pause
+LATE_SWITCH = 3  # a wait for the lock takes up to so many times the switch interval where processors are busy
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a processor, ns of waiting for one, turns
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What this thread knows of itself: time, voluntary switches, and seconds for which it waited for a processor."""
+
+    at_s: float
+    switches: int
+    queued_s: float
 
 
 class Heartbeat:
@@ -22,21 +40,29 @@ class Heartbeat:
         threading.Thread(target=self._watch, name="heartbeat", daemon=True).start()
 
     def _watch(self) -> None:
-        woke, used = time.monotonic(), time.process_time()
+        beat = _beat()
         while True:
             time.sleep(TICK_S)
-            before, used_before = woke, used
-            woke, used = time.monotonic(), time.process_time()
-            self.paused_s += pause_s(woke - before - TICK_S, used - used_before)
+            before, beat = beat, _beat()
+            self.paused_s += pause_s(before, beat)
             suspension_s = _suspended_s() - self._suspended_s
             if suspension_s >= MIN_PAUSE_S:
                 self.paused_s += suspension_s
                 self._suspended_s += suspension_s
 
 
-def pause_s(delay_s: float, cpu_s: float) -> float:
-    """Return how long the process was stopped, given by how much a tick was late and the CPU time used meanwhile; 0 if it was busy."""
-    return delay_s if delay_s >= MIN_PAUSE_S and cpu_s <= MAX_BUSY_SHARE * delay_s else 0.0
+def pause_s(before: Beat, now: Beat) -> float:
+    """Return how long the process was stopped between two beats, s; 0 if it was not, or only waited."""
+    locked_s = (now.switches - before.switches) * LATE_SWITCH * sys.getswitchinterval()
+    stopped_s = now.at_s - before.at_s - TICK_S - locked_s - (now.queued_s - before.queued_s)
+    return stopped_s if stopped_s >= MIN_PAUSE_S else 0.0
+
+
+def _beat() -> Beat:
+    queued_s = 0.0
+    with contextlib.suppress(OSError, ValueError, IndexError):  # a kernel may not tell
+        queued_s = int(_SCHEDULED.read_text().split()[1]) / 1e9
+    return Beat(time.monotonic(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw, queued_s)
 
 
 def _suspended_s() -> float:

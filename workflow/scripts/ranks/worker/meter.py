@@ -50,12 +50,17 @@ class Meter:
         self.phases.enter("barrier")
         self.group.barrier()
         self.ready_at = time.time()
+        self._clock_ahead_s = self.ready_at - time.monotonic()
         self.load = Load(self.group)  # from the moment when all ranks are ready
         self.heartbeat = Heartbeat()
         self._compare_clocks()
         self.phases.close_epoch()
         self._epoch_opened = self._read()
         self._opened_at = self.closed_at = time.time()
+
+    def clock_step_s(self) -> float:
+        """By how much somebody has set the clock of the day since all ranks were ready, s: epochs themselves go by another clock."""
+        return time.time() - time.monotonic() - self._clock_ahead_s
 
     def open_epoch(self) -> None:
         """All ranks start the next epoch together."""

@@ -64,8 +64,8 @@ def temporary_folder() -> Iterator[Path]:
         _remove_unless_held(left)
     folder = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY}", dir=parent))
     try:
-        with open(folder / HELD, "w") as held:
-            held.write(os.uname().nodename)
+        with open(folder / HELD, "wb") as held:
+            held.write(os.fsencode(os.uname().nodename))
             held.flush()
             try:
                 fcntl.flock(held, fcntl.LOCK_EX)
@@ -85,7 +85,7 @@ def _remove_unless_held(folder: Path) -> None:
     with contextlib.suppress(OSError):
         held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            status, node = os.fstat(held), os.uname().nodename.encode()
+            status, node = os.fstat(held), os.fsencode(os.uname().nodename)
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and os.read(held, len(node) + 1) == node:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # may be known to one node only
                 shutil.rmtree(folder, ignore_errors=True)
@@ -140,7 +140,8 @@ def nccl_variables(context: Context) -> dict[str, str]:
 
 def host() -> str:
     """This node, by the scheduler's name for it where there is one."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.encode(errors="replace").decode()
+    return "".join(sign if sign.isprintable() else "_" for sign in name)
 
 
 def versions(modules: list[str]) -> str:

@@ -1,0 +1,82 @@
+"""One measurement ends in a line at SIGTERM, SIGINT and SIGHUP, and nobody needs to read what it says."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from common.files import CHECKOUT
+
+PROGRAM = """
+import signal, sys, time
+from pathlib import Path
+if "ignored" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from runs.supervise import ending_well
+with ending_well("a run", Path("results")):
+    print("ready", flush=True)
+    if "ignored" in sys.argv:
+        sys.stdin.readline()
+    else:
+        time.sleep(60)
+"""
+UNREAD = """
+import sys
+from common.errors import exit_status, say
+sys.stdin.readline()
+sys.exit(exit_status(lambda: [say(f"line {i}", to_stderr=bool(i % 2)) for i in range(10)]))
+"""
+
+
+def start(program: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_stops_a_measurement(signum: signal.Signals) -> None:
+    program = start(PROGRAM)
+    assert program.stdout and program.stdout.readline() == "ready\n"
+    program.send_signal(signum)
+    _, said = program.communicate(timeout=30)
+    assert program.returncode == 130 and signum.name in said and len(said.splitlines()) == 1
+
+
+def test_nohup_is_left_alone() -> None:
+    program = start(PROGRAM, "ignored")
+    assert program.stdout and program.stdout.readline() == "ready\n"
+    program.send_signal(signal.SIGHUP)
+    assert program.communicate("\n", timeout=30) == ("", "") and program.returncode == 0
+
+
+def test_a_program_goes_on_without_its_readers() -> None:
+    program = start(UNREAD)
+    assert program.stdin and program.stdout and program.stderr
+    program.stdout.close()
+    program.stderr.close()
+    program.stdin.write("\n")
+    program.stdin.close()
+    assert program.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_failure(closed: str) -> None:
+    command = [
+        "sh",
+        "-c",
+        f'exec "$@" {closed}',
+        "sh",
+        sys.executable,
+        "-c",
+        UNREAD.replace("sys.stdin.readline()", ""),
+    ]
+    environment = {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
