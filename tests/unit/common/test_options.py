@@ -13,6 +13,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.options import make_parser, parse_arguments, run_program
+from declared.products.tables import PROGRAMS
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 
@@ -125,6 +126,12 @@ def test_a_rule_gives_a_program_the_options_it_takes(name: str, given: list[str]
     known = [one.arg for one in function.args.kwonlyargs]
     options = [one.replace("-", "_") if one != "from" else "from_" for one in given]
     assert set(options) <= set(known) and set(known) - set(optional) <= set(options)
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name in programs()])
+def test_a_program_of_tables_takes_its_inputs(name: str) -> None:
+    known = {one.arg for one in main_of(name).args.kwonlyargs}
+    assert {*PROGRAMS[name].inputs, "out"} <= known
 
 
 def test_there_are_such_programs() -> None:
