@@ -70,9 +70,7 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
 
 def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None = None) -> Path:
     """All files of a paper, in `folder`/paper: real tables, and figures of three sizes."""
-    study.main(
-        ["--runs", str(runs_csv), "--epochs", str(runs_csv.with_name("epochs.csv")), "--out", str(folder / "tables")]
-    )
+    study.main(runs=runs_csv, epochs=runs_csv.with_name("epochs.csv"), out=folder / "tables")
     names = [*TABLES]
     if network_csv:
         fit.main(network=network_csv, out=folder / "tables" / "network")
