@@ -43,9 +43,7 @@ class Made:
         self.runs_csv, self.epochs_csv = write_frames(self.results, runs, epochs)
         self.tables = [self.results / "tables" / name for name in tables]
         self.figures = [self.results / "figures" / name for name in pictures]
-        study.main(
-            ["--runs", str(self.runs_csv), "--epochs", str(self.epochs_csv), "--out", str(self.results / "tables")]
-        )
+        study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
             drawn = style.figure(style.PAGE_IN, 2)

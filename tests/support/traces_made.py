@@ -120,7 +120,7 @@ def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame
     """Write the campaign and gather its traces into phases.csv and trace_steps.csv; all runs, and the phases of the traced ones."""
     write_traced(folder, **options)
     named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
-    gather.main([text for option, name in named.items() for text in (f"--{option}", f"{folder}/{name}")])
+    gather.main(**{option: folder / name for option, name in named.items()})
     return read_table(folder / "runs.csv", "runs"), read_table(folder / "phases.csv", "phases")
 
 

@@ -282,7 +282,7 @@ def test_little_is_said_by_its_reason(case, read):
 
 
 def test_the_residuals_stand_beside_the_table(csv, runs, tmp_path):
-    study.main(["--runs", str(csv[0]), "--epochs", str(csv[1]), "--out", str(tmp_path)])
+    study.main(runs=csv[0], epochs=csv[1], out=tmp_path)
     made = pd.read_csv(tmp_path / "residuals.csv")
     assert len(made) == 110
     assert (made["fitted_log"] + made["residual"]).to_numpy() == pytest.approx(

@@ -12,6 +12,7 @@ from analysis import decomposition, effects, study
 from analysis.intervals import Estimate
 from analysis.pooling import pooled
 from common.notes import codes, find_note
+from common.options import run_program
 from common.tables import read_table, write_table
 from declared.site import load_site
 from declared.study import load_study
@@ -406,7 +407,7 @@ def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     write_frames(tmp_path, *designed_campaign())
     write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
-    study.main(["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"])
+    assert run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"]) == 0
     made = pd.read_csv("made/decomposition.csv")
     assert len(made) == 54
     assert ("network_s" in made) == (len(flags) == 2)

@@ -2,7 +2,6 @@
 
 import functools
 import re
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
-from strategies.measured import TABLES, known
+from strategies.measured import known
 from support.pages import WORDS, lacking, not_said, on_one_line, page, section
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
@@ -563,7 +562,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
 def simulated_strategies() -> pd.DataFrame:
     """The table `simulated` of found-strategies-virtual; `expected_s`: what it says of a step."""
     study, site = load_study(FOUND), load_site("virtual-four")
-    of = known(site, Namespace(**{name: KEPT / FOUND / f"{name}.csv" for name in TABLES}))
+    of = known(site, *(KEPT / FOUND / f"{name}.csv" for name in ("costs", "messages", "network")))
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
     data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of, ""))
     assert lacking == []

@@ -145,23 +145,22 @@ def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
-def made(folder, runs_csv, *more):
-    """A folder with all tables of these runs; of the reference with `--reference`."""
+def made(folder, runs_csv, reference=False):
+    """A folder with all tables of these runs; those of the reference, too, where it is asked for."""
     epochs_csv = runs_csv.with_name("epochs.csv")
-    asked = ("--target-accuracy", "0.5", "--out", str(folder), *more)
-    study.main(["--runs", str(runs_csv), "--epochs", str(epochs_csv), *asked])
+    study.main(runs=runs_csv, epochs=epochs_csv, target_accuracy=0.5, out=folder, reference=reference)
     return folder
 
 
 @pytest.fixture(scope="module")
 def of_treatments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("designed")
-    return made(folder / "tables", write_frames(folder, *designed_campaign())[0], "--reference")
+    return made(folder / "tables", write_frames(folder, *designed_campaign())[0], reference=True)
 
 
 @pytest.fixture(scope="module")
 def of_campaign(csv, tmp_path_factory):
-    return made(tmp_path_factory.mktemp("tables"), csv[0], "--reference")
+    return made(tmp_path_factory.mktemp("tables"), csv[0], reference=True)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -184,7 +183,7 @@ def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
 
 
 def test_tables_are_the_same_bytes_twice(csv, of_campaign, tmp_path):
-    again = made(tmp_path, csv[0], "--reference")
+    again = made(tmp_path, csv[0], reference=True)
     files = sorted(path.name for path in of_campaign.iterdir())
     assert files == sorted(path.name for path in again.iterdir()) and len(files) == 3 * len(TABLES) + 3
     for name in files:
@@ -199,8 +198,7 @@ def test_tables_cope_with_little(case, tmp_path):
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
     referenced = case != "one run"
-    more = ["--reference"] if referenced else []
-    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], *more)
+    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], referenced)
     names = [name for name in TABLES if referenced or name not in ("adjusted", "drift")]
     assert sorted(path.stem for path in folder.glob("*.tex")) == names
     for name in names:

@@ -458,7 +458,7 @@ def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
 
 
 def test_all_models_stand_side_by_side_and_all_digits_in_files(csv, tmp_path):
-    study.main(["--runs", str(csv[0]), "--epochs", str(csv[1]), "--out", str(tmp_path)])
+    study.main(runs=csv[0], epochs=csv[1], out=tmp_path)
     assert sorted(path.name for path in tmp_path.glob("regression*")) == [
         "regression.csv",
         "regression.md",

@@ -31,9 +31,8 @@ def left(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / records
         folder.mkdir(exist_ok=True)
         runs_csv, epochs_csv = write_frames(folder, runs, epochs)
-        study.main(["--runs", str(runs_csv), "--epochs", str(epochs_csv), "--out", str(tmp_path / "tables")])
-        said = ["--title", TITLE, "--question", "Why?"]
-        write.main(["--runs", str(runs_csv), *said, "--out", str(tmp_path)])
+        study.main(runs=runs_csv, epochs=epochs_csv, out=tmp_path / "tables")
+        write.main(runs=runs_csv, title=TITLE, question="Why?", out=tmp_path)
         return tmp_path
 
     return made

@@ -22,7 +22,7 @@ def test_tables_of_time_know_nothing_of_traced_runs(made, tmp_path):
     for name, some in (("both", runs), ("untraced", runs[runs["trace"] == "none"])):
         (tmp_path / name).mkdir()
         written = write_frames(tmp_path / name, some, epochs)
-        study.main(["--runs", str(written[0]), "--epochs", str(written[1]), "--out", str(tmp_path / name / "tables")])
+        study.main(runs=written[0], epochs=written[1], out=tmp_path / name / "tables")
     both, untraced = (sorted((tmp_path / name / "tables").iterdir()) for name in ("both", "untraced"))
     assert [file.name for file in both] == [file.name for file in untraced]
     differ = [one.name for one, other in zip(both, untraced, strict=True) if one.read_bytes() != other.read_bytes()]

@@ -313,8 +313,7 @@ def fields(draw: Any, content: bytes) -> bytes:
 def analysed(folder: Path, runs: str) -> None:
     """All tables of these runs, and of epochs that are as they should be."""
     (folder / "whole-epochs.csv").write_bytes(TABLES["epochs"])
-    epochs = str(folder / "whole-epochs.csv")
-    analysis.main(["--runs", str(folder / runs), "--epochs", epochs, "--out", str(folder / "tables")])
+    analysis.main(runs=folder / runs, epochs=folder / "whole-epochs.csv", out=folder / "tables")
 
 
 def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:

@@ -225,7 +225,7 @@ def test_one_run_a_cell_has_ratios_without_intervals(compare, base, other) -> No
 def test_the_program_writes_a_table_and_a_figure(tmp_path, base, other, capsys) -> None:
     other["epoch_time_s"] /= SLOWER
     one, two = folders(tmp_path, base, other)
-    main(["--base", one, "--other", two, "--out", str(tmp_path / "made" / "comparison")])
+    main(base=one, other=two, out=tmp_path / "made" / "comparison")
     made = sorted(path.name for path in (tmp_path / "made").iterdir())
     assert made == [f"comparison.{end}" for end in ("caption.md", "csv", "md", "pdf", "png", "svg", "tex")]
     said = capsys.readouterr().out

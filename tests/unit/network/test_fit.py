@@ -149,7 +149,7 @@ def test_disturbed_sweeps_give_no_numbers(network):
 def test_a_study_without_numbers_has_a_table_that_says_so(case, tmp_path):
     empty = pd.DataFrame(columns=list(schema("network")["properties"]))
     write_table(empty if case == "no sweep" else failed_row(), "network", tmp_path / "network.csv")
-    fit.main(["--network", str(tmp_path / "network.csv"), "--out", str(tmp_path / "table")])
+    fit.main(network=tmp_path / "network.csv", out=tmp_path / "table")
     said = (tmp_path / "table.md").read_text()
     assert (fit.NO_SWEEP if case == "no sweep" else "it broke") in said
     assert {path.suffix for path in tmp_path.glob("table.*")} == {".csv", ".md", ".tex"}

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,15 +234,8 @@ def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
 
 def test_an_old_key_and_an_unknown_sweep_are_refused(study):
     for name, named in (("pytorch-ddp.n2", "000000000000"), ("pytorch-ddp.n7", "quickstart.yaml")):
-        given = {
-            "--study": "quickstart",
-            "--site": "local",
-            "--key": "000000000000",
-            "--out": "sweep.json",
-            "--sweep": name,
-        }
         with pytest.raises(InputError) as refused:
-            measuring.main([part for pair in given.items() for part in pair])
+            measuring.main(study="quickstart", site="local", key="0" * 12, out=Path("sweep.json"), sweep=name)
         assert name in str(refused.value) and named in str(refused.value)
 
 
@@ -279,7 +273,7 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     old = campaign.results / "network" / "horovod-pytorch.n2" / "000000000000" / "sweep.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
-    gather.main(["--study", "quickstart", "--site", "local", "--out", "network.csv"])
+    gather.main(study="quickstart", site="local", out=Path("network.csv"))
     rows = read_table(tmp_path / "network.csv", "network")
     ok = rows[rows["status"] == "ok"]
     assert set(ok["framework"]) == {"pytorch-ddp"} and sorted(set(ok["bytes"])) == [1024, 4096]

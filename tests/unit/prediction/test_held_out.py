@@ -277,9 +277,8 @@ def test_an_extra_p_whose_interpreter_is_gone_is_no_row(tmp_path):
     known.written(known.runs(), "runs", tmp_path)
     known.network(folder=tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps({"python": {"executable": str(tmp_path / "gone")}}))
-    asked = [*paths(tmp_path), "--out", str(tmp_path / "prediction")]
     with pytest.raises(InputError) as refused:
-        main([*asked, "--extrap", str(tmp_path / "environment.json")])
+        main(**paths(tmp_path), extrap=tmp_path / "environment.json")
     assert "environment.json: " in str(refused.value)
     assert not (tmp_path / "prediction.csv").exists()
 
@@ -495,7 +494,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
 def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
     known.runs(folder=tmp_path, **options)
     known.network(folder=tmp_path, nodes=options.get("nodes", known.NODES), rates=options.get("rates", known.RATES))
-    main([*paths(tmp_path), "--out", str(tmp_path / "prediction")])
+    main(**paths(tmp_path))
     said = (tmp_path / "prediction.md").read_text()
     assert "nan" not in said
     assert PHYSICS in said or NOTHING in said
@@ -506,7 +505,7 @@ def test_a_study_without_a_success_says_so(tmp_path):
     runs = known.runs().assign(status="failed", reason="it broke", epoch_time_s=None)
     known.written(runs, "runs", tmp_path)
     known.network(folder=tmp_path)
-    main([*paths(tmp_path), "--out", str(tmp_path / "prediction")])
+    main(**paths(tmp_path))
     assert NOTHING in (tmp_path / "prediction.md").read_text()
     draw(tmp_path)
 
@@ -515,7 +514,7 @@ def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
     runs = known.runs()
     known.written(runs.assign(steps=runs["steps"].mask(runs["cell"].notna())), "runs", tmp_path)
     known.network(folder=tmp_path)
-    main([*paths(tmp_path), "--out", str(tmp_path / "prediction")])
+    main(**paths(tmp_path))
     said = (tmp_path / "prediction.md").read_text()
     uncounted = physics.uncounted(read_timed(tmp_path / "runs.csv"))
     assert set(uncounted.facts["uncounted"]) == set(runs["cell"])
@@ -620,13 +619,13 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
 def test_on_emulated_nodes_it_is_a_check_of_the_methods(tmp_path):
     known.written(known.runs(nodes=(1, 2, 3)).assign(placement="emulated"), "runs", tmp_path)
     known.network(folder=tmp_path, nodes=(2, 3))
-    main([*paths(tmp_path), "--out", str(tmp_path / "prediction")])
+    main(**paths(tmp_path))
     assert ON_LOOPBACK in (tmp_path / "prediction.md").read_text()
     assert "emulated" in codes(drawn_of(tmp_path)[1].notes)
 
 
 def paths(folder):
-    return ["--runs", str(folder / "runs.csv"), "--network", str(folder / "network.csv")]
+    return {"runs": folder / "runs.csv", "network": folder / "network.csv", "out": folder / "prediction"}
 
 
 def drawn_of(folder, cells=None):

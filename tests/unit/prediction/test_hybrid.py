@@ -62,16 +62,7 @@ def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
 
 def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
     runs, network = unlike(tmp_path)
-    main(
-        [
-            "--runs",
-            str(tmp_path / "runs.csv"),
-            "--network",
-            str(tmp_path / "network.csv"),
-            "--out",
-            str(tmp_path / "hybrid"),
-        ]
-    )
+    main(runs=tmp_path / "runs.csv", network=tmp_path / "network.csv", out=tmp_path / "hybrid")
     written = read(tmp_path / "hybrid")
     assert written.shown["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2
     assert written.shown["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]

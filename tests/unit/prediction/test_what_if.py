@@ -172,16 +172,7 @@ def test_a_study_without_kept_steps_has_an_empty_table(study):
 def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
     known.written(study.runs, "runs", tmp_path)
     study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
-    what_if.main(
-        [
-            "--runs",
-            f"{tmp_path}/runs.csv",
-            "--replay-steps",
-            f"{tmp_path}/replay_steps.csv",
-            "--out",
-            f"{tmp_path}/what_if",
-        ]
-    )
+    what_if.main(runs=tmp_path / "runs.csv", replay_steps=tmp_path / "replay_steps.csv", out=tmp_path / "what_if")
     made = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
     assert 0 < made.at["exchange fully hidden", "ratio"] < made.at["links 2 times as fast", "ratio"] < 1
 

@@ -70,12 +70,10 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
 
 def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None = None) -> Path:
     """All files of a paper, in `folder`/paper: real tables, and figures of three sizes."""
-    study.main(
-        ["--runs", str(runs_csv), "--epochs", str(runs_csv.with_name("epochs.csv")), "--out", str(folder / "tables")]
-    )
+    study.main(runs=runs_csv, epochs=runs_csv.with_name("epochs.csv"), out=folder / "tables")
     names = [*TABLES]
     if network_csv:
-        fit.main(["--network", str(network_csv), "--out", str(folder / "tables" / "network")])
+        fit.main(network=network_csv, out=folder / "tables" / "network")
         names.append("network")
     stems = [
         figure(folder / "figures" / name, *size)
@@ -93,7 +91,7 @@ def compiled(folder: Path) -> str:
     said = ""
     for source, made in (("supplement", "supplement"), ("main", "paper")):
         out = folder / f"{made}.pdf"
-        pdf.main(["--main", str(folder / f"{source}.tex"), "--out", str(out), "--log", str(folder / "log")])
+        pdf.main(main=folder / f"{source}.tex", out=out, log=folder / "log")
         assert out.read_bytes().startswith(b"%PDF")
         said += (folder / "log").read_text()
     assert not [width for width in OVERFULL.findall(said) if float(width) > 20], said
@@ -349,9 +347,8 @@ def test_a_caption_begins_with_a_sentence() -> None:
 
 def test_without_tex_the_error_names_packages_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    argv = ["--main", str(tmp_path / "main.tex"), "--out", str(tmp_path / "paper.pdf"), "--log", str(tmp_path / "log")]
     with pytest.raises(InputError) as refused:
-        pdf.main(argv)
+        pdf.main(main=tmp_path / "main.tex", out=tmp_path / "paper.pdf", log=tmp_path / "log")
     assert (refused.value.code, refused.value.got) == ("not-installed", ["pdflatex", "bibtex"])
     assert pdf.install() in str(refused.value) and str(tmp_path) in refused.value.hint
     assert f"apt-get install {' '.join(pdf.PACKAGES)}" in pdf.install()

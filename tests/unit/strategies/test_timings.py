@@ -27,11 +27,10 @@ from plan.sweeps import sizes
 from plan.timings import MESSAGES, Timing, output, planned
 from runs import alone
 from strategies import found, gather, measure
-from strategies.measured import TABLES
 
 NAME = "quickstart"
-READ = [part for name in TABLES for part in (f"--{name}", f"{name}.csv")]
-FROM_TABLES = ["--study", NAME, "--site", "local", *READ, "--out", "table"]
+TABLES = {name: Path(f"{name}.csv") for name in ("costs", "messages", "network")}
+FROM_TABLES: dict[str, Any] = {"study": NAME, "site": "local", **TABLES, "out": Path("table")}
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     assert messages["transport"] == "gloo over tcp lo" and len(messages["hosts"]) == 1
     assert all(min(size["send"]) > 0 and min(size["receive"]) > 0 for size in messages["messages"])
     assert parts["node_memory_bytes"] > parts["resident_bytes"] > 5e7
-    gather.main(["--study", NAME, "--site", "local", "--costs", "costs.csv", "--messages", "messages.csv"])
+    gather.main(study=NAME, site="local", costs=Path("costs.csv"), messages=Path("messages.csv"))
     costs = read_table(Path("costs.csv"), "costs")
     space = divide(before.graph, 8)
     every = {(layer.name, "x".join(map(str, of))) for layer in space.layers for of in layer.configurations(2)}
@@ -99,7 +98,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     assert (whole.loc[["conv1", "dense1"], "update_s"] > 0).all() and whole.loc["average_pool1", "update_s"] == 0
     rows = pd.DataFrame([*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"]))
     write_table(rows, "network", Path("network.csv"))
-    found.main(FROM_TABLES)
+    found.main(**FROM_TABLES)
     told = json.loads(Path("found.json").read_text())
     ((asked, answer),) = told["strategies"].items()
     assert asked == strategies.question(before.levels) and set(told["made_of"]) == {asked}
@@ -125,7 +124,7 @@ def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: P
         write_table(table, name, Path(f"{name}.csv"))
     write_table(pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])), "network", Path("network.csv"))  # fmt: skip
     with pytest.raises(InputError) as refused:
-        found.main(FROM_TABLES)
+        found.main(**FROM_TABLES)
     assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(absent)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
@@ -156,9 +155,8 @@ def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, s
         ("pytorch-strategy.messages", ["timing pytorch-strategy.messages", "0" * 12]),
         ("pytorch-ddp.messages", [study.file.name, "timing pytorch-ddp.messages"]),
     ):
-        given = {"--study": NAME, "--site": "local", "--timing": name, "--key": "0" * 12, "--out": "timing.json"}
         with pytest.raises(InputError) as refused:
-            measure.main([part for pair in given.items() for part in pair])
+            measure.main(study=NAME, site="local", timing=name, key="0" * 12, out=Path("timing.json"))
         assert all(word in str(refused.value) for word in words)
 
 

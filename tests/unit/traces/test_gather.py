@@ -28,7 +28,7 @@ def folder(tmp_path):
 def gathered(folder, capsys):
     written = {"phases": "phases.csv", "steps": "trace_steps.csv"}
     options = {"runs": "runs.csv", "records": "runs", **written}
-    gather.main([text for option, name in options.items() for text in (f"--{option}", f"{folder}/{name}")])
+    gather.main(**{option: folder / name for option, name in options.items()})
     phases, steps = (read_table(folder / f"{name}.csv", name) for name in ("phases", "trace_steps"))
     notes = gather.summary(read_runs(folder), phases)
     assert capsys.readouterr().out.splitlines() == notes

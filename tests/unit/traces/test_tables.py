@@ -503,7 +503,7 @@ def test_the_sweep_tells_latency_and_other_libraries(made):
 
 
 def test_all_tables_are_written_with_rows_in_three_forms(made, tmp_path):
-    study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{made.folder}/phases.csv", "--out", str(tmp_path)])
+    study.main(runs=made.folder / "runs.csv", phases=made.folder / "phases.csv", out=tmp_path)
     for name in ("phases", "bottlenecks", "critical_path", "exposed", "tracing"):
         assert {file.suffix for file in tmp_path.glob(f"{name}.*")} == {".csv", ".md", ".tex"}
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) >= 8
@@ -511,7 +511,7 @@ def test_all_tables_are_written_with_rows_in_three_forms(made, tmp_path):
 
 def test_without_phases_every_table_says_so(made, tmp_path):
     write_table(made.phases[:0], "phases", tmp_path / "phases.csv")
-    study.main(["--runs", f"{made.folder}/runs.csv", "--phases", f"{tmp_path}/phases.csv", "--out", str(tmp_path)])
+    study.main(runs=made.folder / "runs.csv", phases=tmp_path / "phases.csv", out=tmp_path)
     for name in ("phases", "bottlenecks", "critical_path"):
         assert f"{cells.NO_PHASES.capitalize()}." in (tmp_path / f"{name}.md").read_text()
     assert exposed.NOT_TOLD in (tmp_path / "exposed.md").read_text()

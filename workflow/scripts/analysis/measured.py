@@ -1,6 +1,5 @@
 """What tables and figures read: runs.csv and epochs.csv, their factors, their cells, and what did not succeed."""
 
-import argparse
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -88,14 +87,6 @@ def read_runs(path: Path) -> pd.DataFrame:
 def read_timed(path: Path) -> pd.DataFrame:
     """The runs of runs.csv that tables and figures of time are made of (`timed`)."""
     return timed(read_runs(path))
-
-
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The command line that all programs of analysis and figures share."""
-    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    return parser
 
 
 def factors() -> list[str]:

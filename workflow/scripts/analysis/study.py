@@ -4,7 +4,6 @@ One program for all of them: each by itself would spend most of its time on read
 many runs are made on all cores.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ from analysis import (
 from analysis.measured import read_runs, timed
 from analysis.pooling import pooled
 from common.cores import all_cores
-from common.errors import exit_status
 from common.files import write_text
+from common.options import run_program
 from common.tables import read_table
 
 MANY = 2000  # runs, from which on a second process is worth its start
@@ -138,43 +137,40 @@ LONGEST_FIRST = (
 _read: list[Study] = []  # which the processes of a pool find, and need not be sent
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write every table as .csv, .md and .tex; the residuals of the runs, and the regression's predictions of all cells, as .csv."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--epochs", type=Path, required=True, metavar="CSV", help="epochs.csv of the study")
-    parser.add_argument(
-        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the tables go")
-    parser.add_argument(
-        "--margin",
-        type=float,
-        nargs="?",
-        metavar="SHARE",
-        help="share by which epoch times may differ and be called equal",
-    )
-    parser.add_argument(
-        "--target-accuracy", type=float, nargs="?", metavar="SHARE", help="validation accuracy to which time is told"
-    )
-    parser.add_argument(
-        "--replicates", nargs="?", default="", metavar="TEXT", help="the rule, where a study says a precision"
-    )
-    parser.add_argument(
-        "--reference", action="store_true", help="runs have a reference beside them, or will: make its tables, too"
-    )
-    args = parser.parse_args(argv)
-    every = read_runs(args.runs)
-    runs = timed(every)
-    network = read_table(args.network, "network") if args.network else None
-    epochs = read_table(args.epochs, "epochs")
-    study = Study(runs, every, epochs, network, args.out, args.margin, args.target_accuracy, args.replicates or "")
-    asked = [name for name in LONGEST_FIRST if args.reference or name not in REFERENCED]
-    if len(runs) < MANY:
+def main(
+    *,
+    runs: Path,
+    epochs: Path,
+    network: Path | None = None,
+    out: Path,
+    margin: float | None = None,
+    target_accuracy: float | None = None,
+    replicates: str | None = None,
+    reference: bool = False,
+) -> None:
+    """Write every table as .csv, .md and .tex; the residuals of the runs, and the regression's predictions of all cells, as .csv.
+
+    Args:
+        runs: runs.csv of the study
+        epochs: epochs.csv of the study
+        network: network.csv, where the network was swept
+        out: where the tables go
+        margin: share by which epoch times may differ and be called equal
+        target_accuracy: validation accuracy to which time is told
+        replicates: the rule, where a study says a precision
+        reference: runs have a reference beside them, or will: make its tables, too
+    """
+    every = read_runs(runs)
+    measured = timed(every)
+    sweeps = read_table(network, "network") if network else None
+    frame = read_table(epochs, "epochs")
+    study = Study(measured, every, frame, sweeps, out, margin, target_accuracy, replicates or "")
+    asked = [name for name in LONGEST_FIRST if reference or name not in REFERENCED]
+    if len(measured) < MANY:
         for name in asked:
             study.make(name)
         return
-    _ = pooled(runs).cells, pooled(runs).within.prior  # once for all
+    _ = pooled(measured).cells, pooled(measured).within.prior  # once for all
     _read[:] = [study]
     with all_cores() as pool:
         list(pool.map(_make, asked))
@@ -185,4 +181,4 @@ def _make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -46,7 +46,7 @@ def make_parser(main: Callable[..., Any]) -> argparse.ArgumentParser:
     meanings = {name: " ".join(text.split()) for name, text in ARGUMENT.findall(rest.partition("Args:")[2])}
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name if main.__module__ == "__main__" and spec else main.__module__
-    parser = OneLineParser(prog=f"python -m {name}", description=description)
+    parser = OneLineParser(prog=f"python -m {name}", description=description, allow_abbrev=False)
     types_of = get_type_hints(main)
     for parameter in inspect.signature(main).parameters.values():
         flag = parameter.name.rstrip("_").replace("_", "-")

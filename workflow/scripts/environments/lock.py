@@ -3,7 +3,6 @@
 Locks are valid for Python 3.11 and newer. A package keeps its version while it fits, unless --upgrade is given.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -12,9 +11,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, shown, write_text
+from common.options import run_program
 from declared.environments import TOOL_VARIANTS, VARIANTS, Environment, lineage, locked, read, tools
 
 PYTHON = "3.11"  # the oldest that Snakemake 9 runs on
@@ -106,23 +107,27 @@ def lock_controller(upgrade: bool) -> Path:
     return lock
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Make the locks that the command line names."""
-    parser = argparse.ArgumentParser(prog="make lock", description=__doc__)
-    parser.add_argument(
-        "--environment", action="append", help="only this one (again for more); default: all, and the controller's"
-    )
-    parser.add_argument("--variant", choices=VARIANTS, action="append", help="only this variant; default: both")
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
-    options = parser.parse_args(argv)
-    if not options.environment:
-        print(shown(lock_controller(options.upgrade)))
-    for name in lineage(options.environment or [*locked(), *tools()]):
+def main(
+    *,
+    environment: Sequence[str] = (),
+    variant: Sequence[Literal["cpu", "cuda"]] = ("cpu", "cuda"),
+    upgrade: bool = False,
+) -> None:
+    """Make the locks of environments.
+
+    Args:
+        environment: only these; default: all, and the controller's
+        variant: only these variants; default: both
+        upgrade: take the newest versions that fit
+    """
+    if not environment:
+        print(shown(lock_controller(upgrade)))
+    for name in lineage(environment or [*locked(), *tools()]):
         there = TOOL_VARIANTS if name in tools() else VARIANTS
-        for variant in [one for one in there if one in (options.variant or VARIANTS)]:
-            for file in lock_environment(read(name, variant), options.upgrade):
+        for each in [one for one in there if one in variant]:
+            for file in lock_environment(read(name, each), upgrade):
                 print(shown(file), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -6,7 +6,6 @@ Those files are for people, and for building by hand in the checkout's folder; t
 the site's base. Packages come from the folder /mnt/packages where the builder has one bound there, else from the network.
 """
 
-import argparse
 import json
 import shlex
 import sys
@@ -16,8 +15,8 @@ from pathlib import Path
 from spython.main.parse.recipe import Recipe
 from spython.main.parse.writers import SingularityWriter
 
-from common.errors import exit_status
 from common.files import shown, write_text
+from common.options import run_program
 from declared.environments import BASE, IMAGE_ABI, VARIANTS, Environment, Source, names, read
 from environments import compiling, two_ranks
 from environments.wheels import recorded_sha256
@@ -205,13 +204,12 @@ def written() -> Mapping[Path, str]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Write the recipes of all environments again."""
-    argparse.ArgumentParser(prog="make recipes", description=main.__doc__).parse_args(argv)
     for file, text in written().items():
         write_text(file, text)
         print(shown(file))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,11 +1,10 @@
 """The pictures of docs/reference/figures.md, drawn from kept campaigns: an example of every kind of figure."""
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +13,9 @@ from typing import Any
 from PIL import Image
 
 from common.code import SCRIPTS
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, load_yaml, shown, written_whole
+from common.options import run_program
 from common.text import alternatives
 from declared.figures import Declared
 from declared.products.figures import KINDS, FigureKind
@@ -89,20 +89,21 @@ def _input(name: str, kept: Path, folder: Path) -> Path:
     return file
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Draw the pictures again, or those of some kinds."""
-    parser = argparse.ArgumentParser(prog="make gallery", description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help="kinds to draw; all where none is named")
-    args = parser.parse_args(argv)
-    if unknown := [kind for kind in args.kinds if kind not in KINDS]:
+def main(kinds: Sequence[str] = ()) -> None:
+    """Draw the pictures again, or those of some kinds.
+
+    Args:
+        kinds: kinds to draw; all where none is named
+    """
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
         problem = f"'{unknown[0]}' is no kind of figure"
         raise InputError("unknown-name", problem, key="KIND", got=unknown[0], **alternatives(unknown[0], KINDS))
     with TemporaryDirectory() as folder:
         for example in examples():
-            if example.picture and (not args.kinds or example.kind.name in args.kinds):
+            if example.picture and (not kinds or example.kind.name in kinds):
                 make(example, Path(folder))
                 print(f"{shown(example.picture)}: {example.picture.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -9,7 +9,6 @@ rounds in the same processes on the same nodes would lie. It says nothing of oth
 the network is from a straight line; that is what `deviation` is for.
 """
 
-import argparse
 import math
 import sys
 from dataclasses import dataclass, replace
@@ -22,8 +21,8 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate, columns
 from analysis.measured import combination_text, one_line
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from models.collectives import ALL_REDUCE, COLLECTIVES, titles
 from network.bus import bus_bandwidth
@@ -327,14 +326,15 @@ def _shown(data: pd.DataFrame, name: str, factor: float) -> list[str]:
     return [tables.interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Fit latency and bandwidth to the sweeps of a study."""
-    parser = argparse.ArgumentParser(prog="network.fit", description=main.__doc__)
-    parser.add_argument("--network", required=True, type=Path, metavar="CSV", help="network.csv of the study")
-    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="files to write, without their suffix")
-    options = parser.parse_args(argv)
-    tables.write(table(read_table(options.network, "network")), options.out)
+def main(*, network: Path, out: Path) -> None:
+    """Fit latency and bandwidth to the sweeps of a study.
+
+    Args:
+        network: network.csv of the study
+        out: files to write, without their suffix
+    """
+    tables.write(table(read_table(network, "network")), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

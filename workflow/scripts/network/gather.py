@@ -1,14 +1,13 @@
 """All sweeps of a study -> network.csv: one row per repetition; a sweep without any has one row that says why."""
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -94,18 +93,19 @@ def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
     return [*lines, *to_repeat(bad["status"], named)]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Gather the sweeps of a study into network.csv."""
-    parser = argparse.ArgumentParser(prog="network.gather", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--out", required=True, type=Path, help="network.csv")
-    options = parser.parse_args(argv)
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+def main(*, study: str, site: str, out: Path) -> None:
+    """Gather the sweeps of a study into network.csv.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        out: network.csv
+    """
+    campaign = load_campaign({"study": study, "site": site, "records": "available"})
     table = gather(campaign)
-    write_table(table, "network", options.out)
-    print("\n".join(summary(table, named_for(options.study, options.site))))
+    write_table(table, "network", out)
+    print("\n".join(summary(table, named_for(study, site))))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -7,15 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status
 from common.files import utc, write_json
 from common.notes import Note
+from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
 from models.collectives import COLLECTIVES
 from plan.design import design
-from plan.sweeps import Sweep, code_digest, environment_digest, key, output, planned, spec
+from plan.sweeps import Sweep, code_digest, environment_digest, output, planned, spec
+from plan.sweeps import key as key_of
 from runs import alone, transport
 from runs.supervise import failure, job
 
@@ -108,14 +109,21 @@ def find(study: Study, site: Site, name: str) -> Sweep:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Sweep a collective over message sizes by one framework on some nodes, and write sweep.json."""
-    options = alone.arguments(KIND, "network.measure", main.__doc__, "pytorch-ddp.n2").parse_args(argv)
-    study, site = load_study(options.study), load_site(options.site)
-    sweep = find(study, site, options.sweep)
-    do = partial(measure, study, site, sweep)
-    alone.carry_out(KIND, sweep.name, key(site, sweep), options, site, do)
+def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
+    """Sweep a collective over message sizes by one framework on some nodes, and write sweep.json.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        sweep: a sweep of the study, such as pytorch-ddp.n2
+        key: the key that the caller expects the sweep to have
+        out: sweep.json, in the folder of the key
+    """
+    declared, there = load_study(study), load_site(site)
+    one = find(declared, there, sweep)
+    do = partial(measure, declared, there, one)
+    alone.carry_out(f"{KIND} {one.name}", key_of(there, one), key, out, there, do)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

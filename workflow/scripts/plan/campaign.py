@@ -377,10 +377,10 @@ def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
 
 
-def measured_campaign(options: argparse.Namespace) -> Campaign:
-    """The campaign of these arguments, as far as it was measured: nothing is planned or checked for running. As load_campaign."""
-    records = "available" if options.records == "campaign" else options.records
-    return load_campaign({"study": options.study, "site": options.site, "records": records})
+def measured_campaign(study: str, site: str, records: str) -> Campaign:
+    """Return the campaign of a study as far as it was measured: nothing is planned or checked for running. As load_campaign."""
+    there = "available" if records == "campaign" else records
+    return load_campaign({"study": study, "site": site, "records": there})
 
 
 def published_tables(records: str, study: Study) -> Path:

@@ -4,7 +4,6 @@ Blocks are replicates (randomized complete blocks): a block holds every cell onc
 that adding a level or a replicate moves no other run (Jain 1991, ch. 16; Hoefler & Belli, SC'15, rule 9).
 """
 
-import argparse
 import contextlib
 import csv
 import functools
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import digest_text, shown, write_text
+from common.options import run_program
 from declared.datasets import IMAGES, kind, load_dataset
 from declared.factors import Levels, factor_table, fixed_shares, matches
 from declared.frameworks import Framework, framework_names, load_framework
@@ -517,15 +517,16 @@ def _run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write design.csv."""
-    parser = argparse.ArgumentParser(prog="plan.design", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--out", required=True, type=Path, help="design.csv")
-    options = parser.parse_args(argv)
-    write_text(options.out, to_csv(design(load_study(options.study), load_site(options.site))))
+def main(*, study: str, site: str, out: Path) -> None:
+    """Write design.csv.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        out: design.csv
+    """
+    write_text(out, to_csv(design(load_study(study), load_site(site))))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

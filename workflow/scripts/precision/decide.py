@@ -1,6 +1,5 @@
 """Decide after a block which cells get a run in the next one, from the records of the blocks so far."""
 
-import argparse
 import math
 import sys
 import tempfile
@@ -12,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from common.errors import exit_status
 from common.files import write_json
 from common.notes import Note
+from common.options import run_program
 from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
@@ -69,20 +68,21 @@ def _named(cells: Sequence[str]) -> str:
     return f"another run of {number_of(len(cells), 'cell')}{named}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Decide after a block which cells get a run in the next one."""
-    parser = argparse.ArgumentParser(prog="precision.decide", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--block", required=True, type=int, help="the last block that has run")
-    parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="the decision")
-    options = parser.parse_args(argv)
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
-    said = decision(recorded(campaign, options.block), campaign.study.replicates, options.block)
-    check(said, "decision", options.out)
-    write_json(options.out, said)
+def main(*, study: str, site: str, block: int, out: Path) -> None:
+    """Decide after a block which cells get a run in the next one.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        block: the last block that has run
+        out: the decision
+    """
+    campaign = load_campaign({"study": study, "site": site, "records": "available"})
+    said = decision(recorded(campaign, block), campaign.study.replicates, block)
+    check(said, "decision", out)
+    write_json(out, said)
     print(summary(said))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -12,7 +12,6 @@ FEWEST at least, and few runs have wide intervals (Student's t).
 The pilot is the first two blocks of the campaign itself, so that its runs count for it unless `epochs` is changed.
 """
 
-import argparse
 import math
 import sys
 import tempfile
@@ -28,12 +27,13 @@ from analysis.intervals import t_interval
 from analysis.measured import level_text, successful, timed
 from analysis.pooling import MOST_PRIOR
 from analysis.variance import Components, components, logarithms
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from common.text import duration
 from declared.study import Replicates, Study
-from plan.campaign import add_campaign_arguments, measured_campaign
+from plan.campaign import measured_campaign
 from precision.stopping import needed
 from records.aggregate import aggregate
 
@@ -229,22 +229,25 @@ def _of_aim(aim: Aim, data: pd.DataFrame) -> Iterator[Note]:
         yield Note("at-most-too-few", text, at_most=most, runs=float(row.now_runs))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the table of a pilot, and show it."""
-    parser = argparse.ArgumentParser(prog="precision.pilot", description=main.__doc__)
-    add_campaign_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    options = parser.parse_args(argv)
-    campaign = measured_campaign(options)
+def main(*, study: str, site: str, records: str, out: Path) -> None:
+    """Make the table of a pilot, and show it.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        records: campaign, available, or the folder with published tables
+        out: files to write, without their suffix
+    """
+    campaign = measured_campaign(study, site, records)
     with tempfile.TemporaryDirectory() as folder:
         epochs_csv = Path(folder) / "epochs.csv"
         there = [run for run in campaign.runs if run.run_id in campaign.statuses]
         runs = timed(aggregate(replace(campaign, possible=there), epochs_csv))
         epochs = read_table(epochs_csv, "epochs")
     made = table(runs, epochs, Aim.of(campaign.study))
-    tables.write(made, options.out)
+    tables.write(made, out)
     print(tables.markdown(made))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,6 +1,5 @@
 """How precise the cells of a study became, where it says a precision in place of a number of replicates."""
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -11,8 +10,8 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.measured import cell_words, cells, read_runs, successful, timed
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.text import number_of
 from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
@@ -132,15 +131,16 @@ def _rule(written: str) -> Replicates:
     return Replicates(told["at_least"], told["at_most"], told["until"], contrasts)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of the precision that was wanted and reached."""
-    parser = argparse.ArgumentParser(prog="precision.reached", description=main.__doc__)
-    parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--rule", type=_rule, required=True, metavar="JSON", help="the study's key replicates")
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    options = parser.parse_args(argv)
-    tables.write(table(read_runs(options.runs), options.rule), options.out)
+def main(*, runs: Path, rule: str, out: Path) -> None:
+    """Write the table of the precision that was wanted and reached.
+
+    Args:
+        runs: runs.csv of the study
+        rule: the study's key replicates, as JSON
+        out: files to write, without their suffix
+    """
+    tables.write(table(read_runs(runs), _rule(rule)), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import arguments, combination_text, level_text, read_timed, title, varying
-from common.errors import exit_status
+from analysis.measured import combination_text, level_text, read_timed, title, varying
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from prediction import law, physics
 from prediction.extrapolate import anywhere
@@ -118,13 +118,16 @@ def _row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of strategies by links."""
-    parser = arguments(__doc__)
-    parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
-    args = parser.parse_args(argv)
-    tables.write(table(read_timed(args.runs), read_table(args.network, "network")), args.out)
+def main(*, runs: Path, out: Path, network: Path) -> None:
+    """Write the table of strategies by links.
+
+    Args:
+        runs: runs.csv of the study
+        out: files to write, without their suffix
+        network: network.csv of the study
+    """
+    tables.write(table(read_timed(runs), read_table(network, "network")), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

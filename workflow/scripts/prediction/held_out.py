@@ -5,7 +5,6 @@ more than samples, and two corners: the cells that are farthest out in every fac
 nodes or rates that are left out are not used either. A second CSV has every prediction of every cell.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +18,9 @@ import pandas as pd
 from analysis import conditions, intervals, tables
 from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
-from analysis.measured import arguments, combination_text, read_timed, successful, treatment_text, treatments, varying
-from common.errors import exit_status
+from analysis.measured import combination_text, read_timed, successful, treatment_text, treatments, varying
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from declared.factors import FEWEST_HELD_OUT
 from environments.made import read_made
@@ -355,24 +354,22 @@ def _latency_text(network: law.Law) -> str:
     return f"{took} a message" if network.algorithm == law.NEIGHBOURS else f"a {network.algorithm} of {took} a step"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of prediction errors, and a CSV of every prediction."""
-    parser: argparse.ArgumentParser = arguments(__doc__)
-    parser.add_argument("--network", type=Path, required=True, metavar="CSV", help="network.csv of the study")
-    parser.add_argument(
-        "--extrap",
-        type=Path,
-        metavar="JSON",
-        help="compare with Extra-P, too: the environment.json of containers/extrap",
-    )
-    args = parser.parse_args(argv)
-    python = Path(read_made(args.extrap)["python"]["executable"]) if args.extrap else None
-    runs = read_timed(args.runs)
-    cells, sweeps = physics.prepared(runs, meshes=True), law.points(read_table(args.network, "network"))
+def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) -> None:
+    """Write the table of prediction errors, and a CSV of every prediction.
+
+    Args:
+        runs: runs.csv of the study
+        out: files to write, without their suffix
+        network: network.csv of the study
+        extrap: compare with Extra-P, too: the environment.json of containers/extrap
+    """
+    python = Path(read_made(extrap)["python"]["executable"]) if extrap else None
+    measured = read_timed(runs)
+    cells, sweeps = physics.prepared(measured, meshes=True), law.points(read_table(network, "network"))
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
-    tables.write_csv(every, args.out.with_name(f"{args.out.name}_cells.csv"))
-    tables.write(table(runs, cells, sweeps, rows), args.out)
+    tables.write_csv(every, out.with_name(f"{out.name}_cells.csv"))
+    tables.write(table(measured, cells, sweeps, rows), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

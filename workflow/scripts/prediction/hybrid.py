@@ -8,7 +8,6 @@ the declared shares of the processor (cpu_shares), or the speeds that ranks meas
 division of a step's samples makes all ranks end together: n_r = (T k_r - a) / b, with T = (b n + R a) / sum k for R ranks.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.measured import arguments, cell_words, read_runs, successful, varying
+from analysis.measured import cell_words, read_runs, successful, varying
 from analysis.measured import cells as in_order
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
@@ -264,21 +263,18 @@ def _strength(value: float) -> str:
     return "none" if math.isinf(value) else f"{value:.2g}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the table of unlike ranks."""
-    parser: argparse.ArgumentParser = arguments(__doc__)
-    parser.add_argument(
-        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv of the study, where the network was swept"
-    )
-    args = parser.parse_args(argv)
-    runs = read_runs(args.runs)
-    network = (
-        read_table(args.network, "network")
-        if args.network
-        else pd.DataFrame(columns=list(schema("network")["properties"]))
-    )
-    tables.write(table(runs, network), args.out)
+def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
+    """Write the table of unlike ranks.
+
+    Args:
+        runs: runs.csv of the study
+        out: files to write, without their suffix
+        network: network.csv of the study, where the network was swept
+    """
+    columns = list(schema("network")["properties"])
+    sweeps = read_table(network, "network") if network else pd.DataFrame(columns=columns)
+    tables.write(table(read_runs(runs), sweeps), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

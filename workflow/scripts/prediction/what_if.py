@@ -6,7 +6,6 @@ sweeps say which part of moving bytes is the links' (prediction.law), cells on o
 (prediction.physics).
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from analysis import conditions, intervals, tables
 from analysis.intervals import Estimate
 from analysis.measured import cell_words, cells, factors, read_runs, successful, timed, traced
 from analysis.pooling import Pooling, pooled
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from prediction import exchange, law, physics
@@ -370,20 +369,19 @@ def _errors(errors: pd.Series) -> Note:
     return Note("errors", text, predictions=len(errors), mean=errors.abs().mean(), worst=worst, within=within)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Replay the kept steps of a study, and write the table."""
-    parser = argparse.ArgumentParser(prog="prediction.what_if", description=main.__doc__)
-    parser.add_argument("--runs", type=Path, required=True, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument(
-        "--network", type=Path, nargs="?", metavar="CSV", help="network.csv, where the network was swept"
-    )
-    parser.add_argument("--replay-steps", type=Path, required=True, metavar="CSV", help="replay_steps.csv of the study")
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    args = parser.parse_args(argv)
-    runs = read_runs(args.runs)
-    sweeps = law.points(read_table(args.network, "network")) if args.network else law.points(_no_sweep())
-    study = Study(runs, sweeps, read_table(args.replay_steps, "replay_steps"))
-    tables.write(table(predict(study), study), args.out)
+def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Path) -> None:
+    """Replay the kept steps of a study, and write the table.
+
+    Args:
+        runs: runs.csv of the study
+        network: network.csv, where the network was swept
+        replay_steps: replay_steps.csv of the study
+        out: files to write, without their suffix
+    """
+    measured = read_runs(runs)
+    sweeps = law.points(read_table(network, "network")) if network else law.points(_no_sweep())
+    study = Study(measured, sweeps, read_table(replay_steps, "replay_steps"))
+    tables.write(table(predict(study), study), out)
 
 
 def _no_sweep() -> pd.DataFrame:
@@ -391,4 +389,4 @@ def _no_sweep() -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -219,7 +219,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--manifest", required=True, type=Path, metavar="JSON", help="manifest.json")
     parser.add_argument("--out", required=True, type=Path, metavar="TAR.GZ", help="the archive")
     options = parser.parse_args(argv)
-    campaign = measured_campaign(options)
+    campaign = measured_campaign(options.study, options.site, options.records)
     contents = members(campaign, options.manifest)
     gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
     if gone:

@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--keep", nargs="*", default=[], metavar="FILE", help="files beside the products that stay")
     parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
     options = parser.parse_args(argv)
-    campaign = measured_campaign(options)
+    campaign = measured_campaign(options.study, options.site, options.records)
     said = manifest(campaign, json.loads(options.products), options.made_of)
     check(said, "manifest", options.out)
     write_json(options.out, said)

@@ -3,7 +3,6 @@
 Only the current keys count: a record that was made of other software, code, data or settings is not taken, and said so.
 """
 
-import argparse
 import contextlib
 import re
 import shutil
@@ -20,9 +19,10 @@ import numpy as np
 import pandas as pd
 
 from common.cores import all_cores
-from common.errors import InputError, InputErrors, exit_status, refuse_machine_error
+from common.errors import InputError, InputErrors, refuse_machine_error
 from common.files import shown, written_whole
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -362,20 +362,21 @@ def summary(runs: pd.DataFrame, named: Named = CONFIGURED, way: str = "", site: 
     return lines
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Aggregate the records of a study into runs.csv and epochs.csv."""
-    parser = argparse.ArgumentParser(prog="records.aggregate", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--runs", required=True, type=Path, help="runs.csv")
-    parser.add_argument("--epochs", required=True, type=Path, help="epochs.csv")
-    options = parser.parse_args(argv)
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
-    runs = aggregate(campaign, options.epochs)
-    write_table(runs, "runs", options.runs)
-    way = ways_to_run(campaign.site.launcher, options.study, options.site)
-    print("\n".join(summary(runs, named_for(options.study, options.site), way, shown(campaign.site.file))))
+def main(*, study: str, site: str, runs: Path, epochs: Path) -> None:
+    """Aggregate the records of a study into runs.csv and epochs.csv.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        runs: runs.csv
+        epochs: epochs.csv
+    """
+    campaign = load_campaign({"study": study, "site": site, "records": "available"})
+    table = aggregate(campaign, epochs)
+    write_table(table, "runs", runs)
+    way = ways_to_run(campaign.site.launcher, study, site)
+    print("\n".join(summary(table, named_for(study, site), way, shown(campaign.site.file))))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

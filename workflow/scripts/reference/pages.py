@@ -1,11 +1,10 @@
 """Write the reference pages: docs/reference/*.md, from what the code says of itself."""
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 
-from common.errors import exit_status
 from common.files import CHECKOUT, shown, write_text
+from common.options import run_program
 from reference import commands, machinery, products, settings
 
 FOLDER = CHECKOUT / "docs" / "reference"
@@ -26,13 +25,12 @@ def text(name: str) -> str:
     return f"<!-- Made by `make reference`: change the code that it is made of, not this page. -->\n\n{PAGES[name]()}\n"
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     """Write all reference pages again."""
-    argparse.ArgumentParser(prog="make reference", description=main.__doc__).parse_args(argv)
     for name in PAGES:
         write_text(FOLDER / f"{name}.md", text(name))
         print(shown(FOLDER / f"{name}.md"))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

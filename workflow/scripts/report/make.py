@@ -203,7 +203,7 @@ def main(argv: list[str] | None = None) -> None:
         state = State.from_json(options.checkout)
     except ValueError as error:
         raise InputError("wrong-type", str(error), file="--checkout") from None
-    campaign = measured_campaign(options)
+    campaign = measured_campaign(options.study, options.site, options.records)
     files = Records(options.runs, options.epochs, {"phases": options.phases})
     material = material_of(campaign, files, options.figures, options.tables)
     write_text(options.out, page(material, campaign, options.records, state, libraries.load()))

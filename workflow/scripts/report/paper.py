@@ -9,7 +9,6 @@
 The figures and tables are copies, so that the folder can be taken elsewhere as it is.
 """
 
-import argparse
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,9 @@ import pandas as pd
 from analysis import tables
 from analysis.answers import NOTE, Sentence, opening, sentences
 from analysis.measured import read_timed
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import write_text, written_whole
+from common.options import run_program
 from common.tables import read_table
 from common.text import number_of
 from declared.datasets import load_dataset
@@ -215,37 +215,43 @@ def write(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out
     write_text(out / "references.bib", references(known))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the sources of a study's paper, all but main.tex."""
-    parser = argparse.ArgumentParser(prog="report.paper", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/, where the records name none")
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument(
-        "--network", nargs="*", type=Path, default=[], metavar="CSV", help="network.csv, where there is one"
-    )
-    parser.add_argument(
-        "--figures", nargs="*", type=Path, default=[], metavar="STEM", help="files without their suffix"
-    )
-    parser.add_argument("--tables", nargs="*", type=Path, default=[], metavar="STEM", help="files without their suffix")
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the paper's folder")
-    args = parser.parse_args(argv)
-    runs = read_timed(args.runs)
+def main(
+    *,
+    study: str,
+    site: str,
+    runs: Path,
+    network: Sequence[Path] = (),
+    figures: Sequence[Path] = (),
+    tables: Sequence[Path] = (),
+    out: Path,
+) -> None:
+    """Make the sources of a study's paper, all but main.tex.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/, where the records name none
+        runs: runs.csv of the study
+        network: network.csv, where there is one
+        figures: files without their suffix
+        tables: files without their suffix
+        out: the paper's folder
+    """
+    measured = read_timed(runs)
     try:
-        site = load_site(site_of(runs, args.site))
+        there = load_site(site_of(measured, site))
     except InputError:  # of published tables the site's file may be elsewhere
-        site = None
-    checks = [Path(f"{stem}.csv") for stem in args.tables if stem.name == "checks"]
+        there = None
+    checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
-        study=load_study(args.study),
-        site=site,
-        runs=runs,
-        network=read_table(args.network[0], "network") if args.network else None,
+        study=load_study(study),
+        site=there,
+        runs=measured,
+        network=read_table(network[0], "network") if network else None,
         checks=pd.read_csv(checks[0]) if checks else None,
-        shown=[stem.name for stem in args.tables],
+        shown=[stem.name for stem in tables],
     )
-    write(facts, args.figures, args.tables, args.out)
+    write(facts, figures, tables, out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,6 +1,5 @@
 """A paper's PDF from its sources, by pdfLaTeX and BibTeX as Debian has them; what they leave beside it is thrown away."""
 
-import argparse
 import os
 import re
 import shutil
@@ -9,8 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import shown, write_text, written_whole
+from common.options import run_program
 
 PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
 MOST_PASSES = 6  # widths of long tables settle in four
@@ -92,28 +92,29 @@ def install() -> str:
     return f"on Debian: apt-get install {' '.join(PACKAGES)}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Compile a paper, or its supplement."""
-    parser = argparse.ArgumentParser(prog="report.pdf", description=main.__doc__)
-    parser.add_argument("--main", required=True, type=Path, help="main.tex or supplement.tex, in the paper's folder")
-    parser.add_argument("--out", required=True, type=Path, help="the PDF")
-    parser.add_argument("--log", required=True, type=Path, help="for what TeX says")
-    args = parser.parse_args(argv)
+def main(*, main: Path, out: Path, log: Path) -> None:
+    """Compile a paper, or its supplement.
+
+    Args:
+        main: main.tex or supplement.tex, in the paper's folder
+        out: the PDF
+        log: for what TeX says
+    """
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
             "not-installed",
             f"{' and '.join(missing)} not found on this machine ({install()})",
-            file=shown(args.out),
+            file=shown(out),
             got=missing,
-            hint=f"the sources are in {shown(args.main.parent)}",
+            hint=f"the sources are in {shown(main.parent)}",
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
-        said = compiled(args.main, Path(work), args.log)
-        with written_whole(args.out) as partial:
-            shutil.copyfile(Path(work, f"{args.main.stem}.pdf"), partial)
+        said = compiled(main, Path(work), log)
+        with written_whole(out) as partial:
+            shutil.copyfile(Path(work, f"{main.stem}.pdf"), partial)
     pages = _PAGES.search(said)
-    print(f"{shown(args.out)}: {pages[1] if pages else '?'} pages")
+    print(f"{shown(out)}: {pages[1] if pages else '?'} pages")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

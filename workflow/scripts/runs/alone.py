@@ -5,7 +5,6 @@ the infrastructure was lost, or that the program was stopped or asked for someth
 a finished attempt that succeeded, otherwise by a new attempt.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -101,17 +100,6 @@ def judge(
     return ("invalid", said) if said else ("ok", None)
 
 
-def arguments(kind: str, prog: str, description: str | None, example: str) -> argparse.ArgumentParser:
-    """The command line by which a rule has one of a `kind` measured."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument(f"--{kind}", required=True, help=f"a {kind} of the study, such as {example}")
-    parser.add_argument("--key", required=True, help=f"the key that the caller expects the {kind} to have")
-    parser.add_argument("--out", required=True, type=Path, help=f"{kind}.json, in the folder of the key")
-    return parser
-
-
 def named(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
     """The one of this name. InputError where the study has none."""
     for one in planned:
@@ -121,13 +109,11 @@ def named(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
     raise InputError("changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again")
 
 
-def carry_out(
-    kind: str, name: str, key: str, options: argparse.Namespace, site: Site, measure: Callable[[Path], object]
-) -> None:
-    """Have `measure` write the record, given results/<study>. InputError where the `key` is not the one that the caller expects."""
-    if key != options.key:
-        raise changed_since_planned(f"{kind} {name}", options.key)
-    with ending_well(f"{kind} {name}", options.out):
-        results = options.out.parents[3]
+def carry_out(what: str, key: str, expected: str, out: Path, site: Site, measure: Callable[[Path], object]) -> None:
+    """Have `measure` write the record `out`, given results/<study>. InputError where the key is not the one that the caller expects."""
+    if key != expected:
+        raise changed_since_planned(what, expected)
+    with ending_well(what, out):
+        results = out.parents[3]
         check_bound(results, site)
         measure(results)

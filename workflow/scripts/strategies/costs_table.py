@@ -1,6 +1,5 @@
 """The table of what parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
 
-import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import tables
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.tables import read_table
 from common.text import number_of
 from plan.timings import OF_PARTS
@@ -114,16 +113,16 @@ def message_notes(messages: pd.DataFrame) -> list[Note]:
     return notes
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write what parts of layers cost as a table."""
-    parser = argparse.ArgumentParser(prog="strategies.costs_table", description=main.__doc__)
-    parser.add_argument("--costs", required=True, type=Path, metavar="CSV", help="costs.csv of the study")
-    parser.add_argument("--messages", required=True, type=Path, metavar="CSV", help="messages.csv of the study")
-    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="files to write, without their suffix")
-    options = parser.parse_args(argv)
-    costs, messages = read_table(options.costs, "costs"), read_table(options.messages, "messages")
-    tables.write(table(costs, messages), options.out)
+def main(*, costs: Path, messages: Path, out: Path) -> None:
+    """Write what parts of layers cost as a table.
+
+    Args:
+        costs: costs.csv of the study
+        messages: messages.csv of the study
+        out: files to write, without their suffix
+    """
+    tables.write(table(read_table(costs, "costs"), read_table(messages, "messages")), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

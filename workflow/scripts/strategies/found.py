@@ -4,7 +4,6 @@ A question is what cells that train by a strategy that is found have in common (
 as the study is: plan.strategies reads it. A question of which something was not measured has no answer, and one line says why.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -16,9 +15,10 @@ import pandas as pd
 
 from analysis import tables
 from analysis.measured import title_with_unit
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import digest_text, shown, write_text
 from common.notes import Note
+from common.options import run_program
 from common.schemas import check
 from common.text import number_of
 from declared.mesh import FOUND
@@ -28,7 +28,7 @@ from plan.design import Run, design
 from plan.identity import lacks
 from plan.strategies import ASKED, file_of, question
 from strategies.find import METHODS, NAMES, Question, found, interpreter
-from strategies.measured import Known, Lacking, add_tables, costs_of, known, rows_of, topology
+from strategies.measured import Known, Lacking, costs_of, known, rows_of, topology
 
 PROPOSALS = 20_000
 SEED = 1
@@ -152,17 +152,21 @@ def answered(
     return {"made_of": made_of, "strategies": strategies}, rows, missed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Search for the fastest strategies of a study at its site, and write them."""
-    parser = argparse.ArgumentParser(prog="strategies.found", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    add_tables(parser)
-    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
-    options = parser.parse_args(argv)
-    study, site = load_study(options.study), load_site(options.site)
-    file = file_of(study.name, site.name)
-    content, rows, missed = answered(asked(design(study, site), site), known(site, options), interpreter(site))
+def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, out: Path) -> None:
+    """Search for the fastest strategies of a study at its site, and write them.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        costs: costs.csv of the study
+        messages: messages.csv of the study
+        network: network.csv of the study
+        out: table to write, without its suffix
+    """
+    there = load_site(site)
+    questions = asked(design(load_study(study), there), there)
+    file = file_of(study, site)
+    content, rows, missed = answered(questions, known(there, costs, messages, network), interpreter(there))
     for name, why in missed.items():
         print(f"{name}: no strategy: {why}", flush=True)
     if missed and not content["strategies"]:
@@ -170,9 +174,9 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(first.code, f"not written: {first}", file=shown(file), got=list(missed))
     check(content, "strategies", file)
     write_text(file, in_few_lines(content))
-    tables.write(table(rows, missed), options.out)
+    tables.write(table(rows, missed), out)
     print(f"{number_of(len(rows), 'question')} answered in {shown(file)}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,7 +1,6 @@
 """All timings of a study -> costs.csv, one row per configuration of a layer, and messages.csv, one row per size; a timing without any has one row
 that says why."""
 
-import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import write_table
 from common.text import number_of
@@ -140,20 +139,21 @@ def summary(tables: Mapping[str, pd.DataFrame], named: Named = CONFIGURED) -> li
     return [*lines, *to_repeat([row.status for _, row in bad], named)]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Gather the timings of a study into costs.csv and messages.csv."""
-    parser = argparse.ArgumentParser(prog="strategies.gather", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--costs", required=True, type=Path, help="costs.csv")
-    parser.add_argument("--messages", required=True, type=Path, help="messages.csv")
-    options = parser.parse_args(argv)
-    campaign = load_campaign({"study": options.study, "site": options.site, "records": "available"})
+def main(*, study: str, site: str, costs: Path, messages: Path) -> None:
+    """Gather the timings of a study into costs.csv and messages.csv.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        costs: costs.csv
+        messages: messages.csv
+    """
+    campaign = load_campaign({"study": study, "site": site, "records": "available"})
     tables = gather(campaign)
-    for name, table in tables.items():
-        write_table(table, name, getattr(options, name))
-    print("\n".join(summary(tables, named_for(options.study, options.site))))
+    for name, file in (("costs", costs), ("messages", messages)):
+        write_table(tables[name], name, file)
+    print("\n".join(summary(tables, named_for(study, site))))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

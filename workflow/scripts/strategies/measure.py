@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import exit_status
 from common.files import utc, write_json
+from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
 from plan.design import design
-from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, key, output, planned, spec
+from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, output, planned, spec
+from plan.timings import key as key_of
 from runs import alone, transport
 from runs.supervise import failure, job
 
@@ -77,14 +78,21 @@ def find(study: Study, site: Site, name: str) -> Timing:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Time the parts of a model's layers, or messages, and write timing.json."""
-    options = alone.arguments(KIND, "strategies.measure", main.__doc__, "pytorch-strategy.messages").parse_args(argv)
-    study, site = load_study(options.study), load_site(options.site)
-    timing = find(study, site, options.timing)
-    do = partial(measure, study, site, timing)
-    alone.carry_out(KIND, timing.name, key(site, timing), options, site, do)
+def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
+    """Time the parts of a model's layers, or messages, and write timing.json.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        timing: a timing of the study, such as pytorch-strategy.messages
+        key: the key that the caller expects the timing to have
+        out: timing.json, in the folder of the key
+    """
+    declared, there = load_study(study), load_site(site)
+    one = find(declared, there, timing)
+    do = partial(measure, declared, there, one)
+    alone.carry_out(f"{KIND} {one.name}", key_of(there, one), key, out, there, do)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,6 +1,5 @@
 """What was measured at a site, as a search takes it: costs of parts from costs.csv, and links from network.csv."""
 
-import argparse
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -44,18 +43,10 @@ class Known:
     cores: float
 
 
-TABLES = ("costs", "messages", "network")
-
-
-def add_tables(parser: argparse.ArgumentParser) -> None:
-    """The tables that a program reads what was measured from: `known` takes them."""
-    for name in TABLES:
-        parser.add_argument(f"--{name}", required=True, type=Path, metavar="CSV", help=f"{name}.csv of the study")
-
-
-def known(site: Site, options: argparse.Namespace) -> Known:
+def known(site: Site, costs: Path, messages: Path, network: Path) -> Known:
     """What the tables say. InputError where one cannot be read."""
-    tables = {name: read_table(getattr(options, name), name) for name in TABLES}
+    files = {"costs": costs, "messages": messages, "network": network}
+    tables = {name: read_table(file, name) for name, file in files.items()}
     return Known(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
 
 

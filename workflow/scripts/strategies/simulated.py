@@ -5,7 +5,6 @@ network's sweeps (network.csv). What a step takes beside its layers, such as bri
 simulation; it is added to all cells of the model.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +19,8 @@ from analysis import conditions, tables
 from analysis.intervals import COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
-from common.errors import exit_status
 from common.notes import Note
+from common.options import run_program
 from declared.mesh import FOUND, PLAIN, kind_of
 from declared.site import load_site
 from declared.study import load_study
@@ -29,7 +28,7 @@ from plan.design import Run, design
 from plan.strategies import ASKED, to_find
 from strategies import search
 from strategies.found import posed
-from strategies.measured import Known, Lacking, add_tables, known
+from strategies.measured import Known, Lacking, known
 
 TITLE = "Strategies, simulated and measured"
 AIM = 0.10
@@ -261,23 +260,26 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tab
     return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Simulate the strategies of a study, and hold them against what was measured."""
-    parser = argparse.ArgumentParser(prog="strategies.simulated", description=main.__doc__)
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    add_tables(parser)
-    parser.add_argument("--out", required=True, type=Path, metavar="STEM", help="table to write, without its suffix")
-    options = parser.parse_args(argv)
-    study, site = load_study(options.study), load_site(options.site)
-    cells = {run.cell: run for run in design(study, site) if run.framework.strategies}
-    runs, simulator = read_timed(options.runs), Simulator(known(site, options), to_find(study.name, site))
-    data, lacking = compare(runs, cells, simulator)
+def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, network: Path, out: Path) -> None:
+    """Simulate the strategies of a study, and hold them against what was measured.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        runs: runs.csv of the study
+        costs: costs.csv of the study
+        messages: messages.csv of the study
+        network: network.csv of the study
+        out: table to write, without its suffix
+    """
+    there, measured = load_site(site), read_timed(runs)
+    cells = {run.cell: run for run in design(load_study(study), there) if run.framework.strategies}
+    simulator = Simulator(known(there, costs, messages, network), to_find(study, there))
+    data, lacking = compare(measured, cells, simulator)
     for line in lacking:
         print(line, flush=True)
-    tables.write(table(runs, data, lacking), options.out)
+    tables.write(table(measured, data, lacking), out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

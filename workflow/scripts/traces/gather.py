@@ -1,6 +1,5 @@
 """What traced runs kept of their time -> phases.csv, one row per run, rank and phase, and trace_steps.csv, some steps as they were."""
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ import pandas as pd
 
 from analysis.measured import successful, traced
 from common.cores import all_cores
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import shown
 from common.notes import Note
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -112,22 +112,21 @@ def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
     return lines
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Gather the phases of the traced runs of a study."""
-    parser = argparse.ArgumentParser(prog="traces.gather", description=main.__doc__)
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument(
-        "--records", required=True, type=Path, metavar="FOLDER", help="where the records of its runs are"
-    )
-    parser.add_argument("--phases", required=True, type=Path, metavar="CSV", help="phases.csv")
-    parser.add_argument("--steps", required=True, type=Path, metavar="CSV", help="trace_steps.csv")
-    options = parser.parse_args(argv)
-    runs = read_table(options.runs, "runs")
-    phases, steps = gather(runs, options.records)
-    write_table(phases, "phases", options.phases)
-    write_table(steps, "trace_steps", options.steps)
-    print("\n".join(summary(runs, phases)))
+def main(*, runs: Path, records: Path, phases: Path, steps: Path) -> None:
+    """Gather the phases of the traced runs of a study.
+
+    Args:
+        runs: runs.csv of the study
+        records: where the records of its runs are
+        phases: phases.csv
+        steps: trace_steps.csv
+    """
+    measured = read_table(runs, "runs")
+    of_phases, of_steps = gather(measured, records)
+    write_table(of_phases, "phases", phases)
+    write_table(of_steps, "trace_steps", steps)
+    print("\n".join(summary(measured, of_phases)))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

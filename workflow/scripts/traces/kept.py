@@ -4,14 +4,13 @@ Blocks of steps that follow each other, spread evenly over the timed epochs. Run
 least: of many runs, or many ranks, the table is longer.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from common.errors import exit_status
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -57,20 +56,19 @@ def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
     return table.drop_duplicates()
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Keep some steps of every traced run of a study."""
-    parser = argparse.ArgumentParser(prog="traces.kept", description=main.__doc__)
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument(
-        "--records", required=True, type=Path, metavar="FOLDER", help="where the records of its runs are"
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="CSV", help="replay_steps.csv")
-    options = parser.parse_args(argv)
-    table = gather(read_table(options.runs, "runs"), options.records)
-    write_table(table, "replay_steps", options.out)
+def main(*, runs: Path, records: Path, out: Path) -> None:
+    """Keep some steps of every traced run of a study.
+
+    Args:
+        runs: runs.csv of the study
+        records: where the records of its runs are
+        out: replay_steps.csv
+    """
+    table = gather(read_table(runs, "runs"), records)
+    write_table(table, "replay_steps", out)
     steps = len(table[["run_id", "epoch", "step"]].drop_duplicates())
     print(f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the replay")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

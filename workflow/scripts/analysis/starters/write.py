@@ -3,7 +3,6 @@
 Both load everything, make one figure and one test of the study again, and hold the test against the table of effects.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -15,8 +14,8 @@ import pandas as pd
 
 from analysis.measured import read_timed
 from analysis.pooling import pooled
-from common.errors import exit_status
 from common.files import write_text
+from common.options import run_program
 
 NOTEBOOK, SCRIPT = "explore.ipynb", "explore.R"
 AGREES, DISAGREES = "as in the table of effects", "the table of effects says otherwise"
@@ -67,17 +66,18 @@ def notebook(source: str) -> str:
     return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write explore.ipynb and explore.R."""
-    parser = argparse.ArgumentParser(prog="analysis.starters.write", description=main.__doc__)
-    parser.add_argument("--title", required=True, help="the study's title")
-    parser.add_argument("--question", required=True, help="the study's question")
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the two files go")
-    args = parser.parse_args(argv)
-    for name, text in texts(args.title, args.question, read_timed(args.runs)).items():
-        write_text(args.out / name, text)
+def main(*, title: str, question: str, runs: Path, out: Path) -> None:
+    """Write explore.ipynb and explore.R.
+
+    Args:
+        title: the study's title
+        question: the study's question
+        runs: runs.csv of the study
+        out: where the two files go
+    """
+    for name, text in texts(title, question, read_timed(runs)).items():
+        write_text(out / name, text)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))
