@@ -1,7 +1,8 @@
 """Training with TensorFlow's DTensor: one program for all ranks, weights and samples laid out over a mesh of them.
 
-Along `data` samples are laid out, along `tensor` weights; from that DTensor derives what each rank computes and what is exchanged. A
-gradient is laid out as its weight before anything is made of it: else steps are wrong, without an error (docs/decisions.md).
+Samples are laid out along `data`, weights along `tensor`; from that DTensor derives what each rank computes and
+what is sent. A gradient gets the layout of its weight before it is used: otherwise steps are wrong, without an
+error (docs/development/decisions/0048-dtensor-without-keras.md).
 """
 
 import math
