@@ -125,6 +125,17 @@ def lacking(text: str, near: str, *said: str) -> list[str]:
     return min(found, key=len, default=[f"{near} is not in this text"])
 
 
+def unsaid(campaign: str, claims: dict[str, list[str]]) -> list[str]:
+    """Return the numbers of each word's claims that no paragraph with it has, in the section of a campaign."""
+    text = section(f"`{campaign}`")
+    return [one for near, said in claims.items() for one in lacking(text, near, *said)]
+
+
+def unsaid_on(name: str, near: str, *said: str) -> list[str]:
+    """Return the numbers that no paragraph with a word has, on a page."""
+    return lacking(page(name).text, near, *said)
+
+
 @dataclass(frozen=True)
 class Lists:
     """tests/support/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""

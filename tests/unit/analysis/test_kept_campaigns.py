@@ -23,7 +23,7 @@ from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
 from strategies.measured import known
-from support.pages import WORDS, lacking, not_said, on_one_line, page, section
+from support.pages import WORDS, not_said, on_one_line, section, unsaid, unsaid_on
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces
@@ -80,17 +80,6 @@ def parts_of_loop(data: pd.DataFrame) -> list[str]:
     parts = several.pivot_table(index=["model", "batch_size", "nodes"], columns="part", values="difference_s")
     shares = parts["training_loop"] / parts["total"]
     return [percent(shares.loc[model]) for model in (SMALL, LARGE)]
-
-
-def unsaid(campaign: str, claims: dict[str, list[str]]) -> list[str]:
-    """Which of the numbers that belong near a word are in no paragraph with it, in the section of a campaign."""
-    text = section(f"`{campaign}`")
-    return [one for near, said in claims.items() for one in lacking(text, near, *said)]
-
-
-def unsaid_on(name: str, near: str, *said: str) -> list[str]:
-    """The same of another page."""
-    return lacking(page(name).text, near, *said)
 
 
 def percent(shares: "pd.Series[float] | np.ndarray") -> str:
@@ -199,7 +188,7 @@ def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
     faster = of_custom[(of_custom["to"] == 3) & (of_custom["sync_every"] == 4) & (of_custom["ratio"] < 1)]
     faster = faster[faster["p_holm"] < 0.05]
     batches = {model: sorted(rows["batch_size"]) for model, rows in faster.groupby("model")}
-    claims["exchange"] = [on[3], on[2], f"{batches[LARGE][0]}, {batches[LARGE][1]}"]
+    claims["in every batch"] = [on[3], on[2], f"{batches[LARGE][0]}, {batches[LARGE][1]}"]
     assert batches[SMALL] == [32, 64, 96] and len(batches[LARGE]) == 2
     assert unsaid(SLOW, claims) == []
     assert set(unshaped["within_blocks"]) == {4, 5}, "the run that was repeated is in no block"

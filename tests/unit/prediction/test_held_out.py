@@ -30,7 +30,7 @@ from prediction.physics import pooled_cv, prepared
 from support import known_physics as known
 from support.captions import why_not_drawn
 from support.known_physics import Truth
-from support.pages import not_said, on_one_line
+from support.pages import lacking, not_said, page, unsaid
 
 
 @pytest.fixture(scope="module")
@@ -339,51 +339,58 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     mape = by_title[PHYSICS]
     left = mape[mape.index.str.match("batch size|links of")]
 
-    def said(method, what, unit=""):
+    def mean(method, what="mape"):
         value, low, high = (in_all.loc[method, f"{what}{end}"] for end in ("", "_low", "_high"))
-        return f"{value:.1f}{unit} [{low:.1f}, {high:.1f}]"
+        return f"{value:.1f} [{low:.1f}, {high:.1f}]"
 
     def worst_of(left_out):
         return f"{-at.loc[(left_out, PHYSICS), 'worst']:.0f} %"
 
-    sentences = [
-        f"the physical model misses by {said(PHYSICS, 'mape', ' %')}. Paired by cell, the others miss by more: Ernest "
-        f"by {said('Ernest', 'beyond', ' points')}, Ernest with the sweep by {said(swept, 'beyond')}, by hand by "
-        f"{said('by hand', 'beyond')}, log-linear by {said('log-linear', 'beyond')} (95 % intervals of a bootstrap "
-        f"over the {every['cell'].nunique()} cells)",
-        f"is no better than Ernest with the sweep: {other[ALL, PHYSICS]:.1f} and {other[ALL, swept]:.1f} % on "
-        "`tf-strategies-virtual`, and with four cells left out of `tf-strategies-unshaped`, Ernest misses by "
-        f"{unshaped['3 nodes', 'Ernest']:.1f} % where the physical model misses by {unshaped['3 nodes', PHYSICS]:.1f} "
-        "%.",
-        "The worst single prediction is of six nodes with batches of 32 at 1 Gbit/s, where links of 1 Gbit/s are "
-        f"left out: {worst_of('links of 1 Gbit/s')} too low. It is {worst_of('6 nodes')} as well where all six-node "
-        f"cells are left out, and for batches of {least['batch_size']} as the corner of least communication.",
-        f"Batches of {better.removeprefix('batch size ')} are predicted better by Ernest.",
-        f"six nodes are missed by {six.loc['without waiting', 'mape']:.0f} %, without what the backward pass hides by "
-        f"{six.loc['without hiding', 'mape']:.0f} %.",
-        f"The linear and the quadratic regression miss by {in_all.loc['linear regression', 'mape']:.0f} and "
-        f"{in_all.loc['quadratic regression', 'mape']:.0f} %",
-    ]
-    text = on_one_line()
-    assert [sentence for sentence in sentences if sentence not in text] == []
+    claims = {
+        "Paired by cell": [
+            mean(PHYSICS),
+            *(mean(method, "beyond") for method in ("Ernest", swept, "by hand", "log-linear")),
+            f"{every['cell'].nunique()}",
+            f"{better.removeprefix('batch size ')}",
+            f"{other[ALL, PHYSICS]:.1f} and {other[ALL, swept]:.1f} %",
+            f"{unshaped['3 nodes', 'Ernest']:.1f} %",
+            f"{unshaped['3 nodes', PHYSICS]:.1f} %",
+        ],
+        "worst single prediction": [
+            worst_of("links of 1 Gbit/s"),
+            worst_of("6 nodes"),
+            str(least["batch_size"]),
+            f"{six.loc['without waiting', 'mape']:.0f} %",
+            f"{six.loc['without hiding', 'mape']:.0f} %",
+        ],
+        "quadratic regression": [
+            f"{in_all.loc['linear regression', 'mape']:.0f} and {in_all.loc['quadratic regression', 'mape']:.0f} %"
+        ],
+    }
+    assert unsaid("prediction-virtual", claims) == []
     assert worst[["left_out", "nodes", "batch_size", "rate"]].tolist() == ["links of 1 Gbit/s", 6, 32, 125e6]
     assert worst_of("6 nodes") == worst_of("corner of least communication")
     assert errors_of("tf-strategies-unshaped")[1].loc[("3 nodes", PHYSICS), "cells"] == 4
 
     slowest = by_title.loc[f"links of {physical['rate'].min() * 8e-6:g} Mbit/s"]
-    sentences = [
-        f"Six nodes are predicted from up to four with a mean error of {mape['6 nodes']:.1f} %, four and six from up "
-        f"to three with {mape['4 and 6 nodes']:.1f} %, batches and rates that were left out with {left.min():.1f} to "
-        f"{left.max():.1f} %.",
-        f"Over all cells that were left out, the physical model misses by {said(PHYSICS, 'mape', ' %')}, Ernest "
-        f"(Venkataraman et al., NSDI 2016) by {said('Ernest', 'mape', ' %')}, a calculation by hand by "
-        f"{in_all.loc['by hand', 'mape']:.1f} %, a power law by {in_all.loc['log-linear', 'mape']:.1f} %. Paired by "
-        f"cell, Ernest misses by {said('Ernest', 'beyond', ' points')} more.",
-        f"at {slowest.name}, the lowest rate, it misses by {slowest[PHYSICS]:.1f} % and Ernest by "
-        f"{slowest['Ernest']:.1f} %. On one of the other campaigns Ernest is better.",
-    ]
-    text = on_one_line("docs/explanation/predictions.md")
-    assert [sentence for sentence in sentences if sentence not in text] == []
+    claims = {
+        "Six nodes": [
+            f"{mape['6 nodes']:.1f} %",
+            f"{mape['4 and 6 nodes']:.1f} %",
+            f"{left.min():.1f} to {left.max():.1f} %",
+        ],
+        "power law": [
+            mean(PHYSICS),
+            mean("Ernest"),
+            f"{in_all.loc['by hand', 'mape']:.1f} %",
+            f"{in_all.loc['log-linear', 'mape']:.1f} %",
+            mean("Ernest", "beyond"),
+            f"{slowest[PHYSICS]:.1f} %",
+            f"{slowest['Ernest']:.1f} %",
+        ],
+    }
+    text = page("docs/explanation/predictions.md").text
+    assert [one for near, numbers in claims.items() for one in lacking(text, near, *numbers)] == []
     others = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((other, ALL), (unshaped, "3 nodes"))]
     assert others == [False, True]
 
@@ -409,19 +416,23 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
         f"{100 * again.loc[(ALL, 'Ernest'), name]:.1f}".replace("-", "−")
         for name in ("beyond", "beyond_low", "beyond_high")
     ]
-    sentences = [
-        *("| " + " | ".join(row) + " |" for row in rows),
-        f"there the model misses by {100 * physical['error'][known_to < 0.02].abs().mean():.1f} %, over all by "
-        f"{100 * again.loc[(ALL, PHYSICS), 'mape']:.1f} % (the first time {100 * first.loc[(ALL, PHYSICS), 'mape']:.1f} %). "
-        f"Ernest misses by {100 * again.loc[(ALL, 'Ernest'), 'mape']:.1f} %, which is no difference (paired by cell, "
-        f"{more[0]} [{more[1]}, {more[2]}] points more)",
-        f"the correlation with the reference is {adjustment(runs).alone['reference'].correlation:.2f}",
-        f"takes {reference[2] / reference[1]:.2f} times as long on two nodes at once as on one, and "
-        f"{reference[6] / reference[1]:.2f} times on six",
-        f"six nodes by {at.loc[6].min():.0f} to {at.loc[6].max():.0f} %",
-        f"every number of nodes is predicted {at.xs(32, level=1).min():.0f} to {at.xs(32, level=1).max():.0f} % too low",
-    ]
-    assert not_said(sentences) == []
+    assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == []
+    claims = {
+        "target": [
+            f"{100 * physical['error'][known_to < 0.02].abs().mean():.1f} %",
+            f"{100 * again.loc[(ALL, PHYSICS), 'mape']:.1f} %",
+            f"{100 * first.loc[(ALL, PHYSICS), 'mape']:.1f} %",
+            f"{100 * again.loc[(ALL, 'Ernest'), 'mape']:.1f} %",
+            f"{more[0]} [{more[1]}, {more[2]}]",
+            f"{adjustment(runs).alone['reference'].correlation:.2f}",
+        ],
+        "real cluster": [
+            f"{reference[2] / reference[1]:.2f}, {reference[6] / reference[1]:.2f}",
+            f"{at.loc[6].min():.0f} to {at.loc[6].max():.0f} %",
+            f"{at.xs(32, level=1).min():.0f} to {at.xs(32, level=1).max():.0f} %",
+        ],
+    }
+    assert unsaid("prediction-virtual", claims) == []
 
 
 def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
@@ -459,22 +470,38 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
     found, reference = adjustment(runs), runs.groupby("nodes")["reference_s"].median()
     assert two[[(4, 62.5e6), (4, 125e6), (8, 62.5e6)]].round().agg(["min", "max"]).tolist() == [7, 14]
     assert at.loc[4:].abs().max() < 7.5
-    sentences = [
-        *table,
-        f"the frozen form misses by {percent(known(of_frozen))} % there, by {percent(frozen.loc[(ALL, PHYSICS), 'mape'])} % over all, and is beaten by "
-        f"Ernest ({percent(now.loc[(ALL, 'Ernest'), 'mape'])} %; paired by cell, {beyond(frozen)} points)",
-        f"({percent(*on_two.hidden.values(), 0)} % of the backward pass hides messages, a batch scatters by {percent(*on_two.scatter.values(), 0)} %)",
-        f"misses by {percent(now.loc[(ALL, PHYSICS), 'mape'])} % over all, by {percent(known(every))} % where cells are known to 2 %, and does not differ from "
-        f"Ernest ({beyond(now)})",
-        f"{-fast[8]:.0f} to {-fast[16]:.0f} % too low for batches of 8 and 16 at 2 Gbit/s",
-        f"takes {reference[6] / reference[1]:.2f} times as long on six nodes at once as on one",
-        f"at most {percent(runs['foreign_cpu_share'].max())} % of the processor time, a hypervisor {percent(runs['steal_share'].max())} %",
-        f"takes {found.adjusted.slopes.values[0]:.2f} % longer for each 1 % of the reference (correlation {found.alone['reference'].correlation:.2f})",
-        f"intervals {percent(found.narrower, 0)} % narrower, and the noise of cells {percent(now.loc[(ALL, PHYSICS), 'noise'])} % instead of "
-        f"{percent(plain.loc[(ALL, PHYSICS), 'noise'])} %. Of plain means the model misses by {percent(plain.loc[(ALL, PHYSICS), 'mape'])} %, and Ernest by "
-        f"{percent(plain.loc[(ALL, 'Ernest'), 'mape'])} %.",
-    ]
-    assert not_said(sentences) == []
+    claims = {
+        "target": [
+            f"{percent(known(of_frozen))} %",
+            f"{percent(frozen.loc[(ALL, PHYSICS), 'mape'])} %",
+            f"{percent(now.loc[(ALL, 'Ernest'), 'mape'])} %",
+            beyond(frozen),
+        ],
+        "backward pass hides messages": [
+            f"{percent(*on_two.hidden.values(), 0)} %",
+            f"{percent(*on_two.scatter.values(), 0)} %",
+            f"{percent(now.loc[(ALL, PHYSICS), 'mape'])} %",
+            f"{percent(known(every))} %",
+            beyond(now),
+        ],
+        "batches of 8 and 16": [
+            f"{-fast[8]:.0f} to {-fast[16]:.0f} %",
+            f"{reference[6] / reference[1]:.2f}",
+        ],
+        "Adjusted means": [
+            f"{percent(runs['foreign_cpu_share'].max())} %",
+            f"{percent(runs['steal_share'].max())} %",
+            f"{found.adjusted.slopes.values[0]:.2f} %",
+            f"{found.alone['reference'].correlation:.2f}",
+            f"{percent(found.narrower, 0)} %",
+            f"{percent(now.loc[(ALL, PHYSICS), 'noise'])} %",
+            f"{percent(plain.loc[(ALL, PHYSICS), 'noise'])} %",
+            f"{percent(plain.loc[(ALL, PHYSICS), 'mape'])} %",
+            f"{percent(plain.loc[(ALL, 'Ernest'), 'mape'])} %",
+        ],
+    }
+    assert not_said(table) == []
+    assert unsaid("prediction-horovod-virtual", claims) == []
 
 
 @pytest.mark.parametrize(
