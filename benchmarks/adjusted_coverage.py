@@ -73,13 +73,18 @@ def report(found: Found, command: str) -> str:
     ]
     header += ["width of means", "of ratios", "bias, plain (%)", "bias (%)"]
     return section(
-        "What a reference beside every run gains",
+        "What a reference benchmark gains",
         command,
         table(header, rows),
-        f"{len(next(iter(found.values())))} simulated studies a row, the choice included: what is not adjusted counts as plain. Noise within blocks has "
-        f"a standard deviation of 10 %, in half of the studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
-        f"and log reference within blocks; blocks apart: a block changes the reference by {100 * max(apart for _, apart, _ in CORRELATIONS):.0f} %, too, and no epoch time; and: with the time withheld, which goes its own way (without it nobody knows that time). Adjusted: in how many studies ratios or means are. Means, ratios: how often 95 % intervals hold the truth (that of adjusted means is at what the campaign met on average), plain and as "
-        "shown. Width: of the intervals shown, over that of plain ones. Bias: of the mean of all cells (logarithms), plain and as shown.",
+        f"{len(next(iter(found.values())))} simulated studies a row; a study that is not adjusted counts "
+        "with its plain intervals. Noise within blocks has a standard deviation of 10 %, in half of the "
+        f"studies of 5 to 20 % by cell; blocks have {100 * OF_BLOCKS:.0f} %. Correlation: of log epoch time "
+        "with the log reference benchmark within blocks. Blocks apart: a block also changes the benchmark "
+        f"by {100 * max(apart for _, apart, _ in CORRELATIONS):.0f} %, and no epoch time. A and B: with the "
+        "benchmark and with the CPU time withheld, which vary independently. Adjusted: share of studies "
+        "whose ratios or means are adjusted. Means, ratios: coverage of 95 % intervals, plain and as shown "
+        "(adjusted means: of the value at the campaign's mean machine speed). Width: relative to plain "
+        "intervals. Bias: of the mean of all cells (logarithms).",
     )
 
 

@@ -149,10 +149,11 @@ def report(made: int, epochs: int, costs: dict[str, Timed], command: str) -> str
         for stage, cost in costs.items()
     ]
     said = (
-        f"{made:,} made-up runs in {made // REPLICATES:,} cells, {epochs} epochs each: {made * epochs:,} epochs. In a checkout with "
-        "their records `snakemake tables --config records=available`, then `snakemake figures` with the same, each with a start of "
-        "Snakemake, which looks at every record. No sweep of the network is among them, so nothing is predicted but by regression. "
-        "Memory: of all processes together at any moment."
+        f"{made:,} made-up runs in {made // REPLICATES:,} cells, {epochs} epochs each: {made * epochs:,} "
+        "epochs. In a checkout with their records: `snakemake tables --config records=available`, then "
+        "`snakemake figures` with the same. Each time contains the start of Snakemake, which checks every "
+        "record. There is no collective benchmark, so only regressions predict. Memory is the peak of all "
+        "processes together."
     )
     header = ["", "wall time", "peak memory", "aim"]
     return section("From records to figures of a large campaign", command, table(header, rows), said)

@@ -300,13 +300,14 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
         ])  # fmt: skip
     foreign = max(side.foreign_cpu_share for pairs in made.values() for pair in pairs for side in pair)
     return section(
-        "Epoch time against bare loops",
+        "Epoch time compared with bare loops",
         command,
         table(["framework", "ranks", "pairs", "bare loop", "Ringside", "ratio", "95 % interval", "aim"], rows),
-        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. The bare loops are `benchmarks/bare/`. Both run in "
-        f"turn, the other first in every second pair; a process gives the median of its epochs without the first {WARM_UP}, a "
-        f"pair their ratio, the table the medians, with the interval of the ratio's between two of the ratios in their order, "
-        f"which assumes no distribution. Others used at most {foreign:.1%} of the processor time meanwhile.",
+        f"small-cnn on digits, batch {BATCH_SIZE} and one core per rank. The bare loops are in "
+        "`benchmarks/bare/`. Both run in turn, in alternating order. A process gives the median of its "
+        f"epochs without the first {WARM_UP}, a pair the ratio; the table has medians. The interval lies "
+        "between two order statistics of the ratios, which assumes no distribution. Other processes used "
+        f"at most {foreign:.1%} of CPU time.",
     )
 
 

@@ -61,7 +61,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 def verdict(low: float, high: float, aim: float) -> str:
     """Whether the aim, a ratio or less, is met, as far as the interval can tell."""
-    return "met" if high <= aim else "missed" if low > aim else "not told"
+    return "met" if high <= aim else "missed" if low > aim else "not resolved"
 
 
 def report(made: dict[str, list[tuple[Training, Training]]], described: list[list[str]], command: str) -> str:
@@ -93,11 +93,11 @@ def report(made: dict[str, list[tuple[Training, Training]]], described: list[lis
             ],
             rows,
         ),
-        f"small-cnn on digits, batch {BATCH_SIZE} a rank, one core a rank. Both in turn, the other first in every second pair; a "
-        f"process gives the median of its epochs without the first {WARM_UP}, a pair their ratio, the table the geometric mean of "
-        "the ratios with its t-interval. Start-up (median) is from the launch to the first epoch: an image is opened by "
-        "squashfuse, which unpacks what is imported.",
+        f"small-cnn on digits, batch {BATCH_SIZE} and one core per rank. Both run in turn, in alternating "
+        f"order. A process gives the median of its epochs without the first {WARM_UP}, a pair the ratio; "
+        "the table has geometric means with t-intervals. Start-up (median) is from the launch to the first "
+        "epoch; squashfuse unpacks what is imported from an image.",
         table(["environment", "made, venv", "made, image", "size, venv", "size, image"], described),
-        "Seconds of the build that filled the cache (an environment without its parent; the venv of a Horovod takes the kept wheel "
-        "where there is one).",
+        "Seconds of the build that filled the cache, without the parent environment. Horovod's virtual "
+        "environment uses the kept wheel if there is one.",
     )

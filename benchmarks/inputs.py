@@ -79,7 +79,7 @@ def report(made: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], c
             ["data set, model", "framework", "input, images/s a core", "training, images/s a core", "ratio", "aim"],
             rows,
         ),
-        "One rank on one core, batch 64 (synthetic: 32), float32. Input is all that happens to a batch before the model sees it: "
-        "reading, augmentation, conversion to float, normalization. On an accelerator a thread reads ahead; it keeps up where "
-        "training takes no more than the input's images a second, for each core that a rank has to spare.",
+        "One rank on one core, batch 64 (synthetic: 32), float32. Input is everything before the model: "
+        "reading, augmentation, conversion to float, normalization. On a GPU a thread reads ahead into "
+        "pinned memory; with one spare core per rank it keeps up with training at the input's rate.",
     )

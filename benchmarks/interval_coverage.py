@@ -50,11 +50,13 @@ def report(found: Found, command: str) -> str:
         "width",
     ]
     return section(
-        "How often 95 % intervals hold the truth",
+        "Coverage of 95 % intervals",
         command,
         table(header, rows),
-        "Weight: degrees of freedom of the variance that is typical of all cells, at most; 0: each cell's own variance; inf: as many as are "
-        f"estimated, as in limma. Means and ratios are over {', '.join(map(str, CELLS))} cells with standard deviations that are "
-        f"{'; '.join(SPREADS)} (of the others'); without, and with blocks of 10 % and an autocorrelation of 0.5. Then the mean of the noisiest cell, where spreads "
-        "are 5 to 20 %, and where one has three times that of the others. Width: of the intervals of ratios, beside those with own variances.",
+        "Weight: degrees of freedom of the variance that is typical of all cells, at most; 0: each cell's "
+        "own variance; inf: as many as are estimated, as in limma. Means and ratios are over "
+        f"{', '.join(map(str, CELLS))} cells with standard deviations that are {'; '.join(SPREADS)} (of the "
+        "others'); without, and with blocks of 10 % and an autocorrelation of 0.5. Then the mean of the "
+        "noisiest cell, where spreads are 5 to 20 %, and where one has three times that of the others. "
+        "Width: of the intervals of ratios, beside those with own variances.",
     )

@@ -58,9 +58,10 @@ def report(made: dict[str, list[list[float]]], command: str) -> str:
             f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{AIM}: {verdict(low, high, AIM)}",
         ])  # fmt: skip
     return section(
-        "Models built from their description against models written by hand",
+        "Models built from the graph compared with models written by hand",
         command,
         table(["model", "pairs", "step, by hand", "step, built", "ratio [95 %]", "aim"], rows),
-        "PyTorch on one core, batch 32, float32, forward, backward and SGD; images of 8 x 8 pixels (small-cnn) and 32 x 32. Both in "
-        "one process, in turn, the other first in every second pair; medians, and the geometric mean of the ratios with its t-interval.",
+        "PyTorch on one core, batch 32, float32: forward, backward and SGD on images of 8 x 8 pixels "
+        "(small-cnn) and 32 x 32. Both run in one process, in turn, in alternating order. Times are "
+        "medians, ratios geometric means with t-intervals.",
     )

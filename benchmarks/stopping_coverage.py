@@ -124,22 +124,31 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
     correlated = found["correlated"].values()
     worst = min(chosen_ones, key=lambda kind: chosen_ones[kind].held)
     return section(
-        "How often 95 % intervals hold the truth where replicates are chosen by precision",
+        "Coverage of 95 % intervals with a precision target",
         command,
         table(["stops when", "runs", "mean (%)", "least (%)", "most (%)", "runs / needed", "not precise (%)"], rows),
-        f"Means of epoch times, over {', '.join(map(str, CELLS))} cells that spread by 10 %, or by 5 to 20 %, without and with blocks of 10 %, in studies "
-        f"that want intervals for which a cell would need {', '.join(f'{n:g}' for n in NEEDED)} runs if its spread were known. Mean, least and most: of these numbers "
-        "of cells and runs. Runs / needed: beside that number, no fewer than at_least and no more than at_most. Not precise: at the end, mostly after at_most.",
+        "How often intervals of mean epoch times cover the true value, over studies of "
+        f"{', '.join(map(str, CELLS))} cells that spread by 10 %, or by 5 to 20 %, without blocks and with "
+        f"blocks of 10 %, with targets that need {', '.join(f'{n:g}' for n in NEEDED)} runs per cell if its "
+        "spread is known. Mean, least and most: over these kinds of studies. Runs / needed: relative to "
+        "that number, within at_least and at_most. Not precise: at the end, mostly after at_most.",
         table(["cells", *(f"{n:g} needed" for n in NEEDED)], by_cells),
-        f"The chosen rule (a cell's spread known by {KNOWN:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs: how many intervals of {100 * CONFIDENCE:g} % "
-        "hold the truth, and runs beside those needed. "
-        f"Least of all kinds of studies: {100 * chosen_ones[worst].held:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of {100 * worst[1][1]:g} %, {worst[2]:g} runs needed, {worst[3][0]} to {worst[3][1]} runs). "
-        f"Ratios of two cells at the end: {100 * np.mean([one.ratios for one in several]):.1f} % hold the truth (least {100 * min(one.ratios for one in several):.1f} %), and of equal cells "
-        f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most {100 * max(one.differ for one in several):.1f} %). Where the rule is of ratios (`contrasts`): "
-        f"{100 * np.mean([one.ratios for one in contrasts]):.1f} % (least {100 * min(one.ratios for one in contrasts):.1f} %) and {100 * np.mean([one.differ for one in contrasts]):.1f} % "
-        f"(most {100 * max(one.differ for one in contrasts):.1f} %). With a correlation of 0.5 between each run and the next, which no interval here knows of: "
-        f"{_share(correlated)} of means, and with a number of runs that is fixed at those needed {_share(found['fixed, correlated'].values())}; without correlation "
-        f"{_share(found['fixed'].values())} of a fixed number.",
+        f"Coverage (%) of {100 * CONFIDENCE:g} % intervals under the chosen rule (a cell's spread known by "
+        f"{KNOWN:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs; in parentheses, "
+        f"runs relative to those needed. Least of all kinds of studies: {100 * chosen_ones[worst].held:.1f} "
+        f"% ({worst[0]} cells, {worst[1][0]}, blocks of {100 * worst[1][1]:g} %, {worst[2]:g} runs needed, "
+        f"{worst[3][0]} to {worst[3][1]} runs). Ratios of two cells: "
+        f"{100 * np.mean([one.ratios for one in several]):.1f} % (least "
+        f"{100 * min(one.ratios for one in several):.1f} %); of equal cells "
+        f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most "
+        f"{100 * max(one.differ for one in several):.1f} %). If the target is for ratios (`contrasts`): "
+        f"{100 * np.mean([one.ratios for one in contrasts]):.1f} % (least "
+        f"{100 * min(one.ratios for one in contrasts):.1f} %) and "
+        f"{100 * np.mean([one.differ for one in contrasts]):.1f} % (most "
+        f"{100 * max(one.differ for one in contrasts):.1f} %). With a correlation of 0.5 between "
+        f"consecutive runs, which no interval here models: {_share(correlated)} of means; with a fixed "
+        f"number of runs {_share(found['fixed, correlated'].values())}, and without correlation "
+        f"{_share(found['fixed'].values())}.",
     )
 
 

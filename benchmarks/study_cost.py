@@ -134,13 +134,14 @@ def report(costs: list[SessionCost], start_s: float, command: str) -> str:
         "aim",
     ]
     return section(
-        "A study against the sum of its runs",
+        "A study compared with the sum of its runs",
         command,
         table(header, rows),
-        "Start: from Snakemake's start, or the end of the last environment or data set that the session built, to the first "
-        "supervisor. Between runs: from a record to the next launch, so Snakemake, the supervisor's start and the lock, in the "
-        f"median {statistics.median(cost.between_median_s for cost in costs):.2f} s a run; a supervisor's start alone takes "
-        f"{start_s:.2f} s. Records: from a run's end to its record. Shares are of the sum of runs.",
+        "Start: from the start of Snakemake, or the end of the last build, to the first supervisor. "
+        "Between runs: from a record to the next launch (Snakemake, supervisor, lock), median "
+        f"{statistics.median(cost.between_median_s for cost in costs):.2f} s a run; starting a supervisor "
+        f"alone takes {start_s:.2f} s. Records: from the end of a run to its record. Shares are relative to "
+        "the sum of runs.",
     )
 
 

@@ -134,8 +134,9 @@ def report(ways: list[Way], command: str) -> str:
         "Both ways on Slurm",
         command,
         table(header, rows),
-        "The same cells on the virtual cluster (0.6 core a node). Medians over runs: from asking for a run to its first "
-        "epoch, of which waiting for Slurm, Snakemake and the supervisor, the ranks' start, the slowest rank's imports. "
-        "Slurm's clock has full seconds. Nodes train: all epochs' time over the campaign's wall time, which is without "
-        "Snakemake's own start and without the sweeps of the network (ringside submit makes them, too).",
+        "The same cells on the virtual cluster (0.6 core a node). Medians over runs: time from the request "
+        "of a run to its first epoch, split into waiting for Slurm, Snakemake with the supervisor, the "
+        "start of ranks, and imports of the slowest rank. Slurm's clock has full seconds. Nodes train: the "
+        "time of all epochs over the campaign's wall time, without the start of Snakemake and without the "
+        "collective benchmarks, which ringside submit makes, too.",
     )
