@@ -167,10 +167,10 @@ bench-analysis: venv  ## measure how long 20,000 runs of 100 epochs take from re
 bench-tests: venv  ## measure how long the tests take, and where their processor time goes: ARGS='--target cluster-test'
 	@$(BENCH) tests $(ARGS)
 
-bench-intervals: venv  ## measure by simulation how often 95 % intervals hold the truth, and how wide they are (10 min)
+bench-intervals: venv  ## measure by simulation how often 95 % intervals cover the true value, and how wide they are (10 min)
 	@$(BENCH) intervals $(ARGS)
 
-bench-stopping: venv  ## measure by simulation how often intervals hold the truth where replicates are chosen by precision (10 min)
+bench-stopping: venv  ## measure by simulation how often intervals cover the true value with a precision target (10 min)
 	@$(BENCH) stopping $(ARGS)
 
 bench-tracing: venv  ## measure what trace: phases costs, framework by framework: ARGS='--pairs 3 --epochs 42' (trainings, epochs)
