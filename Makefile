@@ -65,8 +65,8 @@ starters-test: venv  ## run explore.R and explore.ipynb by R and Jupyter, which 
 frameworks-test: venv  ## train and sweep every framework, against PyTorch; with SITE=NAME also those that the site has installed (LBANN, Tarantella)
 	@RINGSIDE_TEST_SITE="$$SITE" $(BIN)/python -m pytest tests/unit/ranks/test_training.py tests/unit/ranks/test_traced_training.py tests/unit/ranks/test_lbann_training.py tests/unit/ranks/test_deepspeed.py tests/unit/ranks/test_mesh_training.py tests/unit/ranks/test_strategy_training.py tests/unit/network/test_sweep.py tests/unit/models/test_libraries.py tests/unit/benchmarks/test_accelerator.py $(ARGS)
 
-versions-test: venv  ## train with the oldest PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
-	@$(BIN)/python -m pytest tests/unit/ranks/test_versions.py $(ARGS)
+versions-test: venv  ## use the oldest Snakemake, PyTorch and TensorFlow that sites may have, against the newest (installs them, 7 GB)
+	@$(BIN)/python -m pytest tests/unit/ranks/test_versions.py tests/unit/invocation/test_oldest_snakemake.py $(ARGS)
 
 studies-test: venv  ## run every reduced study to its figures (about 30 min)
 	@$(BIN)/python -m pytest tests/workflow/test_studies.py $(ARGS)
@@ -111,6 +111,7 @@ lint: venv  ## check style, types and rules
 	@$(BIN)/python tests/checks/architecture.py --check
 	@$(BIN)/python tests/checks/names.py
 	@$(BIN)/python tests/checks/snakemake_lint.py
+	@$(BIN)/python tests/checks/snakemake_api.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict > $(VENV)/docs.log 2>&1 || { cat $(VENV)/docs.log; exit 1; }
 	@! grep "excluded from the built site" $(VENV)/docs.log  # mkdocs reports these broken links, but does not count them
 

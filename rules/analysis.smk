@@ -28,14 +28,13 @@ for program in PRODUCTS.programs:
         input:
             PRODUCTS.program_inputs(program),
             environment=ancient(PRODUCTS.environments(program)),
-            code=[*code(*program.modules), *ancient(PRODUCTS.descriptions(program))],
+            changed=changed(program.rule, [*code(*program.modules), *PRODUCTS.descriptions(program)]),
         output:
-            PRODUCTS.files(program),
+            report([file for file in PRODUCTS.files(program) if file.endswith(".csv")], category="Tables"),
+            [file for file in PRODUCTS.files(program) if not file.endswith(".csv")],
         log:
             f"{RESULTS}/logs/tables/{program.rule}.log",
         localrule: not program.submitted
-        resources:
-            machine=1,
         params:
             program=program.name,
             arguments=PRODUCTS.arguments(program),
@@ -47,13 +46,11 @@ rule starters:
     """Write two starts of a reader's own analysis, in Python and in R."""
     input:
         runs=RUNS_CSV,
-        code=code("analysis.starters.write"),
+        changed=changed("starters", code("analysis.starters.write")),
     output:
         STARTERS,
     log:
         f"{RESULTS}/logs/starters.log",
-    resources:
-        machine=1,
     params:
         title=lambda _: CAMPAIGN.study.title,  # a text is no pattern: it may hold braces
         question=lambda _: CAMPAIGN.study.question,

@@ -4,13 +4,13 @@
 
 from comparison import matched
 
-ASKED_TO_COMPARE = or_say_so(lambda: matched.asked(config))
+ASKED_TO_COMPARE = exit_on_input_error(lambda: matched.asked(config))
 
 
 if ASKED_TO_COMPARE:
 
     if workflow.is_main_process:
-        or_say_so(lambda: matched.read(*ASKED_TO_COMPARE))
+        exit_on_input_error(lambda: matched.read(*ASKED_TO_COMPARE))
 
     COMPARISON = str(matched.stem(*ASKED_TO_COMPARE))
 
@@ -26,13 +26,11 @@ if ASKED_TO_COMPARE:
         """Make the table and the figure of what changed."""
         input:
             runs=[f"{folder}/runs.csv" for folder in ASKED_TO_COMPARE],
-            code=code("comparison.compare"),
+            changed=changed("comparison", code("comparison.compare")),
         output:
             expand("{stem}.{suffix}", stem=COMPARISON, suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"]),
         log:
             f"{COMPARISON}.log",
-        resources:
-            machine=1,
         params:
             base=ASKED_TO_COMPARE[0],
             other=ASKED_TO_COMPARE[1],
@@ -51,4 +49,4 @@ else:
     rule compare:
         """Compare two campaigns: --config base=FOLDER other=FOLDER."""
         input:
-            lambda wildcards: or_say_so(matched.refuse),
+            lambda wildcards: exit_on_input_error(matched.refuse),

@@ -22,11 +22,10 @@ rule dataset:
     log:
         f"{RESULTS}/logs/datasets/{{dataset}}.{{digest}}.log",
     wildcard_constraints:
-        digest=lacking(CAMPAIGN.datasets.values()),
+        digest=CALL.missing_digests(CAMPAIGN.datasets.values()),
     priority: 10**9
     resources:
         **BUILD_RESOURCES,
-        machine=1,
     params:
         site=SITE,
     shell:

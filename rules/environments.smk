@@ -21,7 +21,7 @@ rule environments:
 rule images:
     """Build and test all images that the study needs."""
     input:
-        lambda wildcards: or_say_so(CAMPAIGN.image_stamps),
+        lambda wildcards: exit_on_input_error(CAMPAIGN.image_stamps),
 
 
 rule environment:
@@ -37,11 +37,10 @@ rule environment:
         f"{RESULTS}/logs/environments/{{environment}}.{{digest}}.log",
     wildcard_constraints:
         environment="|".join(names()),
-        digest=lacking(CAMPAIGN.environments.values()),
+        digest=CALL.missing_digests(CAMPAIGN.environments.values()),
     priority: 2 * 10**9
     resources:
         **BUILD_RESOURCES,
-        machine=1,
     params:
         site=SITE,
     shell:

@@ -11,10 +11,8 @@ PREVIEW = (
     else []
 )
 
-# Where figures are most likely due, what they import is imported while Snakemake looks at what is.
-if workflow.is_main_process and not DRY_RUN and warm.VARIABLE not in os.environ:
-    if Path(RUNS_CSV).exists() and not all(map(os.path.exists, PRODUCTS.all_figure_files)):
-        os.environ[warm.VARIABLE] = warm.start(warm.HEAVY)
+# What figures import is imported while Snakemake looks at what is there.
+CALL.start_server_early(PRODUCTS.all_figure_files)
 
 
 localrules:
@@ -47,8 +45,6 @@ if PREVIEW:
         log:
             f"{RESULTS}/logs/preview.log",
         priority: 10**9
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,
@@ -67,18 +63,21 @@ rule figure:
     """Draw one figure with its caption."""
     input:
         lambda wildcards: list(PRODUCTS.figure_inputs(wildcards.figure).values()),
-        code=lambda wildcards: code("figures.draw", PRODUCTS.figure_module(wildcards.figure)),
+        changed=changed("figure", lambda wildcards: code("figures.draw", PRODUCTS.figure_module(wildcards.figure))),
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
-        svg=f"{RESULTS}/figures/{{figure}}.svg",
+        svg=report(
+            f"{RESULTS}/figures/{{figure}}.svg",
+            caption="../workflow/report/figure.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
         png=f"{RESULTS}/figures/{{figure}}.png",
         caption=f"{RESULTS}/figures/{{figure}}.caption.md",
     log:
         f"{RESULTS}/logs/figures/{{figure}}.log",
     wildcard_constraints:
         figure="|".join(PRODUCTS.figures),
-    resources:
-        machine=1,
     params:
         figure=lambda wildcards: PRODUCTS.figures[wildcards.figure].to_json(),
         inputs=lambda wildcards: [f"{name}={file}" for name, file in PRODUCTS.figure_inputs(wildcards.figure).items()],

@@ -61,13 +61,11 @@ if CAMPAIGN.mode != "published":
         """Gather the sweeps into network.csv, whether or not they succeeded."""
         input:
             sweeps=REQUIRED_SWEEPS or SWEEPS.available(),
-            code=code("network.gather"),
+            changed=changed("network_records", code("network.gather")),
         output:
             network=NETWORK_CSV,
         log:
             f"{RESULTS}/logs/network.log",
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,

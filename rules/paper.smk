@@ -25,8 +25,6 @@ rule paper_main:
     """Begin the paper's own text, once: it is never written again."""
     output:
         main=update(f"{PAPER}/main.tex"),
-    resources:
-        machine=1,
     params:
         skeleton=f"{SCRIPTS}/report/main.tex",
     shell:
@@ -45,7 +43,7 @@ rule paper_parts:
         captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
         tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
         shown=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
-        code=code("report.paper"),
+        changed=changed("paper_parts", code("report.paper")),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
         references=f"{PAPER}/references.bib",
@@ -53,8 +51,6 @@ rule paper_parts:
         tables=expand(f"{PAPER}/tables/{{table}}.tex", table=PAPER_TABLES),
     log:
         f"{RESULTS}/logs/paper/parts.log",
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,
@@ -83,15 +79,13 @@ rule paper_pdf:
         references=rules.paper_parts.output.references,
         figures=rules.paper_parts.output.figures,
         tables=rules.paper_parts.output.tables,
-        code=code("report.pdf"),
+        changed=changed("paper_pdf", code("report.pdf")),
     output:
         pdf=f"{PAPER}/{{document}}.pdf",
     log:
         f"{RESULTS}/logs/paper/{{document}}.log",
     wildcard_constraints:
         document="|".join(DOCUMENTS),
-    resources:
-        machine=1,
     shell:
         """
         {WARM} report.pdf \

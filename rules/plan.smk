@@ -7,9 +7,9 @@ from plan.products import Products
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 
-SWEEPS = or_say_so(lambda: Sweeps(CAMPAIGN))
-TIMINGS = or_say_so(lambda: Timings(CAMPAIGN))
-PRODUCTS = or_say_so(lambda: Products(CAMPAIGN, SWEEPS, TIMINGS))
+SWEEPS = exit_on_input_error(lambda: Sweeps(CAMPAIGN))
+TIMINGS = exit_on_input_error(lambda: Timings(CAMPAIGN))
+PRODUCTS = exit_on_input_error(lambda: Products(CAMPAIGN, SWEEPS, TIMINGS))
 
 
 localrules:
@@ -19,8 +19,6 @@ localrules:
 
 rule plan:
     """Show what the campaign will cost: runs, hours, disk. Nothing runs, and nothing is written."""
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,
@@ -32,13 +30,13 @@ rule plan:
 
 rule design:
     """Write design.csv: every run of the study, in randomized order, before anything runs. Made again where it would say otherwise."""
+    input:
+        changed=lambda wildcards: [] if CAMPAIGN.design_stands else CALL.content.mark(),
     output:
         design=f"{RESULTS}/design.csv",
     log:
         f"{RESULTS}/logs/design.log",
     priority: 3 * 10**9
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,

@@ -27,7 +27,7 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
         """Decide after a block which cells are not yet precise, and get a run in the next one."""
         input:
             records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
-            code=code("precision.decide"),
+            changed=changed("precision", code("precision.decide")),
         output:
             decision=f"{RESULTS}/precision/block-{{block}}.json",
         log:
@@ -35,8 +35,6 @@ if WANTED.adaptive and CAMPAIGN.mode == "campaign":
         wildcard_constraints:
             block=r"\d+",
         priority: 10**9
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,
@@ -61,13 +59,11 @@ if CAMPAIGN.mode == "campaign":
         """Train the first two blocks, and say from them what is cheaper: more runs, or longer ones."""
         input:
             records=list(CAMPAIGN.pilot.records.values()),
-            code=code("precision.pilot"),
+            changed=changed("pilot", code("precision.pilot")),
         output:
             PILOT_FILES,
         log:
             f"{RESULTS}/logs/tables/pilot.log",
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,

@@ -1,9 +1,11 @@
 # Prediction: the environment of Extra-P, in which only predictions are made, where the study asks for it. Its tables are made by rules/analysis.smk.
 
-EXTRA_P = or_say_so(lambda: [stamp for program in PRODUCTS.programs for stamp in PRODUCTS.environments(program)])
+EXTRA_P = exit_on_input_error(
+    lambda: [stamp for program in PRODUCTS.programs for stamp in PRODUCTS.environments(program)]
+)
 
 
-if EXTRA_P and not is_made(EXTRA_P[0]):
+if EXTRA_P and not CALL.is_made(EXTRA_P[0]):
 
     localrules:
         extra_p,
@@ -15,8 +17,6 @@ if EXTRA_P and not is_made(EXTRA_P[0]):
         log:
             f"{RESULTS}/logs/environments/extrap.log",
         priority: 2 * 10**9
-        resources:
-            machine=1,
         params:
             site=SITE,
         shell:

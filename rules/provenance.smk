@@ -4,6 +4,7 @@
 
 import json
 
+from common.content_digests import record_path
 from provenance import differing, sources
 
 # Of every job of figures and tables its files, and the code that makes them; of every product its files, and where it stands
@@ -22,7 +23,7 @@ for files, _ in MAKING:
         name = Path(file).relative_to(RESULTS)
         product = MADE.setdefault(str(name.with_name(name.name.split(".")[0])), {"files": []})
         product["files"].append(file)
-        product["made_of"] = str(made_of.place(files[0]))
+        product["made_of"] = str(record_path(files[0]))
 MAKES_FIGURES = sorted({file for _, code_of in MAKING for file in code_of})
 MANIFEST = f"{RESULTS}/manifest.json"
 
@@ -41,14 +42,12 @@ rule manifest:
     input:
         [file for product in MADE.values() for file in product["files"]],
         PRODUCTS.record_files("runs", "epochs", "network", "phases", "trace_steps", "replay_steps"),
-        code=code("provenance.manifest"),
+        changed=changed("manifest", code("provenance.manifest")),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         manifest=MANIFEST,
     log:
         f"{RESULTS}/logs/manifest.log",
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,
@@ -82,13 +81,11 @@ rule archived:
     input:
         manifest=MANIFEST,
         records=STANDS_ON or CAMPAIGN.available(),
-        code=code("provenance.archive"),
+        changed=changed("archived", code("provenance.archive")),
     output:
         archive=f"{RESULTS}/{STUDY}.tar.gz",
     log:
         f"{RESULTS}/logs/archive.log",
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,

@@ -20,15 +20,13 @@ rule aggregate:
     """Aggregate the records into runs.csv and epochs.csv, one row per run whether or not it succeeded."""
     input:
         design=f"{RESULTS}/design.csv",
-        code=code("records.aggregate"),
+        changed=changed("aggregate", code("records.aggregate")),
         records=REQUIRED_RECORDS or CAMPAIGN.available(),
     output:
         runs=f"{RESULTS}/runs.csv",
         epochs=f"{RESULTS}/epochs.csv",
     log:
         f"{RESULTS}/logs/records.log",
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,
@@ -47,13 +45,11 @@ rule power:
     """Gather power over time of the runs, for the figure that shows it."""
     input:
         runs=RUNS_CSV,
-        code=code("records.power"),
+        changed=changed("power", code("records.power")),
     output:
         power=f"{RESULTS}/power.csv",
     log:
         f"{RESULTS}/logs/power.log",
-    resources:
-        machine=1,
     params:
         results=RESULTS,
     shell:

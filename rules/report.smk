@@ -23,13 +23,11 @@ rule report:
         site=f"config/sites/{SITE}.yaml",
         figures=expand("{stem}.{suffix}", stem=REPORTED_FIGURES, suffix=["svg", "png", "caption.md"]),
         tables=expand("{stem}.{suffix}", stem=REPORTED_TABLES, suffix=["csv", "md", "tex"]),
-        code=code("report.make"),
+        changed=changed("report", code("report.make")),
     output:
         page=f"{RESULTS}/report.html",
     log:
         f"{RESULTS}/logs/report.log",
-    resources:
-        machine=1,
     params:
         study=STUDY,
         site=SITE,

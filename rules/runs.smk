@@ -12,7 +12,7 @@ GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
 rule runs:
     """Train every run of the design that has no record yet (with --config block=N: of that block)."""
     input:
-        REQUIRED_RECORDS if BLOCK is None else or_say_so(lambda: records_of_block(BLOCK)),
+        REQUIRED_RECORDS if BLOCK is None else exit_on_input_error(lambda: records_of_block(BLOCK)),
 
 
 rule run:

@@ -18,13 +18,13 @@ STRATEGIES_JSON = shown(file_of(STUDY, SITE))
 rule strategies:
     """Measure what parts of layers and messages cost at the site, and find the strategies that the study asks for."""
     input:
-        lambda wildcards: or_say_so(lambda: TIMINGS.behind(COSTS_FILES + FOUND_FILES)),
+        lambda wildcards: exit_on_input_error(lambda: TIMINGS.behind(COSTS_FILES + FOUND_FILES)),
 
 
 rule costs:
     """Time parts and messages alone, and make their table."""
     input:
-        lambda wildcards: or_say_so(lambda: TIMINGS.behind(COSTS_FILES)),
+        lambda wildcards: exit_on_input_error(lambda: TIMINGS.behind(COSTS_FILES)),
 
 
 if REQUIRED_TIMINGS:
@@ -63,14 +63,12 @@ if REQUIRED_TIMINGS:
         """Gather the timings into costs.csv and messages.csv, whether or not they succeeded."""
         input:
             timings=REQUIRED_TIMINGS,
-            code=code("strategies.gather"),
+            changed=changed("timings", code("strategies.gather")),
         output:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
         log:
             f"{RESULTS}/logs/costs.log",
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,
@@ -89,13 +87,11 @@ if REQUIRED_TIMINGS:
         input:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
-            code=code("strategies.costs_table"),
+            changed=changed("costs_table", code("strategies.costs_table")),
         output:
             COSTS_FILES,
         log:
             f"{RESULTS}/logs/tables/costs.log",
-        resources:
-            machine=1,
         params:
             stem=subpath(output[0], strip_suffix=".csv"),
         shell:
@@ -113,14 +109,12 @@ if REQUIRED_TIMINGS:
             costs=COSTS_CSV,
             messages=MESSAGES_CSV,
             network=NETWORK_CSV,
-            code=code("strategies.found", "strategies.search"),
+            changed=changed("found", code("strategies.found", "strategies.search")),
         output:
             FOUND_FILES,
             strategies=[] if Path(STRATEGIES_JSON).exists() else STRATEGIES_JSON,  # a job that failed would lose it
         log:
             f"{RESULTS}/logs/strategies_found.log",
-        resources:
-            machine=1,
         params:
             study=STUDY,
             site=SITE,

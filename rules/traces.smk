@@ -15,14 +15,12 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
         """Add up what every traced run kept of its time, and keep some steps of a typical one of each cell."""
         input:
             runs=RUNS_CSV,
-            code=code("traces.gather"),
+            changed=changed("phases", code("traces.gather")),
         output:
             phases=PRODUCTS.record_files("phases"),
             steps=PRODUCTS.record_files("trace_steps"),
         log:
             f"{RESULTS}/logs/phases.log",
-        resources:
-            machine=1,
         params:
             records=f"{RESULTS}/runs",
         shell:
@@ -39,13 +37,11 @@ if CAMPAIGN.traced and CAMPAIGN.mode != "published":
         """Keep some steps of every traced run, from which they can be replayed anywhere."""
         input:
             runs=RUNS_CSV,
-            code=code("traces.kept"),
+            changed=changed("replay_steps", code("traces.kept")),
         output:
             steps=PRODUCTS.record_files("replay_steps"),
         log:
             f"{RESULTS}/logs/replay_steps.log",
-        resources:
-            machine=1,
         params:
             records=f"{RESULTS}/runs",
         shell:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import warm
+from common import prefork_server
 from common.errors import InputError, exit_status
 from common.files import load_yaml
 from declared.site import Site, load_site
@@ -42,7 +42,7 @@ class Plan:
         """Return whether planning in `folder` succeeded, and a line for the terminal."""
         settings = (f"study={self.study}", f"site={self.site}")
         command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *settings]
-        command = [sys.executable, "-IS", warm.__file__, *command]
+        command = [sys.executable, "-IS", prefork_server.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
         ok = done.returncode == 0 and bool(planned)  # in a folder without results there is always something to do
@@ -110,7 +110,7 @@ def main() -> None:
         "--all", action="store_true", help="every study with every profile; default: each study, profile and site once"
     )
     arguments = parser.parse_args()
-    os.environ[warm.VARIABLE] = warm.start()  # Snakemake is imported once
+    os.environ[prefork_server.VARIABLE] = prefork_server.start()  # Snakemake is imported once
     with tempfile.TemporaryDirectory(prefix="ringside-") as folder:
         for entry in Path.cwd().iterdir():
             if entry.name not in ("results", ".snakemake"):

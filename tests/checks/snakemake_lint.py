@@ -19,8 +19,6 @@ ACCEPTED = (
         "Specify a conda environment or container for each rule.",
         "every rule runs in the controller's locked environment; what trains brings its own (containers/)",
     ),
-    Accepted("Environment variable PYTHONPATH used but not asserted with envvars directive", "the workflow sets it"),
-    Accepted("Environment variable PATH used but not asserted with envvars directive", "the workflow extends it"),
     Accepted(
         "Param results is a prefix of input or output file but hardcoded",
         "results/<study> is the same for every run",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common import warm
+from common import prefork_server
 from common.errors import InputError
 from common.files import CHECKOUT, locked
 from declared.virtual import parse
@@ -26,7 +26,7 @@ NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
     """Programs that tests call are forked from a process that has what they import; those of jobs on nodes cannot reach it."""
-    os.environ[warm.VARIABLE] = warm.start()
+    os.environ[prefork_server.VARIABLE] = prefork_server.start()
 
 
 @pytest.fixture(scope="session")

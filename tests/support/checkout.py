@@ -156,7 +156,12 @@ class Checkout:
 
     def warm(self, *arguments: str) -> list[str]:
         """The command that does what `python -m` does with these arguments, in a process that has its libraries."""
-        return [sys.executable, "-IS", str(self.folder / "workflow" / "scripts" / "common" / "warm.py"), *arguments]
+        return [
+            sys.executable,
+            "-IS",
+            str(self.folder / "workflow" / "scripts" / "common" / "prefork_server.py"),
+            *arguments,
+        ]
 
     def records(self) -> list[str]:
         """The published records, relative to the results."""

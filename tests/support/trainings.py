@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common import warm
+from common import prefork_server
 from common.files import locked
 from common.shell import Program, export_lines
 from datasets.prepare import prepare
@@ -83,7 +83,7 @@ def of_64(framework: str) -> dict[str, int]:
 def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str:
     """The name of a server whose programs have imported a framework's libraries already, as these variables want it."""
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
-    return warm.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
+    return prefork_server.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
@@ -101,8 +101,8 @@ class WarmRanks:
         variables = dict(word.split("=", 1) for word in words if word != "export")
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
         with open(program.variables, "a") as lines:
-            lines.write(export_lines({warm.VARIABLE: server(python, self.libraries, shared)}))
-        return self.inner.start(replace(program, command=[python, "-IS", warm.__file__, *arguments]), log)
+            lines.write(export_lines({prefork_server.VARIABLE: server(python, self.libraries, shared)}))
+        return self.inner.start(replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log)
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher."""

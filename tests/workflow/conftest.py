@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common import warm
+from common import prefork_server
 from common.files import locked
 from support.checkout import Checkout
 from support.workers import shared_folder
@@ -15,7 +15,7 @@ from support.workers import shared_folder
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
     """Snakemake, and the programs of its jobs, are forked from a process that has imported what they need."""
-    os.environ[warm.VARIABLE] = warm.start()
+    os.environ[prefork_server.VARIABLE] = prefork_server.start()
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,19 @@ import pytest
 from common.files import CHECKOUT
 
 SNAKEFILE = """\
-import sys
+import logging, sys
 sys.path.insert(0, "{scripts}")
-from common import made_of
-made_of.watch(workflow, [])
+from invocation.content_check import ContentCheck
+CONTENT = ContentCheck(rules, workflow.is_main_process)
+logging.getLogger("snakemake.logging").addFilter(CONTENT.filter)
 
 rule product:
-    input: table="table.csv", code=ancient("program.py")
+    input: table="table.csv", changed=CONTENT.changed("product", ["program.py"])
     output: "results/small/a.txt", "results/small/b.txt"
     shell: "{python} program.py"
+
+onsuccess:
+    CONTENT.finish_all()
 """
 WRITES = """\
 from pathlib import Path
@@ -28,8 +32,8 @@ FILLS_THE_DISK = f"{WRITES}\nraise OSError(28, 'No space left on device')\n"
 
 
 def call(folder: Path) -> subprocess.CompletedProcess[str]:
-    warm = [sys.executable, "-IS", str(CHECKOUT / "workflow" / "scripts" / "common" / "warm.py")]
-    command = [*warm, "snakemake", "--cores", "1", "--quiet", "all"]
+    server = [sys.executable, "-IS", str(CHECKOUT / "workflow" / "scripts" / "common" / "prefork_server.py")]
+    command = [*server, "snakemake", "--cores", "1", "--quiet", "all"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -195,3 +195,19 @@ def test_a_hostile_name_is_refused_and_harmless(fresh: Callable[..., Checkout], 
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert done.returncode != 0 and len(said) == 1 and HOSTILE in said[0], done.stderr
     assert not list(checkout.folder.rglob("pwned")) and not checkout.attempts()
+
+
+def test_snakemakes_own_report_shows_figures_and_tables(campaign: Checkout) -> None:
+    done = campaign.snakemake("figures", "--report", "page.html")
+    assert done.status == 0, done.output
+    page = campaign.path("page.html").read_text()
+    caption = (campaign.results / "figures" / "overview.caption.md").read_text()
+    assert all(file in page for file in ("overview.svg", "residuals.svg", "cells.csv"))
+    assert max(caption.replace("*", " ").replace(".", " ").split(), key=len) in page
+
+
+def test_job_without_a_share_of_the_machine_is_refused(fresh: Callable[..., Checkout]) -> None:
+    checkout = fresh(SMALL_STUDY)
+    done = checkout.snakemake("design", "--default-resources", "mem_mb=10")
+    assert done.status == 2 and "[missing-resource]" in done.output.splitlines()[-1]
+    assert not (checkout.results / "design.csv").exists()

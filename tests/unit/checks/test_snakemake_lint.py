@@ -5,9 +5,9 @@ import pytest
 from checks import snakemake_lint
 
 REPORT = """\
-Lints for snakefile rules/common.smk:
-    * Environment variable PATH used but not asserted with envvars directive in line 15.:
-      Asserting existence of environment variables ...
+Lints for rule analysis (line 5, rules/analysis.smk):
+    * Shell command directly uses variable WARM from outside of the rule:
+      It is recommended to pass all files as input and output, and non-file parameters ...
 Lints for rule {rule} (line 25, rules/runs.smk):
     * No log directive defined:
       Without a log directive, all output will be printed to the terminal.
@@ -16,13 +16,13 @@ Lints for rule {rule} (line 25, rules/runs.smk):
 
 @pytest.mark.parametrize(("rule", "accepted"), [("run", True), ("sweep", True), ("figure", False)])
 def test_missing_log_is_accepted_of_named_rules_only(rule: str, accepted: bool) -> None:
-    path, log = snakemake_lint.parse_findings(REPORT.format(rule=rule))
-    assert (path.rule, log.rule) == ("", rule)
-    assert snakemake_lint.is_accepted(path)
+    variable, log = snakemake_lint.parse_findings(REPORT.format(rule=rule))
+    assert (variable.rule, log.rule) == ("analysis", rule)
+    assert snakemake_lint.is_accepted(variable)
     assert snakemake_lint.is_accepted(log) is accepted
 
 
 def test_accepted_rule_without_finding_is_stale() -> None:
     unused = snakemake_lint.stale(snakemake_lint.parse_findings(REPORT.format(rule="run")))
     assert "No log directive defined sweep" in unused
-    assert not any("PATH used" in title and "PYTHON" not in title for title in unused)
+    assert not any("WARM" in title for title in unused)

@@ -49,7 +49,9 @@ def test_every_rule_names_the_code_of_its_program() -> None:
             r"^ *rule (\w+):\n(.*?)(?=^ *rule |^localrules|\Z)", text, re.MULTILINE | re.DOTALL
         ):
             if program := re.search(r"\{WARM\} ([\w.]+)", body):
-                found[name] = "code=" in body and f'code("{program[1]}"' in text
+                found[name] = f'changed("{name}"' in body and f'code("{program[1]}"' in text
     assert {name for name, named in found.items() if not named} == KEYED | OTHERS
     assert {"figure", "aggregate", "report", "manifest"} < set(found)
-    assert "code=[*code(*program.modules)," in (CHECKOUT / "rules" / "analysis.smk").read_text()
+    assert (
+        "changed=changed(program.rule, [*code(*program.modules)," in (CHECKOUT / "rules" / "analysis.smk").read_text()
+    )

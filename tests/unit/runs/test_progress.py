@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from common.errors import InputError
 from common.notes import codes
-from runs.progress import Held, Interruption, Session, count_usable, quiet
+from runs.progress import SESSION_VARIABLE, Held, Interruption, Session, count_usable, quiet, refuse_stopped
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
 
 def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
     stops: list[int] = []
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1) is None)
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: stops.append(1))
     for status, reason in (
         *2 * [("failed", "rank 0 ended with status 1: ImportError")],
         ("ok", "None"),
@@ -187,21 +188,36 @@ def test_a_campaign_stops_after_three_equal_failures(tmp_path: Path) -> None:
     assert "./ringside repeat failed" in session.stopped and "--keep-going" in session.stopped
 
 
+def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SESSION_VARIABLE, "s")
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: None)
+    refuse_stopped(tmp_path)
+    session.add("a", "failed")
+    refuse_stopped(tmp_path)
+    for _ in range(3):
+        session.count_failure("failed", "the same")
+    with pytest.raises(InputError) as refused:
+        refuse_stopped(tmp_path)
+    assert refused.value.code == "campaign-stopped"
+    monkeypatch.setenv(SESSION_VARIABLE, "t")
+    refuse_stopped(tmp_path)
+
+
 @pytest.mark.parametrize("statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]])
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: bool(pytest.fail("it was stopped")))
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for status in statuses:
         session.count_failure(status, "the same")
 
 
 def test_a_campaign_goes_on_after_failures_of_different_reasons(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: bool(pytest.fail("it was stopped")))
+    session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
         session.count_failure("failed", reason)
 
 
 def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
-    session = Session(tmp_path, "s", 9, 0, stop=lambda: False)
+    session = Session(tmp_path, "s", 9, 0)
     for _ in range(4):
         session.count_failure("failed", "the same")
     assert session.stopped is None

@@ -47,7 +47,7 @@ BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folde
     "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
 )  # fmt: skip
 OUR_ENDS = (
-    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".def",
+    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".rst", ".def",
     ".log", "",
 )  # fmt: skip
 LOGS = (".log", ".txt")

@@ -1,7 +1,7 @@
 """The manifest of a study: the SHA-256 of every figure and table, and of everything that stands behind it.
 
 It is made anew whenever one of these changes, after all figures and tables. It certifies no product that was made of something
-else than it names: each has kept what it was really made of (common.made_of), and that is what is there now, or there is no
+else than it names: each has kept what it was really made of (common.content_digests), and that is what is there now, or there is no
 manifest.
 """
 
@@ -15,10 +15,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import made_of
+from common.content_digests import ProductRecord, digest_files, read_record
 from common.errors import InputError, exit_status
 from common.files import read_json, shown, write_json
-from common.made_of import Made
 from common.schemas import check
 from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from plan.decisions import place
@@ -81,9 +80,9 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: 
     }
 
 
-def certified(files: Sequence[str], said: Path) -> Made:
+def certified(files: Sequence[str], said: Path) -> ProductRecord:
     """What `files` were made of, as it stands in the file `said`. InputError unless all of it, and they, are what is there now."""
-    made = made_of.read(said)
+    made = read_record(said)
     if made is None:
         raise InputError("unknown-origin", "it is not known what it was made of", file=files[0], hint=AGAIN)
     if absent := [file for file in files if file not in made.outputs]:
@@ -92,7 +91,7 @@ def certified(files: Sequence[str], said: Path) -> Made:
         (made.outputs, "has changed since it was made"),
         (made.inputs, f"has changed since {files[0]} was made of it"),
     ):
-        now = made_of.digests(kept)
+        now = digest_files(kept)
         if changed := [file for file in kept if kept[file] != now[file]]:
             raise InputError("changed-since", problem, file=changed[0], hint=AGAIN)
     return made

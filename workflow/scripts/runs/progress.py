@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import say
+from common.errors import InputError, say
 from common.files import write_json
 from common.notes import Note
 from common.shell import UNSEEN, unseen_path
@@ -42,6 +42,20 @@ def current_session() -> str:
     return given if re.fullmatch(r"[A-Za-z0-9-]+", given) else new_session()
 
 
+def _session_file(results: Path, session: str) -> Path:
+    return results / "sessions" / f"{session}.json"
+
+
+def refuse_stopped(results: Path) -> None:
+    """InputError where this session has stopped its campaign: a run that was submitted before, or is started just now, does not train."""
+    try:
+        stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get("stopped")
+    except (OSError, ValueError, AttributeError):
+        return
+    if stopped:
+        raise InputError("campaign-stopped", "does not begin, since its campaign has stopped", file=results)
+
+
 class Session:
     """What one invocation has done, kept in results/<study>/sessions/<session>.json."""
 
@@ -53,12 +67,12 @@ class Session:
         done: int,
         left_s: Callable[[], float | None] = lambda: None,
         known: Callable[[], tuple[int, bool]] | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], None] | None = None,
     ) -> None:
         """`planned` runs in all, `done` of them before this session; `left_s`: how long the others will take, where it is known.
-        `known`: where it is decided on the way, how many are planned by now, and whether there may be more. `stop` lets no further run begin, and
-        returns whether it does: it is called when the last MAX_SAME_FAILURES runs failed for the same reason."""
-        self._file = results / "sessions" / f"{name}.json"
+        `known`: where it is decided on the way, how many are planned by now, and whether there may be more. `stop` lets no further run begin: it is
+        called when the last MAX_SAME_FAILURES runs failed for the same reason; None where the campaign is to go on in spite of that."""
+        self._file = _session_file(results, name)
         self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
         self._running: dict[int, dict[str, str]] = {}
         self._left_s = left_s
@@ -86,11 +100,11 @@ class Session:
             unseen = unseen_by_job(told) or self._unseen_by_ranks(told["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
+        if unseen and not self._stop:
+            return False
         if unseen and not self.stopped:
             text = f"stopped: {unseen}; all nodes have to see the same there. Finished runs are kept: correct it, then start again"
-            if not self._stop():
-                return False
-            self.stopped = Note(UNSEEN, text, **unseen.facts)
+            self._stop_campaign(Note(UNSEEN, text, **unseen.facts))
         return unseen is not None
 
     def _unseen_by_ranks(self, job: int) -> Note | None:
@@ -125,13 +139,21 @@ class Session:
             return
         self._failures.append(re.sub(r"\d+", "", reason))
         last = self._failures[-MAX_SAME_FAILURES:]
-        if not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
+        if self._stop and not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
             text = (
                 f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished runs are kept. "
                 f"Remove the cause, then: ./ringside repeat failed --study {self._results.name}. To go on in spite of it: --keep-going"
             )
-            if self._stop():
-                self.stopped = Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason)
+            self._stop_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
+
+    def _stop_campaign(self, reason: Note) -> None:
+        """Let no further run begin, and have those that were submitted before know it, as far as the disk takes it."""
+        self.stopped = reason
+        self._state["stopped"] = str(reason)
+        with contextlib.suppress(OSError):
+            write_json(self._file, self._state)
+        if self._stop:
+            self._stop()
 
     def add(self, run_id: str, status: str) -> None:
         """A run has ended. A full disk loses the note in the session's file, not what follows from it."""

@@ -35,7 +35,7 @@ from plan.specs import read_spec
 from ranks.worker.energy import SCOPES, widest
 from runs import attempts, meters, phases, reference, score_p, steps, transport
 from runs.epochs import mean_of_timed, read_epochs
-from runs.progress import current_session
+from runs.progress import current_session, refuse_stopped
 
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07)")  # ECMA-48, and xterm's titles
 _ERROR = re.compile(r"Error|\berror(?::| on rank)")
@@ -383,6 +383,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--key", required=True, help="the key that the caller expects the run to have")
     options = parser.parse_args(argv)
     results, site = options.plan.parents[1], load_site(options.site)
+    refuse_stopped(results)
     planned = read_spec(options.plan, options.key, site)
     with ending_well(planned.run_id, results):
         check_bound(results, site)

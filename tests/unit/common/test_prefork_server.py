@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common import warm
+from common import prefork_server
 from common.files import CHECKOUT
 
 WAITS = "import time; print('began', flush=True); time.sleep(60)"
@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> str:
-    name = warm.start()
-    monkeypatch.setenv(warm.VARIABLE, name)
+    name = prefork_server.start()
+    monkeypatch.setenv(prefork_server.VARIABLE, name)
     return name
 
 
@@ -40,7 +40,7 @@ def begin(folder: Path, text: str, *arguments: str, **variables: str) -> subproc
     """Start the program stage.program, of this text, in its folder."""
     (folder / "stage" / "program.py").write_text(text)
     return subprocess.Popen(
-        [sys.executable, "-IS", warm.__file__, "stage.program", *arguments],
+        [sys.executable, "-IS", prefork_server.__file__, "stage.program", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), **variables},
         stdin=subprocess.PIPE,
@@ -77,8 +77,8 @@ def test_it_gets_what_it_was_told_and_its_status_comes_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     said = []
-    for name in (warm.start(), "nobody-listens-there"):
-        monkeypatch.setenv(warm.VARIABLE, name)
+    for name in (prefork_server.start(), "nobody-listens-there"):
+        monkeypatch.setenv(prefork_server.VARIABLE, name)
         program = begin(folder, TELLS, str(status), "a b\n'c'", TOLD="x=\udc80y")
         said.append((*program.communicate("what I say"), program.returncode))
     assert said[0] == said[1], "with a server and without"
@@ -100,7 +100,7 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
     for package in ("common", "runs"):
         (folder / package).mkdir()
         (folder / package / "__init__.py").touch()
-    (folder / "common" / "warm.py").write_bytes(Path(warm.__file__).read_bytes())
+    (folder / "common" / "prefork_server.py").write_bytes(Path(prefork_server.__file__).read_bytes())
     helper = folder / "runs" / "helper.py"
     helper.write_text("import os; LOADED_BY, TEXT = os.getpid(), 'one'")
     (folder / "runs" / "supervise.py").write_text(
@@ -108,7 +108,7 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
         "if __name__ == '__main__': print(helper.LOADED_BY == os.getpid(), helper.TEXT, flush=True)"
     )
     time.sleep(0.05)  # longer than the clock of files stands still
-    program = "from common import warm; print(warm.start(), flush=True); input()"
+    program = "from common import prefork_server; print(prefork_server.start(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -117,10 +117,10 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
         text=True,
     ) as starter:
         assert starter.stdout is not None
-        monkeypatch.setenv(warm.VARIABLE, starter.stdout.readline().strip())
+        monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())
 
         def said(path: Path) -> str:
-            command = [sys.executable, "-IS", warm.__file__, "runs.supervise"]
+            command = [sys.executable, "-IS", prefork_server.__file__, "runs.supervise"]
             environment = {**os.environ, "PYTHONPATH": str(path)}
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             assert not done.stderr
@@ -138,7 +138,10 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
         assert said(other) == "True two"
         monkeypatch.delenv("PYTHONPATH", raising=False)
         elsewhere = subprocess.run(
-            [sys.executable, "-IS", warm.__file__, "runs.helper"], check=False, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-IS", prefork_server.__file__, "runs.helper"],
+            check=False,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert elsewhere.returncode == 1 and "helper" in elsewhere.stderr, "who started the server has another path"
         starter.communicate("\n")
@@ -179,7 +182,9 @@ def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
     assert gone(process)
 
 
-STARTS = "import sys, time; from common import warm; print(warm.start(), flush=True); time.sleep(60)"
+STARTS = (
+    "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); time.sleep(60)"
+)
 
 
 def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
@@ -190,7 +195,7 @@ def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
         [sys.executable, "-c", STARTS], env={**os.environ, "PYTHONPATH": scripts}, stdout=subprocess.PIPE, text=True
     )
     assert starter.stdout is not None
-    monkeypatch.setenv(warm.VARIABLE, starter.stdout.readline().strip())
+    monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())
     serving = parent_of(folder)
     started, _ = begun(folder, "import time; print('began', flush=True); time.sleep(1); print('ended')")
     starter.kill()
@@ -203,8 +208,8 @@ def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
 def test_another_user_is_not_served(folder: Path, server: str) -> None:
     serving = parent_of(folder)
     program = (
-        f"import os, sys; sys.path.insert(0, {str(Path(warm.__file__).parents[1])!r}); from common import warm; "
-        "os.setuid(65534); print(warm.call(os.environ[warm.VARIABLE], ['stage.program']))"
+        f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from common import prefork_server; "
+        "os.setuid(65534); print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"

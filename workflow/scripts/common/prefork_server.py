@@ -1,4 +1,4 @@
-"""Programs in processes that have their libraries: `python -IS workflow/scripts/common/warm.py MODULE ARGUMENT...`.
+"""Programs in processes that have their libraries: `python -IS workflow/scripts/common/prefork_server.py MODULE ARGUMENT...`.
 
 Most of what a short program takes are imports of libraries. Where a server is at hand (`VARIABLE`), which imports them once,
 it forks a process that does what `python -m MODULE ARGUMENT...` does: with the caller's folder, environment, standard
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence
 
-VARIABLE = "RINGSIDE_WARM"  # the name of the server's socket
+VARIABLE = "RINGSIDE_PREFORK_SERVER"  # the name of the server's socket
 SERVE = "--serve"
 LIGHT = (
     "argparse",

@@ -1,0 +1,302 @@
+"""Accompany one call of Snakemake: load the campaign, check what jobs need, and say what became of it.
+
+`rules/common.smk` makes a `Call` while Snakemake reads the rules, and calls its methods from Snakemake's
+handlers onstart, onsuccess and onerror. The first one may not be called (--no-hooks, --dry-run, or nothing is
+to be done).
+"""
+
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common import prefork_server
+from common.errors import InputError, open_streams, print_error, say, system_error
+from common.shell import check_node_by_pipe
+from declared.configuration import read_config
+from environments.made import check_unchanged
+from invocation.content_check import ContentCheck
+from invocation.scheduling import cancel_timers, end_at_signals, poll_slurm_steadily, stop_scheduling
+from plan import ownership
+from plan.campaign import Campaign, load_campaign
+from plan.specs import write_specs
+from records import time_left
+from runs.attempts import machine_holder
+from runs.progress import (
+    SESSION_VARIABLE,
+    STOPPED_STATUS,
+    Held,
+    Interruption,
+    Session,
+    after_nothing,
+    count_usable,
+    current_session,
+    new_session,
+    quiet,
+)
+from sites import disturbance
+from sites.readiness import check_builds, check_bundle, check_launch, node_paths
+
+STATE = Path(".snakemake")
+LOGGER = "snakemake.logging"
+LAUNCHING_RULES = {"run", "sweep", "timing"}  # rules that start ranks
+TOOL_ENVIRONMENTS = {"extra_p": "extrap", "found": "planner"}  # rule -> the environment that it needs
+Result = TypeVar("Result")
+
+
+def exit_on_input_error(action: Callable[[], Result]) -> Result:
+    """Return what `action` returns; where an input is wrong, print its one line and exit.
+
+    A traceback of Snakemake would bury the line.
+    """
+    try:
+        return action()
+    except InputError as error:
+        print_error(error)
+        sys.exit(2)
+    except OSError as error:
+        print_error(system_error(error))
+        sys.exit(2)
+
+
+def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
+    """Set what programs of jobs find, and check that Snakemake was called in the checkout and can write there.
+
+    Args:
+        checkout: The folder of the workflow.
+        scripts: Its workflow/scripts.
+        plans: Whether this process plans, and does not run a single job.
+    """
+    os.environ["PYTHONPATH"] = str(scripts)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    open_streams()
+    exit_on_input_error(lambda: _check_folder(checkout))
+    if plans:
+        exit_on_input_error(lambda: ownership.refuse_unwritable(STATE))
+    exit_on_input_error(lambda: read_config(checkout / "config" / "config.yaml"))
+
+
+def _check_folder(checkout: Path) -> None:
+    """InputError unless all paths are those of a checkout, whose name can be printed."""
+    try:
+        str(checkout).encode()
+    except UnicodeEncodeError:
+        problem, hint = "has bytes in its name that are not UTF-8", "rename the folder, or clone it elsewhere"
+        raise InputError("wrong-encoding", problem, file=checkout, hint=hint) from None
+    if Path.cwd() != checkout.resolve():
+        raise InputError(
+            "outside-of-checkout",
+            "is not the workflow's checkout",
+            file=Path.cwd(),
+            hint=f"call snakemake in {checkout}, or clone it here",
+        )
+
+
+class Call:
+    """Hold what one call of Snakemake knows of its campaign, and react to what happens.
+
+    Args:
+        workflow: Snakemake's global `workflow`, of which attributes are read.
+        rules: Snakemake's global `rules`.
+        config: The configuration.
+
+    Attributes:
+        campaign: What the configuration names.
+        content: Decides which products are made again.
+        dry_run: Whether nothing runs.
+    """
+
+    def __init__(self, workflow: Any, rules: Any, config: Mapping[str, Any]) -> None:
+        self._workflow, self._config = workflow, config
+        self._plans = bool(workflow.is_main_process)
+        self._locks = not {"--nolock", "--unlock"} & set(sys.argv)
+        self.dry_run = bool(workflow.output_settings.dryrun)
+        if self._plans:
+            # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of planning.
+            gc.disable()
+        self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), look=self._plans))
+        self._disturbed = disturbance.looks(
+            self.campaign.site
+        )  # from here to the first job, which is long enough to see
+        if self._plans and not self.dry_run and self._locks:
+            exit_on_input_error(lambda: ownership.refuse_stale(STATE))
+        os.environ.setdefault(SESSION_VARIABLE, new_session())
+        touch = bool({"--touch", "-t"} & set(sys.argv))
+        self.content = ContentCheck(rules, self._plans, self.dry_run, touch)
+        self._session = self._open_session()
+        self._held = Held()
+        self._follow_log()
+        poll_slurm_steadily()
+
+    def _open_session(self) -> Session | None:
+        if self.campaign.mode != "campaign" or not self._plans:
+            return None
+        wanted = self.campaign.pilot if "pilot" in sys.argv else self.campaign
+        keep_going = {"--keep-going", "-k"} & set(sys.argv)  # that of a profile is about jobs that were lost
+        return exit_on_input_error(
+            lambda: Session(
+                wanted.results,
+                current_session(),
+                planned=len(wanted.records),
+                done=len(wanted.available()),
+                left_s=time_left.observer(wanted),
+                known=lambda: wanted.now().known(),
+                stop=None if keep_going else stop_scheduling,
+            )
+        )
+
+    def _follow_log(self) -> None:
+        """Follow Snakemake's log, and leave out of it what would bury the lines of progress."""
+        logger = logging.getLogger(LOGGER)
+        logger.addFilter(self.content.filter)
+        logger.addFilter(_follow_jobs)
+        logger.addFilter(lambda record: quiet(self._session, record))
+        logger.addFilter(Interruption())
+        logger.addFilter(lambda record: after_nothing(record, self.print_usable))
+        logger.addFilter(_replace_advice_to_unlock)
+        if not self.dry_run and "--no-hooks" not in sys.argv:
+            logger.addFilter(self._held)
+
+    @cached_property
+    def required_records(self) -> list[str]:
+        """Records without which figures and tables are not made, although their programs read only tables."""
+        return list(self.campaign.records.values()) if self.campaign.mode == "campaign" else []
+
+    def is_made(self, stamp: str | Path) -> bool:
+        """Return whether a cache has this, so that it is no job's output.
+
+        As an output it could be out of date for other reasons than its absence, and then Snakemake leaves out
+        everything that depends on it, since that takes it as ancient (9.27, DAG.update_needrun).
+        """
+        return self._plans and Path(stamp).exists()
+
+    def missing_digests(self, stamps: Iterable[str | Path]) -> str:
+        """Return the digests of those stamps that have to be made, as the constraint of a wildcard."""
+        return "|".join(Path(stamp).parent.name for stamp in stamps if not self.is_made(stamp)) or "(?!)"
+
+    def start(self) -> None:
+        """Check what the jobs need, before the first one starts (onstart)."""
+        gc.freeze()
+        gc.enable()
+        end_at_signals()
+        jobs = list(self._workflow.dag.needrun_jobs())
+        due = {job.rule.name for job in jobs}
+        launched = LAUNCHING_RULES & due
+        if self._locks:
+            exit_on_input_error(lambda: ownership.claim(STATE))
+        exit_on_input_error(lambda: ownership.refuse_unwritable(self.campaign.results))
+        exit_on_input_error(lambda: _check_shares({job.rule.name: job for job in jobs if job.is_shell}))
+        disturbed = self._disturbance() if launched else None
+        exit_on_input_error(lambda: self._check_launch(runs="run" in launched) if launched else None)
+        environments, datasets = (
+            sorted({job.wildcards[wildcard] for job in jobs if job.rule.name == wildcard})
+            for wildcard in ("environment", "dataset")
+        )
+        tools = [TOOL_ENVIRONMENTS[rule] for rule in sorted(due & TOOL_ENVIRONMENTS.keys())]
+        exit_on_input_error(lambda: check_bundle(self.campaign.site, [*environments, *tools], datasets))
+        exit_on_input_error(lambda: check_builds(self.campaign.site, environments))
+        if {"run", "precision"} & due:
+            runs = {job.wildcards.run_id for job in jobs if job.rule.name == "run"}
+            exit_on_input_error(lambda: write_specs(self.campaign, runs))
+        if self.campaign.site.launcher != "local":
+            self._check_nodes()
+        self._held.release(logging.getLogger(LOGGER))
+        if sum(job.is_shell for job in jobs) > 1:
+            self.start_server()
+        if "base" not in self._config:  # which is about other campaigns
+            campaign = self.campaign
+            print(campaign.outlook(), *campaign.left_out(), *campaign.never_precise(), sep="\n", flush=True)
+        if disturbed:
+            print(f"ringside: {disturbed}", flush=True)
+
+    def _check_nodes(self) -> None:
+        """Have jobs check that their nodes see what they need: what submits them reads it; Slurm's jobs begin with it."""
+        paths = node_paths(self.campaign)
+        os.environ["RINGSIDE_NODE_PATHS"] = "\n".join(paths)
+        if self._workflow.executor_plugin.name == "slurm":
+            remote = self._workflow.remote_execution_settings
+            remote.precommand = " && ".join(filter(None, [check_node_by_pipe(paths), remote.precommand]))
+
+    def start_server(self, preloaded: tuple[str, ...] = ()) -> None:
+        """Start the process from which programs are forked, unless there is one.
+
+        Args:
+            preloaded: Modules that it imports at once.
+        """
+        if prefork_server.VARIABLE not in os.environ:
+            os.environ[prefork_server.VARIABLE] = prefork_server.start(preloaded)
+
+    def start_server_early(self, outputs: Iterable[str]) -> None:
+        """Have what figures need imported while Snakemake plans, where `outputs` are most likely due."""
+        if (
+            self._plans
+            and not self.dry_run
+            and self.campaign.runs_csv.exists()
+            and not all(map(os.path.exists, outputs))
+        ):
+            self.start_server(prefork_server.HEAVY)
+
+    def _disturbance(self) -> str | None:
+        shares = self._disturbed(bool(machine_holder()))
+        return disturbance.told(shares, self.campaign.site, self.campaign.runs_csv)
+
+    def _check_launch(self, runs: bool) -> None:
+        check_launch(self.campaign, self._workflow.executor_plugin.name, runs=runs)
+        check_unchanged(map(Path, self.campaign.environments.values()))
+
+    def _makes_figures(self) -> bool:
+        return "figures" in {job.rule.name for job in self._workflow.dag.jobs}
+
+    def print_usable(self) -> None:
+        """Print how many runs are usable, as the last line; exit with STOPPED_STATUS where none is."""
+        if self._makes_figures() and not self.dry_run:
+            usable = count_usable(self.campaign.runs_csv)
+            say(f"ringside: {usable}")
+            if not usable.facts["usable"]:
+                sys.exit(STOPPED_STATUS)
+
+    def succeed(self) -> None:
+        """Say where the figures are (onsuccess)."""
+        cancel_timers()
+        self.content.finish_all()
+        if self._makes_figures():
+            results, study = self.campaign.results, self.campaign.study.name
+            places = f"figures: {results}/figures, tables: {results}/tables"
+            print(f"{places}; one page with everything: ./ringside report {study}", flush=True)
+        self.print_usable()
+
+    def fail(self) -> None:
+        """Say why the campaign stopped, if it did (onerror)."""
+        cancel_timers()
+        if self._session and self._session.stopped:
+            say(f"ringside: {self._session.stopped}", to_stderr=True)
+            sys.exit(STOPPED_STATUS)
+
+
+def _check_shares(jobs: Mapping[str, Any]) -> None:
+    """InputError where a job, given by its rule, takes no share of the machine: it could run beside a run."""
+    for rule, job in jobs.items():
+        if not job.resources.get("machine"):
+            hint = "add machine=1 to --default-resources: yours replace those of profiles/default"
+            raise InputError("missing-resource", "has no resource machine", file=rule, hint=hint)
+
+
+def _follow_jobs(record: logging.LogRecord) -> bool:
+    """Cancel timers whenever a job begins; a filter of Snakemake's log."""
+    if getattr(getattr(record, "event", None), "name", "") == "JOB_INFO":
+        cancel_timers()
+    return True
+
+
+def _replace_advice_to_unlock(record: logging.LogRecord) -> bool:
+    """Say in one line that another Snakemake works here, and exit; a filter of Snakemake's log.
+
+    Its own advice is to remove the lock.
+    """
+    if str(record.msg).startswith("LockException"):
+        exit_on_input_error(ownership.refuse_second)
+    return True
