@@ -45,6 +45,7 @@ def test_a_closed_terminal_ends_a_campaign_and_loses_nothing(fresh) -> None:  # 
     checkout: Checkout = fresh(THREE_RUNS)
     process, terminal = pty.fork()
     if process == 0:  # in a session of its own
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may themselves run under nohup
         os.chdir(checkout.folder)
         os.execvpe("snakemake", ["snakemake", "records"], checkout.environment)  # noqa: S606 (it has to be this process)
 

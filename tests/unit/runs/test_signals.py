@@ -11,8 +11,8 @@ from common.files import CHECKOUT
 PROGRAM = """
 import signal, sys, time
 from pathlib import Path
-if "ignored" in sys.argv:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# Tests may themselves run under nohup, which every child inherits.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
 from runs.supervise import ending_well
 with ending_well("a run", Path("results")):
     print("ready", flush=True)
