@@ -1,4 +1,4 @@
-"""Run inside a framework's environment: logits of models before and after one optimizer step, with the same weights.
+"""Compute logits of models before and after one optimizer step, in the environment of a framework.
 
 python logits.py LIBRARY GRAPHS.json OUT.npz
 """
@@ -19,8 +19,8 @@ LEVELS = {"momentum": 0.9, "weight_decay": 0.0}
 Forward = Callable[[np.ndarray], np.ndarray]
 
 
-def perturbed(graph: Graph) -> dict[str, np.ndarray]:
-    """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
+def perturbed_weights(graph: Graph) -> dict[str, np.ndarray]:
+    """Return weights that differ everywhere, so that swapped weights change the logits."""
     random = np.random.default_rng(5)
     return {
         name: weight
@@ -30,7 +30,7 @@ def perturbed(graph: Graph) -> dict[str, np.ndarray]:
     }
 
 
-def of_pytorch(
+def run_pytorch(
     graph: Graph, optimizer: str, rate: float
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import torch
@@ -38,28 +38,28 @@ def of_pytorch(
     from ranks.libraries.pytorch import build, load, make_optimizer, saved
 
     module = build(graph)
-    load(module, graph, perturbed(graph))
+    load(module, graph, perturbed_weights(graph))
     optimize = make_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
 
-    def taken(samples: np.ndarray) -> torch.Tensor:
+    def as_input(samples: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(samples)
         return tensor.permute(0, 3, 1, 2) if graph.vocabulary is None else tensor
 
     @torch.no_grad()
     def logits(samples: np.ndarray) -> np.ndarray:
         module.eval()
-        return module(taken(samples)).numpy()
+        return module(as_input(samples)).numpy()
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
         module.train()
-        out = module(taken(samples)).flatten(0, -2)
+        out = module(as_input(samples)).flatten(0, -2)
         torch.nn.functional.cross_entropy(out, torch.from_numpy(labels).flatten()).backward()
         optimize.step()
 
     return logits, step, lambda: saved(module, graph)
 
 
-def of_tensorflow(
+def run_tensorflow(
     graph: Graph, optimizer: str, rate: float
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import tensorflow as tf
@@ -68,7 +68,7 @@ def of_tensorflow(
 
     model = build(graph)
     own = variables(model, graph)
-    for name, weight in perturbed(graph).items():
+    for name, weight in perturbed_weights(graph).items():
         own[name].assign(weight)
     optimize = _optimizer({"optimizer": optimizer, **LEVELS}, rate)
 
@@ -86,14 +86,14 @@ def of_tensorflow(
     )
 
 
-def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def run_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import jax
     import optax
 
     from ranks.libraries.jax_model import forward
     from ranks.libraries.jax_training import optimizer as rule
 
-    now = {name: jax.numpy.asarray(weight) for name, weight in perturbed(graph).items()}
+    now = {name: jax.numpy.asarray(weight) for name, weight in perturbed_weights(graph).items()}
     learned = [name for name in now if name not in graph.statistics]
     optimize = rule({"optimizer": optimizer, **LEVELS})
 
@@ -103,15 +103,15 @@ def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable
 
     @jax.jit
     def trained(weights: Any, samples: Any, labels: Any) -> Any:
-        def loss(ours: Any) -> Any:
-            out, statistics = forward(graph, {**weights, **ours}, samples, jax.random.key(0))
+        def loss(trainable: Any) -> Any:
+            out, statistics = forward(graph, {**weights, **trainable}, samples, jax.random.key(0))
             return optax.softmax_cross_entropy_with_integer_labels(out, labels).mean(), statistics
 
-        ours = {name: weights[name] for name in learned}
-        gradients, statistics = jax.grad(loss, has_aux=True)(ours)
-        changes, _ = optimize.update(gradients, optimize.init(ours), ours)
-        ours = {name: weight - rate * changes[name] for name, weight in ours.items()}
-        return {**weights, **ours, **statistics}
+        trainable = {name: weights[name] for name in learned}
+        gradients, statistics = jax.grad(loss, has_aux=True)(trainable)
+        changes, _ = optimize.update(gradients, optimize.init(trainable), trainable)
+        trainable = {name: weight - rate * changes[name] for name, weight in trainable.items()}
+        return {**weights, **trainable, **statistics}
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
         now.update(trained(now, samples, labels))
@@ -123,10 +123,10 @@ def of_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable
     )
 
 
-def of_dtensor(
+def run_dtensor(
     graph: Graph, optimizer: str, rate: float
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
-    """DTensor's function of a model, without a mesh."""
+    """Return the functions of a model by DTensor, without a mesh."""
     import tensorflow as tf
 
     from ranks.libraries.dtensor import KEPT, learned, rule
@@ -135,7 +135,7 @@ def of_dtensor(
     def rows(name: str, weight: Any) -> Any:
         return weight[None] if name in graph.statistics else weight
 
-    now = {name: tf.constant(rows(name, weight)) for name, weight in perturbed(graph).items()}
+    now = {name: tf.constant(rows(name, weight)) for name, weight in perturbed_weights(graph).items()}
     levels = {"optimizer": optimizer, **LEVELS}
 
     @tf.function(autograph=False)
@@ -144,15 +144,17 @@ def of_dtensor(
 
     @tf.function(autograph=False)
     def trained(weights: Any, samples: Any, labels: Any) -> Any:
-        ours = {name: weight for name, weight in weights.items() if name not in graph.statistics}
+        trainable = {name: weight for name, weight in weights.items() if name not in graph.statistics}
         with tf.GradientTape() as tape:
-            tape.watch(list(ours.values()))
+            tape.watch(list(trainable.values()))
             out, statistics = forward(graph, weights, samples, 1, tf.zeros(2, tf.int32))
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, out))
-        for name, gradient in tape.gradient(loss, ours).items():
-            kept = {what: tf.zeros_like(ours[name]) for what in KEPT[optimizer]}
-            ours[name], _ = learned(levels, name, ours[name], kept, tf.convert_to_tensor(gradient), rule(0, rate))
-        return {**weights, **ours, **statistics}
+        for name, gradient in tape.gradient(loss, trainable).items():
+            state = {slot: tf.zeros_like(trainable[name]) for slot in KEPT[optimizer]}
+            trainable[name], _ = learned(
+                levels, name, trainable[name], state, tf.convert_to_tensor(gradient), rule(0, rate)
+            )
+        return {**weights, **trainable, **statistics}
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
         now.update(trained(now, tf.constant(samples), tf.constant(labels)))
@@ -164,7 +166,7 @@ def of_dtensor(
     )
 
 
-LIBRARIES = {"pytorch": of_pytorch, "tensorflow": of_tensorflow, "jax": of_jax, "dtensor": of_dtensor}
+LIBRARIES = {"pytorch": run_pytorch, "tensorflow": run_tensorflow, "jax": run_jax, "dtensor": run_dtensor}
 
 
 def main() -> None:
@@ -180,8 +182,8 @@ def main() -> None:
         *positions, classes = graph.operators[-1].shape
         labels = random.integers(classes, size=(SAMPLES, *positions))
         logits, step, weights = LIBRARIES[library](graph, optimizer, rate)
-        given = perturbed(graph)
-        assert all(np.array_equal(value, given[name]) for name, value in weights().items()), key
+        initial = perturbed_weights(graph)
+        assert all(np.array_equal(value, initial[name]) for name, value in weights().items()), key
         results[f"{key}.parameters"] = np.array(sum(value.size for value in weights().values()))
         results[f"{key}.before"] = logits(samples)
         step(samples, labels)

@@ -1,4 +1,4 @@
-"""How models are divided: what a tensor axis takes apart, and where a pipeline is cut."""
+"""Partitions of models: operators that a tensor axis divides, stages of a pipeline."""
 
 import itertools
 
@@ -10,11 +10,16 @@ from models.graph import SHARED, Graph
 from models.named import IMAGES, TOKENS, models
 
 SAMPLES = {IMAGES: "synthetic-64x64x3-10", TOKENS: "synthetic-tokens-100-40"}
-UNCUT = {"rnn-nano": 3, "rnn-text-nano": 3, "rnn-lm": 4, "rnn-translation": 4}  # into so many stages or more
+UNCUT = {
+    "rnn-nano": 3,
+    "rnn-text-nano": 3,
+    "rnn-lm": 4,
+    "rnn-translation": 4,
+}  # smallest number of stages that is too large
 
 
 def graph_of(model: str) -> Graph:
-    return model_graph(model, SAMPLES.get(models()[model].takes, "synthetic-text-100-40-4"))
+    return model_graph(model, SAMPLES.get(models()[model].sample_kind, "synthetic-text-100-40-4"))
 
 
 def test_a_tensor_axis_divides_attention_and_pairs_of_dense_operators() -> None:
@@ -30,15 +35,15 @@ def test_a_tensor_axis_divides_attention_and_pairs_of_dense_operators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "parts", "said"),
+    ("model", "parts", "message"),
     [
         ("small-cnn", 3, "dense1 of small-cnn has 128 units, which 3 ranks cannot divide"),
         ("gpt-nano", 8, "block1_attention of gpt-nano has 4 heads, which 8 ranks cannot divide"),
         ("resnet-18", 2, "resnet-18 has neither attention nor two dense operators"),
     ],
 )
-def test_what_a_tensor_axis_cannot_divide_is_told(model: str, parts: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_indivisible_operators_are_refused(model: str, parts: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         tensor_parts(graph_of(model), parts)
 
 
@@ -57,8 +62,8 @@ def test_the_stages_of_a_pipeline_are_the_model(model: str) -> None:
             assert after.shape == before.operators[-1].shape and after.operators[0].name == before.operators[-1].name
             assert all(name in after.by_name for operator in after.operators for name in operator.inputs)
         assert all(part.macs > 0 for part in parts) and sum(part.macs for part in parts) == graph.macs
-        held = {name: shape for part in parts for name, shape in part.weights().items()}
-        assert held == graph.weights()
+        weights = {name: shape for part in parts for name, shape in part.weights().items()}
+        assert weights == graph.weights()
 
 
 def test_stages_have_about_as_much_work() -> None:

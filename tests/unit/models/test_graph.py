@@ -1,4 +1,4 @@
-"""The description of models: sizes that were published, shapes, weights, and what is said of one that does not fit."""
+"""Graphs of models: published sizes, shapes, weights, and errors of models that do not fit."""
 
 import json
 import math
@@ -16,10 +16,10 @@ from models.graph import Builder, Graph, from_json, is_decayed, is_trained
 from models.initial import initial_weights
 from models.named import IMAGES, TEXTS, TOKENS, Model, graph, models
 
-LARGE = 3e7  # parameters of models that are made of operators that others have, too
+MAX_DRAWN_PARAMETERS = 3e7  # larger models have no operators of their own, and take long to draw
 
 IMAGE, GPT_2 = ((224, 224, 3), 1000), ((1024,), 50_257, 50_257, "next")
-# Of the papers' models as torchvision has them, of GPT-2 as OpenAI has it.
+# As implemented by torchvision, GPT-2 by OpenAI.
 PUBLISHED = {
     "resnet-18": 11_689_512,
     "resnet-34": 21_797_672,
@@ -53,33 +53,35 @@ def test_multiplications_are_the_published_ones(name: str, gmacs: float) -> None
     assert graph(name, *IMAGE).macs / 1e9 == pytest.approx(gmacs, abs=0.01)
 
 
-def test_inception_v3_is_counted_at_the_size_that_it_was_published_for() -> None:
+def test_inception_v3_has_the_published_multiplications() -> None:
     assert graph("inception-v3", (299, 299, 3), 1000).macs / 1e9 == pytest.approx(5.71, abs=0.01)
 
 
-def test_lenet_5_has_the_weights_of_the_paper_with_full_connections() -> None:
+def test_lenet_5_has_the_weights_of_full_connections() -> None:
     assert graph("lenet-5", (28, 28, 1), 10).parameters == 61_706
 
 
-@pytest.mark.parametrize("name", sorted(name for name, model in models().items() if model.takes == IMAGES))
+@pytest.mark.parametrize("name", sorted(name for name, model in models().items() if model.sample_kind == IMAGES))
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3)])
-def test_every_model_of_images_takes_those_of_the_studies(name: str, shape: tuple[int, int, int]) -> None:
-    made = graph(name, shape, 10)
-    assert made.shape == shape and made.operators[-1].shape == (10,) and made.vocabulary is None
-    assert from_json(json.loads(json.dumps(made.to_json()))) == made
+def test_image_models_fit_the_images_of_studies(name: str, shape: tuple[int, int, int]) -> None:
+    model = graph(name, shape, 10)
+    assert model.shape == shape and model.operators[-1].shape == (10,) and model.vocabulary is None
+    assert from_json(json.loads(json.dumps(model.to_json()))) == model
 
 
 @pytest.mark.parametrize("name", sorted(models()))
 def test_every_weight_is_drawn(name: str) -> None:
-    samples = {IMAGES: ((32, 32, 3), 10), TEXTS: ((6,), 3, 40), TOKENS: ((6,), 40, 40, "next")}[models()[name].takes]
-    made = graph(name, *samples)
-    assert from_json(json.loads(json.dumps(made.to_json()))) == made
-    assert made.gradient_bytes == 4 * made.parameters
-    if made.parameters < LARGE:
-        weights = initial_weights(made, 1)
-        assert {key: weight.shape for key, weight in weights.items()} == made.weights()
+    samples = {IMAGES: ((32, 32, 3), 10), TEXTS: ((6,), 3, 40), TOKENS: ((6,), 40, 40, "next")}[
+        models()[name].sample_kind
+    ]
+    model = graph(name, *samples)
+    assert from_json(json.loads(json.dumps(model.to_json()))) == model
+    assert model.gradient_bytes == 4 * model.parameters
+    if model.parameters < MAX_DRAWN_PARAMETERS:
+        weights = initial_weights(model, 1)
+        assert {key: weight.shape for key, weight in weights.items()} == model.weights()
         assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
-        assert sum(weight.size for key, weight in weights.items() if is_trained(key)) == made.parameters
+        assert sum(weight.size for key, weight in weights.items() if is_trained(key)) == model.parameters
 
 
 @pytest.mark.parametrize(
@@ -91,13 +93,13 @@ def test_every_weight_is_drawn(name: str) -> None:
         ("rnn-text", ((6,), 3, 40), (3,)),
     ],
 )
-def test_models_of_sequences_have_logits_where_there_are_labels(name: str, samples: Any, logits: Any) -> None:
-    made = graph(name, *samples)
-    assert (made.shape, made.vocabulary, made.operators[-1].shape) == (samples[0], 40, logits)
+def test_sequence_models_have_logits_for_each_label(name: str, samples: Any, logits: Any) -> None:
+    model = graph(name, *samples)
+    assert (model.shape, model.vocabulary, model.operators[-1].shape) == (samples[0], 40, logits)
 
 
 @pytest.mark.parametrize(
-    ("name", "samples", "said"),
+    ("name", "samples", "message"),
     [
         ("gpt-2", ((8, 8, 1), 10), "images of 8 x 8 pixels: it takes tokens that predict the next one, not images"),
         (
@@ -111,13 +113,13 @@ def test_models_of_sequences_have_logits_where_there_are_labels(name: str, sampl
         ("vit-b-16", ((100, 96, 3), 10), "its patches are 16 x 16 pixels, and must fill the image"),
     ],
 )
-def test_a_model_is_not_built_for_what_it_does_not_take(name: str, samples: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^model {name} cannot be built for .*{said}$"):
+def test_samples_of_another_kind_are_refused(name: str, samples: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^model {name} cannot be built for .*{message}$"):
         graph(name, *samples)
 
 
 @pytest.mark.parametrize(
-    ("takes", "build", "said"),
+    ("sample_kind", "build", "message"),
     [
         (TOKENS, lambda b, x, classes: b.lstm(x, 8), r"its last operator, lstm1, gives (5, 8); expected 9 logits at each position"),
         (TOKENS, lambda b, x, classes: b.dense(b.step(x, -1), classes), "gives (9,); expected 9 logits at each position"),
@@ -127,53 +129,53 @@ def test_a_model_is_not_built_for_what_it_does_not_take(name: str, samples: Any,
         (TEXTS, lambda b, x, classes: b.dense(b.step(x, 5), classes), "embedding1 has 5 positions; there is none at 5"),
     ],
 )  # fmt: skip
-def test_a_model_ends_with_logits_that_have_not_seen_their_labels(
-    monkeypatch: pytest.MonkeyPatch, takes: str, build: Any, said: str
+def test_logits_that_depend_on_their_labels_are_refused(
+    monkeypatch: pytest.MonkeyPatch, sample_kind: str, build: Any, message: str
 ) -> None:
-    own = Model(lambda b, classes: build(b, b.embedding(b.input, 4), classes), "", "", "glorot", takes)
+    own = Model(lambda b, classes: build(b, b.embedding(b.input, 4), classes), "", "", "glorot", sample_kind)
     monkeypatch.setattr(named, "models", lambda: {"own": own})
-    classes, targets = (9, "next") if takes == TOKENS else (3, "class")
-    with pytest.raises(ValueError, match=re.escape(said)):
+    classes, targets = (9, "next") if sample_kind == TOKENS else (3, "class")
+    with pytest.raises(ValueError, match=re.escape(message)):
         graph.__wrapped__("own", (5,), classes, 9, targets)
 
 
-def test_multiplications_of_sequences_are_those_of_each_position() -> None:
+def test_multiplications_of_sequences_count_each_position() -> None:
     builder = Builder("test", (5,), "glorot", 9)
     x = builder.embedding(builder.input, 4)
-    asked = builder.attention(builder.lstm(x, 6), 2, to=x)
-    builder.tied_dense(builder.dense(asked, 4), "embedding1")
+    attention = builder.attention(builder.lstm(x, 6), 2, to=x)
+    builder.tied_dense(builder.dense(attention, 4), "embedding1")
     macs = {operator.kind: operator.macs for operator in builder.graph().operators}
-    asking, asked_of, mixing = 2 * 5 * 6 * 6, 2 * 5 * 4 * 6, 2 * 5 * 5 * 6
-    assert macs["lstm"] == 5 * (4 + 6) * 4 * 6 and macs["attention"] == asking + asked_of + mixing
+    queries_and_output, keys_and_values, mixing = 2 * 5 * 6 * 6, 2 * 5 * 4 * 6, 2 * 5 * 5 * 6
+    assert macs["lstm"] == 5 * (4 + 6) * 4 * 6 and macs["attention"] == queries_and_output + keys_and_values + mixing
     assert macs["dense"] == 5 * 6 * 4 and macs["tied_dense"] == 5 * 4 * 9 and macs["embedding"] == 0
 
 
-def test_the_recurrent_networks_have_the_parameters_of_their_layers() -> None:
-    """No number of them was published: embedding, LSTMs of 1,024 units, one dense layer."""
+def test_recurrent_networks_have_the_parameters_of_their_layers() -> None:
+    """Check sums by hand, because the paper publishes no numbers."""
     lstm = 2 * 1024 * 4096 + 4096
     assert graph("rnn-text", (40,), 2, 10_000).parameters == 10_000 * 1024 + 4 * lstm + 1024 * 2 + 2
     dense = 1024 * 10_000 + 10_000
     assert graph("rnn-lm", (40,), 10_000, 10_000, "next").parameters == 10_000 * 1024 + 2 * lstm + dense
     attention = 4 * (1024 * 1024 + 1024) + 2048 * 1024 + 1024
-    made = graph("rnn-translation", (40,), 10_000, 10_000, "next")
-    assert made.parameters == 2 * 10_000 * 1024 + 4 * lstm + attention + dense
+    model = graph("rnn-translation", (40,), 10_000, 10_000, "next")
+    assert model.parameters == 2 * 10_000 * 1024 + 4 * lstm + attention + dense
 
 
 def test_a_tied_table_is_one_weight() -> None:
-    made = graph("gpt-nano", (6,), 40, 40, "next")
-    assert [key for key in made.weights() if key.startswith(("embedding", "head"))] == ["embedding.table"]
+    model = graph("gpt-nano", (6,), 40, 40, "next")
+    assert [key for key in model.weights() if key.startswith(("embedding", "head"))] == ["embedding.table"]
 
 
 def test_kernels_alone_are_decayed() -> None:
-    kept = {"bias", "scale", "offset", "table", "token", "query_bias", "key_bias", "value_bias", "output_bias"}
+    undecayed = {"bias", "scale", "offset", "table", "token", "query_bias", "key_bias", "value_bias", "output_bias"}
     decayed = {"kernel", "recurrent_kernel", "query_kernel", "key_kernel", "value_kernel", "output_kernel"}
-    made = [graph("vit-b-16", (32, 32, 3), 10), graph("rnn-translation", (6,), 9, 9, "next")]
-    weights = {key.rpartition(".")[2]: is_decayed(key) for one in made for key in one.weights()}
-    assert weights == dict.fromkeys(kept, False) | dict.fromkeys(decayed, True)
+    graphs = [graph("vit-b-16", (32, 32, 3), 10), graph("rnn-translation", (6,), 9, 9, "next")]
+    weights = {key.rpartition(".")[2]: is_decayed(key) for model in graphs for key in model.weights()}
+    assert weights == dict.fromkeys(undecayed, False) | dict.fromkeys(decayed, True)
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda model, x: model.attention(x, 3), "the 4 units of embedding1 cannot be divided by 3 heads"),
         (lambda model, x: model.attention(x, 2, to=model.steps(x, 0, 2), causal=True), "cannot be causal"),
@@ -189,10 +191,10 @@ def test_kernels_alone_are_decayed() -> None:
         (lambda model, x: model.concatenate(x, model.steps(x, 1, 3)), "cannot concatenate embedding1"),
     ],
 )
-def test_operators_that_do_not_fit_each_other_are_refused(build: Callable[[Builder, str], str], said: str) -> None:
+def test_operators_of_other_shapes_are_refused(build: Callable[[Builder, str], str], message: str) -> None:
     builder = Builder("test", (5,), "glorot", 9)
     x = builder.embedding(builder.input, 4)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         build(builder, x)
 
 
@@ -212,11 +214,11 @@ def test_images_that_are_too_small_are_refused() -> None:
         graph("lenet-5", (8, 8, 1), 10)
 
 
-def test_weights_depend_on_the_seed_and_their_own_name_alone() -> None:
+def test_weights_depend_only_on_seed_and_name() -> None:
     wide, narrow = (initial_weights(graph("resnet-18", (32, 32, 3), classes), 7) for classes in (100, 10))
     assert np.array_equal(wide["stem_conv.kernel"], narrow["stem_conv.kernel"])
-    other = initial_weights(graph("resnet-18", (32, 32, 3), 10), 8)
-    assert not np.array_equal(other["stem_conv.kernel"], narrow["stem_conv.kernel"])
+    reseeded = initial_weights(graph("resnet-18", (32, 32, 3), 10), 8)
+    assert not np.array_equal(reseeded["stem_conv.kernel"], narrow["stem_conv.kernel"])
     assert not np.array_equal(narrow["stage1_block1_conv1.kernel"], narrow["stage1_block1_conv2.kernel"])
 
 
@@ -228,32 +230,32 @@ def test_kernels_have_the_variance_of_their_initializer(name: str, expected: flo
     assert kernel.var() == pytest.approx(expected, rel=0.02) and abs(kernel.mean()) < 1e-3
 
 
-def deviations(made: Graph) -> dict[str, float]:
-    return {key: float(weight.std()) for key, weight in initial_weights(made, 1).items()}
+def deviations(model: Graph) -> dict[str, float]:
+    return {key: float(weight.std()) for key, weight in initial_weights(model, 1).items()}
 
 
 def test_gpt_2_begins_as_published() -> None:
-    found = deviations(graph("gpt-nano", (64,), 256, 256, "next"))
+    deviation = deviations(graph("gpt-nano", (64,), 256, 256, "next"))
     for name in ("embedding.table", "positions.table", "block1_attention.query_kernel", "block4_expand.kernel"):
-        assert found[name] == pytest.approx(0.02, rel=0.05)
+        assert deviation[name] == pytest.approx(0.02, rel=0.05)
     for name in ("block1_attention.output_kernel", "block4_project.kernel"):
-        assert found[name] == pytest.approx(0.02 / math.sqrt(8), rel=0.05), "four blocks add twice each"
-    assert found["block1_expand.bias"] == found["block1_norm1.scale"] == 0
+        assert deviation[name] == pytest.approx(0.02 / math.sqrt(8), rel=0.05), "four blocks add twice each"
+    assert deviation["block1_expand.bias"] == deviation["block1_norm1.scale"] == 0
 
 
 def test_vit_begins_as_published() -> None:
     builder = Builder("test", (32, 32, 3), "vit")
     vit(builder, 10, layers=1, heads=4, units=64)
-    found = deviations(builder.graph())
-    assert found["patches.kernel"] == pytest.approx(1 / math.sqrt(4 * 4 * 3), rel=0.05)
-    assert found["block1_attention.key_kernel"] == pytest.approx(math.sqrt(2 / (64 + 64)), rel=0.05)
-    assert found["block1_expand.kernel"] == pytest.approx(math.sqrt(2 / (64 + 256)), rel=0.05)
-    assert found["block1_expand.bias"] == pytest.approx(1e-6, rel=0.2)
-    assert found["positions.table"] == pytest.approx(0.02, rel=0.05)
-    assert found["head.kernel"] == found["class_token.token"] == found["patches.bias"] == 0
+    deviation = deviations(builder.graph())
+    assert deviation["patches.kernel"] == pytest.approx(1 / math.sqrt(4 * 4 * 3), rel=0.05)
+    assert deviation["block1_attention.key_kernel"] == pytest.approx(math.sqrt(2 / (64 + 64)), rel=0.05)
+    assert deviation["block1_expand.kernel"] == pytest.approx(math.sqrt(2 / (64 + 256)), rel=0.05)
+    assert deviation["block1_expand.bias"] == pytest.approx(1e-6, rel=0.2)
+    assert deviation["positions.table"] == pytest.approx(0.02, rel=0.05)
+    assert deviation["head.kernel"] == deviation["class_token.token"] == deviation["patches.bias"] == 0
 
 
-def test_recurrent_networks_begin_within_the_root_of_their_units() -> None:
+def test_recurrent_weights_are_uniform_within_their_limit() -> None:
     builder = Builder("test", (6,), "uniform", 50)
     text_classifier(builder, 4, layers=1, units=16)
     weights = initial_weights(builder.graph(), 1)
@@ -262,18 +264,18 @@ def test_recurrent_networks_begin_within_the_root_of_their_units() -> None:
     assert not weights["lstm1.bias"].any()
 
 
-def test_a_depthwise_kernel_counts_its_own_channel_only() -> None:
+def test_depthwise_kernel_has_the_fan_of_one_channel() -> None:
     builder = Builder("test", (8, 8, 64), "he")
     builder.dense(builder.flatten(builder.depthwise_conv(builder.input, 5, padding=2)), 10)
-    made: Graph = builder.graph()
-    assert made.operators[1].macs == 8 * 8 * 25 * 64 and made.weights()["depthwise_conv1.kernel"] == (5, 5, 64, 1)
-    assert initial_weights(made, 1)["depthwise_conv1.kernel"].var() == pytest.approx(2 / 25, rel=0.1)
+    model: Graph = builder.graph()
+    assert model.operators[1].macs == 8 * 8 * 25 * 64 and model.weights()["depthwise_conv1.kernel"] == (5, 5, 64, 1)
+    assert initial_weights(model, 1)["depthwise_conv1.kernel"].var() == pytest.approx(2 / 25, rel=0.1)
 
 
-def test_operators_are_found_by_name_without_looking_through_them_again() -> None:
-    made = graph("resnet-50", (224, 224, 3), 1000)
-    assert made.by_name is made.by_name and list(made.by_name.values()) == list(made.operators)
-    assert from_json(made.to_json()) == made, "what was looked up is no part of it"
+def test_operators_by_name_are_cached() -> None:
+    model = graph("resnet-50", (224, 224, 3), 1000)
+    assert model.by_name is model.by_name and list(model.by_name.values()) == list(model.operators)
+    assert from_json(model.to_json()) == model, "the cache is not part of the graph"
 
 
 def test_activations_are_the_outputs_of_all_operators() -> None:
@@ -282,7 +284,7 @@ def test_activations_are_the_outputs_of_all_operators() -> None:
     assert builder.graph().activation_bytes == 4 * (16 + math.prod((2, 2, 2)) + 8 + 10)
 
 
-def test_a_padded_pooling_wants_what_is_not_negative() -> None:
+def test_padded_pooling_needs_a_nonnegative_input() -> None:
     builder = Builder("test", (8, 8, 1), "he")
     with pytest.raises(ValueError, match="wants a relu before it"):
         builder.max_pool(builder.conv(builder.input, 2, 3), 3, 2, 1)

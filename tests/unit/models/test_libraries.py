@@ -1,4 +1,4 @@
-"""One description, four libraries: the same function of the same weights, before and after the optimizer's step."""
+"""Compare the logits of four libraries before and after an optimizer step, with the same weights."""
 
 import json
 import os
@@ -24,25 +24,25 @@ from models.named import IMAGES, graph, models
 def narrow(
     name: str, build: Callable[[Builder, int], None], shape: Shape, classes: int, vocabulary: int | None
 ) -> Graph:
-    """A model's operators with few units; what is not square shows what is turned."""
+    """Return a narrow model; shapes that are not square reveal transposed axes."""
     builder = Builder(name, shape, models()[name].initializer if name in models() else "glorot", vocabulary)
     build(builder, classes)
     return builder.graph()
 
 
 def all_kinds(model: Builder, classes: int) -> None:
-    """What the shipped models do not use: a state of its own, attention of unlike widths, what comes of a softmax, and a relu of a part."""
+    """Add what shipped models do not use: attention between different widths, users of a softmax, and a relu of one position."""
     x = model.embedding(model.steps(model.input, 1, 5), 6, name="embedding")
     y = model.lstm(model.embedding(model.input, 4), 4)
-    asked = model.attention(x, 2, to=y)
-    first = model.activation(model.step(asked, 0), "relu")
-    weighed = model.activation(model.concatenate(asked, x), "softmax")
-    joined = model.concatenate(model.step(weighed, 2), first, model.step(asked, 0))
+    attended = model.attention(x, 2, to=y)
+    first = model.activation(model.step(attended, 0), "relu")
+    weighed = model.activation(model.concatenate(attended, x), "softmax")
+    joined = model.concatenate(model.step(weighed, 2), first, model.step(attended, 0))
     model.tied_dense(model.layer_norm(model.dense(joined, 6)), "embedding")
 
 
 def branches(model: Builder, classes: int) -> None:
-    """Convolutions and poolings as Inception has them."""
+    """Add convolutions and poolings like those of Inception."""
     rows = [
         model.conv(model.input, 4, [1, 7], padding=[0, 3], bias=False),
         model.conv(model.input, 5, [3, 1], padding=[1, 0]),
@@ -56,21 +56,21 @@ def branches(model: Builder, classes: int) -> None:
 SMALL = {
     name: ((32, 32, 3), 10)
     for name, model in models().items()
-    if model.takes == IMAGES and name not in ("inception-v3", "vit-b-16")
+    if model.sample_kind == IMAGES and name not in ("inception-v3", "vit-b-16")
 }
 ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((96, 96, 3), 100))  # large enough for the original stem
-OTHERS = {
+OTHER_SHAPES = {
     "lenet-5": ((28, 28, 1), 10),
     "resnet-50": ((64, 64, 3), 20),
-    "inception-v3": ((28, 28, 1), 10),  # of 96 pixels it normalizes eight values, which makes much of rounding
+    "inception-v3": ((28, 28, 1), 10),  # at 96 pixels it normalizes eight values, which amplifies rounding
 }
 CASES = {
     f"{name}.{shape[0]}": partial(graph, name, shape, classes)
-    for group in (SMALL, ORIGINAL, OTHERS)
+    for group in (SMALL, ORIGINAL, OTHER_SHAPES)
     for name, (shape, classes) in group.items()
 } | {
-    name: partial(narrow, name, *told)
-    for name, *told in (
+    name: partial(narrow, name, *arguments)
+    for name, *arguments in (
         ("gpt-2", partial(gpt, layers=2, heads=3, units=12), (7,), 23, 23),
         ("vit-b-16", partial(vit, layers=2, heads=2, units=16), (8, 12, 3), 10, None),
         ("rnn-text", partial(text_classifier, layers=2, units=8), (6,), 4, 19),
@@ -80,12 +80,15 @@ CASES = {
         ("branches", branches, (9, 8, 3), 10, None),
     )
 }
-RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 makes more of the rounding of float32
-RATE = 0.1  # of what is narrow, whose logits are small
-TOLERANCE = 1e-4  # of the largest logit
-DEEP = {"resnet-101.32": 5e-4, "inception-v3.28": 2e-4}  # what float32 rounds there, of the largest logit after a step
+RATES = {"sgd": 1e-4, "adam": 1e-5}  # a larger step of resnet-50 amplifies the rounding of float32
+RATE = 0.1  # of narrow models, whose logits are small
+TOLERANCE = 1e-4  # relative to the largest logit
+DEEP = {
+    "resnet-101.32": 5e-4,
+    "inception-v3.28": 2e-4,
+}  # rounding of deep models, relative to the largest logit after a step
 ADAM = "resnet-18.32.adam"
-AS_OTHERS = {
+LARGE_CASES = {
     "small-cnn-600.32",
     *(case for case in CASES if case.startswith("vgg-")),
     "resnet-34.32",
@@ -95,7 +98,7 @@ AS_OTHERS = {
     "resnet-18.96",
     "efficientnet-b0.96",
     "inception-v3.28",
-}  # larger, of operators that others have, too
+}  # slow, without operators of their own
 REFERENCE = "pytorch"
 BY_JAX = {
     "lenet-5.28",
@@ -105,54 +108,55 @@ BY_JAX = {
     "rnn-translation",
     "all-kinds",
 }  # every kind of operator but one
-OTHER_LIBRARIES = {  # and what waits for `make frameworks-test`
-    "tensorflow": AS_OTHERS,
+OTHER_LIBRARIES = {  # with the cases that only `make frameworks-test` runs
+    "tensorflow": LARGE_CASES,
     "jax": {*CASES, ADAM} - BY_JAX,
     "dtensor": {*CASES, ADAM},
 }
-ENVIRONMENTS = {"dtensor": "tensorflow"}  # of which a library is a part
-LACKED = set(load_framework("tensorflow-dtensor").without["cpu"])
-LEFT_OUT = {  # of what a library lacks an operator, and what is larger: resnet-101 is rounded by 2e-4, by PyTorch more than by DTensor
-    "dtensor": {case for case, make in CASES.items() if LACKED & {each.kind for each in make().operators}} | AS_OTHERS,
+ENVIRONMENTS = {"dtensor": "tensorflow"}  # that have a library of another name
+UNSUPPORTED = set(load_framework("tensorflow-dtensor").without["cpu"])
+LEFT_OUT = {  # cases with an unsupported operator, and large ones, where rounding exceeds the tolerance
+    "dtensor": {case for case, make in CASES.items() if UNSUPPORTED & {operator.kind for operator in make().operators}}
+    | LARGE_CASES,
 }
-VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # to compile takes longer than to compute
+VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # compilation takes longer than computation
 
 
-def without_dropout(made: Graph) -> Graph:
-    """The same model, in which nothing is random."""
+def without_dropout(model: Graph) -> Graph:
+    """Return a model without randomness in training."""
     operators = [
         replace(operator, settings={"rate": 0.0}) if operator.kind == "dropout" else operator
-        for operator in made.operators
+        for operator in model.operators
     ]
-    return replace(made, operators=tuple(operators))
+    return replace(model, operators=tuple(operators))
 
 
 @pytest.fixture(scope="module")
 def logits(
     tmp_path_factory: pytest.TempPathFactory, real: Any, request: pytest.FixtureRequest
 ) -> dict[str, dict[str, np.ndarray]]:
-    """What logits.py says in each library of the cases that are asked for."""
+    """Return the logits of all requested cases in each library."""
     folder = tmp_path_factory.mktemp("logits")
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    asked = {
-        library: {each["case"] for each in params if each.get("library") == library} for library in OTHER_LIBRARIES
+    requested = {
+        library: {param["case"] for param in params if param.get("library") == library} for library in OTHER_LIBRARIES
     }
-    asked[REFERENCE] = set().union(*asked.values())
+    requested[REFERENCE] = set().union(*requested.values())
 
     def saved_by(library: str) -> dict[str, np.ndarray]:
         graphs = {
             key: (without_dropout(make()).to_json(), "sgd", RATES["sgd"] if "." in key else RATE)
             for key, make in CASES.items()
-            if key in asked[library]
+            if key in requested[library]
         }
-        if ADAM in asked[library]:
+        if ADAM in requested[library]:
             graphs[ADAM] = (graph("resnet-18", (32, 32, 3), 10).to_json(), "adam", RATES["adam"])
-        told = folder / f"{library}.json"
-        told.write_text(json.dumps(graphs))
+        job = folder / f"{library}.json"
+        job.write_text(json.dumps(graphs))
         environment, out = real(ENVIRONMENTS.get(library, library)), folder / f"{library}.npz"
         program = [environment["python"]["executable"], str(Path(__file__).with_name("logits.py"))]
         done = subprocess.run(
-            [*program, library, str(told), str(out)],
+            [*program, library, str(job), str(out)],
             env={**os.environ, **environment["variables"], **VARIABLES.get(library, {}), "PYTHONPATH": str(SCRIPTS)},
             capture_output=True,
             text=True,
@@ -163,7 +167,7 @@ def logits(
             return {name: saved[name] for name in saved.files}
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(asked, pool.map(saved_by, asked), strict=True))
+        return dict(zip(requested, pool.map(saved_by, requested), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -175,11 +179,13 @@ def logits(
         if case not in LEFT_OUT.get(library, ())
     ],
 )
-def test_libraries_compute_the_same_logits_also_after_a_step(logits: Any, library: str, case: str) -> None:
-    ours, theirs = logits[REFERENCE], logits[library]
-    assert ours[f"{case}.parameters"] == theirs[f"{case}.parameters"]
-    for when, atol in (("before", TOLERANCE), ("after", DEEP.get(case, TOLERANCE))):
-        one, other = ours[f"{case}.{when}"], theirs[f"{case}.{when}"]
-        np.testing.assert_allclose(one, other, atol=atol * max(1.0, float(np.abs(one).max())), rtol=0, err_msg=when)
-    moved = np.abs(ours[f"{case}.after"] - ours[f"{case}.before"]).max()
+def test_libraries_compute_the_same_logits(logits: Any, library: str, case: str) -> None:
+    reference, logits_of_library = logits[REFERENCE], logits[library]
+    assert reference[f"{case}.parameters"] == logits_of_library[f"{case}.parameters"]
+    for moment, atol in (("before", TOLERANCE), ("after", DEEP.get(case, TOLERANCE))):
+        expected, actual = reference[f"{case}.{moment}"], logits_of_library[f"{case}.{moment}"]
+        np.testing.assert_allclose(
+            expected, actual, atol=atol * max(1.0, float(np.abs(expected).max())), rtol=0, err_msg=moment
+        )
+    moved = np.abs(reference[f"{case}.after"] - reference[f"{case}.before"]).max()
     assert moved > 1e-4, "the step has changed something"

@@ -1,4 +1,4 @@
-"""What `ringside models` prints, for shipped models and for one that a person has just written."""
+"""Output of `ringside models`, for shipped models and for a broken one."""
 
 import json
 import re
@@ -16,26 +16,26 @@ def cells(text: str, model: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith(f"{model} ")]
 
 
-def test_why_a_model_has_dashes_is_said_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashes_are_explained_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     listing.show_models(["lenet-5"])
     text = capsys.readouterr().out
     assert cells(text, "lenet-5")[0] == ["lenet-5", "8x8x1", "10", *"–––––"]
-    (said,) = [line for line in text.splitlines() if line.startswith("  model")]
-    assert said.startswith("  model lenet-5 ") and {"8 x 8", "5 x 5", "2 x 2"} <= set(re.findall(r"\d x \d", said))
+    (reason,) = [line for line in text.splitlines() if line.startswith("  model")]
+    assert reason.startswith("  model lenet-5 ") and {"8 x 8", "5 x 5", "2 x 2"} <= set(re.findall(r"\d x \d", reason))
 
 
-def test_a_mistake_in_a_models_function_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(model: Builder, classes: int) -> None:
+def test_error_of_a_models_function_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mismatched(model: Builder, classes: int) -> None:
         model.add(model.conv(model.input, 8, 3), model.input)
 
-    monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(wrong, "mine", "", "he")})
+    monkeypatch.setattr(named, "models", lambda: {**models(), "ours": Model(mismatched, "mine", "", "he")})
     monkeypatch.setattr(listing, "models", named.models)
-    said = listing.listing(["ours"], {IMAGES: [((32, 32, 3), 10)]})
-    (line,) = [line for line in said.splitlines() if line.startswith("  model ours ")]
+    text = listing.listing(["ours"], {IMAGES: [((32, 32, 3), 10)]})
+    (line,) = [line for line in text.splitlines() if line.startswith("  model ours ")]
     assert "32 x 32" in line and "conv1 (30, 30, 8)" in line and "input (32, 32, 3)" in line
 
 
-def test_only_models_with_two_stems_have_one_named() -> None:
+def test_only_models_with_two_stems_name_one() -> None:
     two = {name for name in models() if named.has_small_stem(name)}
     residual = {"resnet-18", "resnet-34", "resnet-50", "resnet-101"}
     assert two == residual | {"efficientnet-b0", "inception-v3", "vit-b-16", "alexnet"}
@@ -51,18 +51,18 @@ def test_columns_are_explained() -> None:
     assert "–" not in text.split("vgg-16:")[0], "no dash, no word of it"
 
 
-def test_other_images_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_choose_other_images(capsys: pytest.CaptureFixture[str]) -> None:
     listing.show_models(["resnet-50"], image="96x48x3", classes=7)
     (row,) = cells(capsys.readouterr().out, "resnet-50")
-    made = named.graph("resnet-50", (96, 48, 3), 7)
-    assert row[1:6] == ["96x48x3", "7", "original", f"{made.parameters:,}", f"{made.macs / 1e6:.1f}"]
+    model = named.graph("resnet-50", (96, 48, 3), 7)
+    assert row[1:6] == ["96x48x3", "7", "original", f"{model.parameters:,}", f"{model.macs / 1e6:.1f}"]
 
 
 def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixture[str]) -> None:
     listing.show_models(["gpt-nano", "rnn-text"], tokens="12:300", classes=7)
     text = capsys.readouterr().out
-    made = named.graph("gpt-nano", (12,), 300, 300, "next")
-    assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{made.parameters:,}"]
+    model = named.graph("gpt-nano", (12,), 300, 300, "next")
+    assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{model.parameters:,}"]
     assert cells(text, "rnn-text")[0][1:3] == ["12:300", "7"]
     listing.show_models(["gpt-nano"])
     assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == ["40:10000", "64:256", "1024:50257"]
@@ -92,19 +92,19 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
         ),
     ],
 )
-def test_a_wrong_question_is_refused_in_one_line(options: dict[str, Any], code: str, got: object, line: str) -> None:
+def test_bad_options_are_refused_in_one_line(options: dict[str, Any], code: str, got: object, line: str) -> None:
     with pytest.raises(InputError) as refused:
         listing.show_models(**options)
     assert (refused.value.code, refused.value.got) == (code, got) and str(refused.value) == line
 
 
-def test_json_has_the_numbers_and_why_there_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_numbers_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     listing.show_models(["lenet-5"], as_json=True)
     small, *_, large = json.loads(capsys.readouterr().out)
     assert (small["sample"], "reason" in small, "parameters" in small) == ("8x8x1", True, False)
-    made = named.graph("lenet-5", (224, 224, 3), 1000)
+    model = named.graph("lenet-5", (224, 224, 3), 1000)
     assert (large["parameters"], large["gradient_bytes"], large["classes"]) == (
-        made.parameters,
-        made.gradient_bytes,
+        model.parameters,
+        model.gradient_bytes,
         1000,
     )

@@ -1,4 +1,4 @@
-"""What a mesh asks of a rank by formula, against numbers that are computed by hand."""
+"""Memory and messages of a rank, compared with numbers computed by hand."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ CONVS, FIRST, LAST = (
     4 * (9 * 32 + 32 + 9 * 32 * 64 + 64),
     4 * 4096 * 128,
     4 * 128 * 10,
-)  # bytes; of dense ones the kernels
+)  # bytes; of dense layers only the kernels
 BIASES = 4 * 128, 4 * 10
 ALL = CONVS + FIRST + LAST + sum(BIASES)
 
 
-def test_samples_alone_divide_activations_only() -> None:
+def test_data_parallelism_divides_activations_only() -> None:
     (alone,), (two,) = needs(CNN, Mesh(), 64, SGD), needs(CNN, Mesh(data=2), 32, SGD)
     assert alone.parameters == alone.gradients == alone.optimizer == two.parameters == ALL == CNN.gradient_bytes
     assert alone.activations == 64 * CNN.activation_bytes == 2 * two.activations
@@ -41,7 +41,7 @@ def test_each_stage_of_zero_shares_one_more(sharding: str, shares: tuple[int, in
     assert need.sent["all_gather"] == gathered * 3 / 4 * ALL and need.sent["reduce_scatter"] == 3 / 4 * ALL
 
 
-def test_a_tensor_axis_divides_dense_pairs_and_sums_twice_a_batch() -> None:
+def test_tensor_axis_all_reduces_twice_a_batch() -> None:
     (need,) = needs(CNN, Mesh(data=2, tensor=2), 32, {**SGD, "sync_every": 2})
     own = CONVS + (FIRST + BIASES[0] + LAST) / 2 + BIASES[1]
     assert need.parameters == own
@@ -49,14 +49,14 @@ def test_a_tensor_axis_divides_dense_pairs_and_sums_twice_a_batch() -> None:
     assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), "logits forward, what was flattened backward"
 
 
-def test_stages_hand_on_outputs_and_hold_what_is_in_flight() -> None:
+def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
     levels = {**SGD, "microbatches": 4}
     first, last = needs(CNN, Mesh(pipeline=2), 64, levels)
     assert first.parameters + last.parameters == ALL
     boundary = 64 * 4 * 8 * 8 * 64
     assert first.sent["point_to_point"] == last.sent["point_to_point"] == boundary
     gpipe = needs(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
-    assert [one.activations / all_.activations for one, all_ in zip((first, last), gpipe, strict=True)] == [
+    assert [stage.activations / full.activations for stage, full in zip((first, last), gpipe, strict=True)] == [
         2 / 4,
         1 / 4,
     ]
@@ -64,7 +64,7 @@ def test_stages_hand_on_outputs_and_hold_what_is_in_flight() -> None:
     assert bubble(Mesh(pipeline=2), 4) == 1 / 5 and bubble(Mesh(data=4), 1) == 0
 
 
-def test_a_tied_table_is_summed_between_the_first_stage_and_the_last() -> None:
+def test_first_and_last_stage_all_reduce_a_tied_table() -> None:
     gpt = model_graph("gpt-nano", "synthetic-tokens-100-16")
     first, last = needs(gpt, Mesh(pipeline=2), 8, {**SGD, "microbatches": 2})
     table = 4 * 100 * 64
@@ -72,11 +72,11 @@ def test_a_tied_table_is_summed_between_the_first_stage_and_the_last() -> None:
     assert first.parameters + last.parameters == gpt.gradient_bytes + table
 
 
-def test_messages_say_who_takes_part() -> None:
+def test_messages_have_the_ranks_of_their_axis() -> None:
     mesh = Mesh(pipeline=2, data=2, sharded=2, tensor=2)
     gpt, levels = model_graph("gpt-nano", "synthetic-tokens-100-16"), {**SGD, "microbatches": 2}
     first, _ = needs(gpt, mesh, 8, levels, unit_bytes=100_000)
-    groups = {(one.axis, one.kind): (one.ranks, one.stride) for one in first.messages}
+    groups = {(message.axis, message.kind): (message.ranks, message.stride) for message in first.messages}
     assert groups == {
         ("sharded", "all_gather"): (2, 2),
         ("sharded", "reduce_scatter"): (2, 2),
@@ -85,10 +85,10 @@ def test_messages_say_who_takes_part() -> None:
         ("pipeline", "point_to_point"): (2, 8),
         ("tied", "all_reduce"): (2, 8),
     }
-    (whole,) = (one.bytes for one in needs(gpt, mesh, 8, levels)[0].messages if one.kind == "reduce_scatter")
-    units = [one.bytes for one in first.messages if one.kind == "reduce_scatter"]
-    assert len(units) > 1 and sum(units) == whole and min(units[:-1]) >= 100_000
-    (boundary,) = (one for one in first.messages if one.axis == "pipeline")
+    (total,) = (sent.bytes for sent in needs(gpt, mesh, 8, levels)[0].messages if sent.kind == "reduce_scatter")
+    units = [sent.bytes for sent in first.messages if sent.kind == "reduce_scatter"]
+    assert len(units) > 1 and sum(units) == total and min(units[:-1]) >= 100_000
+    (boundary,) = (sent for sent in first.messages if sent.axis == "pipeline")
     assert (boundary.bytes, boundary.count) == (4 * 4 * 16 * 64, 2), "of a microbatch of 4 samples, twice"
 
 

@@ -1,4 +1,4 @@
-"""The space of strategies: layers hold all of a model, and parts need what their operators read."""
+"""The space of strategies: layers contain the whole model, and parts need what their operators read."""
 
 import itertools
 import math
@@ -16,29 +16,29 @@ BATCH = 8
 
 def small(name: str) -> Graph:
     model = models()[name]
-    samples = SAMPLES[model.takes]
+    samples = SAMPLES[model.sample_kind]
     try:
         return graph(name, *samples)
-    except ValueError:  # too small for it
+    except ValueError:  # the images are too small
         return graph(name, (224, 224, 3), 10)
 
 
 @pytest.mark.parametrize("name", sorted(models()))
-def test_layers_hold_all_that_a_model_computes_and_learns(name: str) -> None:
-    of = small(name)
-    space = divide(of, BATCH)
-    assert sum(layer.macs for layer in space.layers) == BATCH * of.macs
-    assert sum(layer.parameters for layer in space.layers if layer.shared is None) == of.parameters
+def test_layers_contain_all_work_and_parameters(name: str) -> None:
+    model = small(name)
+    space = divide(model, BATCH)
+    assert sum(layer.macs for layer in space.layers) == BATCH * model.macs
+    assert sum(layer.parameters for layer in space.layers if layer.shared is None) == model.parameters
     assert space.layers[-1].name == LOSS
     assert all(edge.source < edge.target for edge in space.edges)
     everything = [operator for layer in space.layers for operator in layer.operators]
     assert len(everything) == len(set(everything))
-    with_weights = {operator.name for operator in of.operators if operator.weights}
+    with_weights = {operator.name for operator in model.operators if operator.weights}
     assert with_weights <= set(everything)
 
 
-def overlap(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:
-    return math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(one, other, strict=True))
+def overlap(first: tuple[tuple[int, int], ...], second: tuple[tuple[int, int], ...]) -> int:
+    return math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(first, second, strict=True))
 
 
 def chosen(space: Space, seed: int) -> list[Degrees]:
@@ -48,7 +48,7 @@ def chosen(space: Space, seed: int) -> list[Degrees]:
 
 
 @pytest.mark.parametrize("name", ["inception-v3", "gpt-nano", "vit-b-16", "rnn-translation", "efficientnet-b0"])
-def test_parts_make_an_output_once_and_find_all_that_they_need(name: str) -> None:
+def test_parts_cover_outputs_once_and_inputs_fully(name: str) -> None:
     space = divide(small(name), BATCH)
     degrees = chosen(space, 1)
     regions = [
@@ -57,15 +57,15 @@ def test_parts_make_an_output_once_and_find_all_that_they_need(name: str) -> Non
     ]
     for layer, own in zip(space.layers, regions, strict=True):
         assert sum(math.prod(end - first for first, end in region) for region in own) == math.prod(layer.shape)
-        assert not any(overlap(one, other) for one, other in itertools.combinations(own, 2))
+        assert not any(overlap(first, second) for first, second in itertools.combinations(own, 2))
     for edge in space.edges:
         shape = space.layers[edge.source].shape
         for region in regions[edge.target]:
             needed = region_needed(edge.needed, region, shape)
             if needed is None:
                 continue
-            found = sum(overlap(needed, part) for part in regions[edge.source])
-            assert found == math.prod(end - first for first, end in needed)
+            received = sum(overlap(needed, part) for part in regions[edge.source])
+            assert received == math.prod(end - first for first, end in needed)
 
 
 def test_a_window_needs_its_halo() -> None:
@@ -77,8 +77,8 @@ def test_a_window_needs_its_halo() -> None:
     bottom = region_of(space.layers[edge.target], (1, 2, 1, 2), 3)
     assert top == ((0, 4), (0, 2), (0, 4), (0, 4)) and bottom == ((0, 4), (2, 4), (0, 4), (2, 4))
     shape = space.layers[edge.source].shape
-    assert region_needed(edge.needed, top, shape) == ((0, 4), (0, 4), (0, 8), (0, 4)), "a row of padding is nobody's"
-    assert region_needed(edge.needed, bottom, shape) == ((0, 4), (3, 8), (0, 8), (0, 4)), "all channels, and a row more"
+    assert region_needed(edge.needed, top, shape) == ((0, 4), (0, 4), (0, 8), (0, 4)), "padding belongs to no part"
+    assert region_needed(edge.needed, bottom, shape) == ((0, 4), (3, 8), (0, 8), (0, 4)), "all channels, and a halo row"
 
 
 def test_a_tied_table_is_whole_and_attention_divides_by_heads() -> None:
@@ -94,19 +94,19 @@ def test_a_tied_table_is_whole_and_attention_divides_by_heads() -> None:
     assert heads.part_macs(by_positions) == (heads.macs + heads.repeated) // 2, "each part makes all keys and values"
 
 
-def test_an_encoder_hands_its_last_state_to_the_first_part_of_a_decoder() -> None:
+def test_decoder_starts_with_the_final_state_of_its_encoder() -> None:
     space = divide(small("rnn-translation"), BATCH)
     names = [layer.name for layer in space.layers]
     (edge,) = [edge for edge in space.edges if edge.first_only and space.layers[edge.target].name == "decoder1"]
     encoder = space.layers[edge.source]
     assert encoder.name == "encoder1" and encoder.chain and not any("state" in name for name in names)
-    of = region_of(space.layers[edge.target], (2, 3, 1, 1), 3)
-    needed = region_needed(edge.needed, of, encoder.shape)
+    output = region_of(space.layers[edge.target], (2, 3, 1, 1), 3)
+    needed = region_needed(edge.needed, output, encoder.shape)
     assert needed is not None and needed[1] == (encoder.shape[1] - 1, encoder.shape[1])
     assert edge.element_bytes == 8, "its output and its cell"
 
 
-def test_what_no_plan_can_divide_is_refused() -> None:
+def test_unknown_operator_is_refused() -> None:
     builder = Builder("m", (8, 8, 3), "glorot")
     builder._add("fold", (builder.input,), (3,), name="odd")
     with pytest.raises(ValueError, match=r"^odd: no plan knows how to divide fold$"):

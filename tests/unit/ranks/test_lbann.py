@@ -145,7 +145,7 @@ def made_of(name: str) -> Graph:
 def of_model(name: str, shape: tuple[int, ...]) -> Graph:
     """A model for images of this shape, or for sequences of VOCABULARY."""
     told = {IMAGES: (10,), TEXTS: (4, VOCABULARY), TOKENS: (VOCABULARY, VOCABULARY, "next")}
-    return graph(name, shape, *told[models()[name].takes])
+    return graph(name, shape, *told[models()[name].sample_kind])
 
 
 def perturbed(made: Graph) -> dict[str, np.ndarray]:
@@ -221,7 +221,7 @@ def assert_known(fields: Fields, message: str) -> None:
     [
         (name, shape)
         for name, entry in sorted(models().items())
-        for shape in ([(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.takes == IMAGES else [(6,)])
+        for shape in ([(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.sample_kind == IMAGES else [(6,)])
         if name != "vit-b-16"
     ],
 )
@@ -342,7 +342,9 @@ def test_on_processors_depthwise_convolutions_are_refused() -> None:
 def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     for name, entry in models().items():
-        made = of_model(name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.takes == IMAGES else (6,))
+        made = of_model(
+            name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.sample_kind == IMAGES else (6,)
+        )
         if refused & {operator.kind for operator in made.operators}:
             with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
                 layers(made, device)

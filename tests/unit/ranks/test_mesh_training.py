@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from models.graph import from_json
-from models.mesh import of_spec
+from models.mesh import mesh_from_spec
 from models.messages import needs
 from runs.phases import put_together
 from support.trainings import Trainings, assert_same, epochs
@@ -86,7 +86,9 @@ def check(
     for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
         assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
     job = json.loads((folder / "spec.json").read_text())
-    asked = needs(from_json(job["model"]), of_spec(job["spec"]), job["spec"]["local_batch"], job["spec"]["levels"])
+    asked = needs(
+        from_json(job["model"]), mesh_from_spec(job["spec"]), job["spec"]["local_batch"], job["spec"]["levels"]
+    )
     sent = sum(sum(need.sent.values()) for need in asked) * ranks / len(asked)
     assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["exchanges"]), (
         "others may use the loopback, too"

@@ -17,7 +17,7 @@ from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
 from launchers.launch import Outcome
 from models.soap import divide
-from models.strategy import checked, from_json
+from models.strategy import check_strategy, from_json
 from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
@@ -102,7 +102,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     told = json.loads(Path("found.json").read_text())
     ((asked, answer),) = told["strategies"].items()
     assert asked == strategies.question(before.levels) and set(told["made_of"]) == {asked}
-    checked(from_json(answer["parts"]), space, 2)
+    check_strategy(from_json(answer["parts"]), space, 2)
     data = pd.read_csv("table.csv").iloc[0]
     assert answer["step_s"] == data["found_s"] <= data["data_s"]
     run = next(run for run in design(study, site) if run.levels["parallelism"] == "found")

@@ -15,7 +15,7 @@ from common.notes import Note
 from declared.frameworks import has_strategies
 from declared.mesh import is_mesh, mesh_of
 from declared.models import model_graph
-from models.collectives import OF_MESHES
+from models.collectives import MESH_COLLECTIVES
 from models.messages import bubble, needs
 
 TITLE = "What each strategy asks of a rank"
@@ -78,7 +78,7 @@ def of_cell(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, floa
     return {
         **{f"{name}_bytes": getattr(most, name) for name in NEEDS},
         "needed_bytes": most.memory,
-        **{f"{kind}_bytes": sends.sent[kind] for kind in OF_MESHES},
+        **{f"{kind}_bytes": sends.sent[kind] for kind in MESH_COLLECTIVES},
         "bubble": bubble(mesh, told["microbatches"]),
         "sent_formula_bytes": interface,
     }
@@ -111,7 +111,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     ):
         shown[f"{heading} (MB)"] = _mb(data[f"{name}_bytes"])
     shown["peak memory (MB)"] = _mb(data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"]))
-    for kind in OF_MESHES:
+    for kind in MESH_COLLECTIVES:
         if data[f"{kind}_bytes"].any():
             shown[f"{kind.replace('_', '-')} (MB)"] = _mb(data[f"{kind}_bytes"])
     if data["bubble"].any():

@@ -1,1 +1,1 @@
-"""The models of studies, each described once, as a graph of operators from which every library builds it."""
+"""Neural networks as graphs of operators, from which every library builds the same model; meshes and strategies that divide them."""

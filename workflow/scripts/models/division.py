@@ -1,9 +1,9 @@
-"""How a model is divided along the axes of a mesh: which operators a tensor axis divides, and the stages of a pipeline.
+"""Partition a model along the axes of a mesh: operators by a tensor axis, stages by a pipeline.
 
-A tensor axis divides attention by heads, and pairs of dense operators with nothing but functions of single elements between them: the
-first by columns, the second by rows of its kernel, as Shoeybi et al. (arXiv:1909.08053, section 3) do. All else is computed by every
-rank of the axis. A pipeline is cut where one output alone is handed on; its largest stage has as few multiplications as can be.
-Standard library only, as models.graph.
+A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions separate: the first by
+columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section 3). Every rank of the axis computes the
+other operators. A pipeline is cut where a single output is passed on, so that its largest stage has as few multiplications as
+possible. Standard library only, like models.graph.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,33 +15,39 @@ COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
 
 
 def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
-    """Operators that are divided among `parts` ranks -> how: by columns, rows or heads. ValueError where nothing can be."""
-    found: dict[str, str] = {}
+    """Return the operators that `parts` ranks of a tensor axis divide, each with COLUMNS, ROWS or HEADS.
+
+    Raises:
+        ValueError: If no operator can be divided, or one that has to be is not divisible by `parts`.
+    """
+    divided: dict[str, str] = {}
     for operator in graph.operators:
         if operator.kind == "attention":
-            _check(graph, operator, "heads", parts)
-            found[operator.name] = HEADS
-        elif operator.kind == "dense" and operator.name not in found and (after := _next_dense(graph, operator)):
-            _check(graph, operator, "units", parts)
-            found |= {operator.name: COLUMNS, after.name: ROWS}
-    if not found:
+            _check_divisible(graph, operator, "heads", parts)
+            divided[operator.name] = HEADS
+        elif operator.kind == "dense" and operator.name not in divided and (after := _next_dense(graph, operator)):
+            _check_divisible(graph, operator, "units", parts)
+            divided |= {operator.name: COLUMNS, after.name: ROWS}
+    if not divided:
         raise ValueError(f"{graph.model} has neither attention nor two dense operators, one after the other, to divide")
-    return found
+    return divided
 
 
-def _check(graph: Graph, operator: Operator, of: str, parts: int) -> None:
-    if operator[of] % parts:
-        raise ValueError(f"{operator.name} of {graph.model} has {operator[of]} {of}, which {parts} ranks cannot divide")
+def _check_divisible(graph: Graph, operator: Operator, setting: str, parts: int) -> None:
+    if operator[setting] % parts:
+        raise ValueError(
+            f"{operator.name} of {graph.model} has {operator[setting]} {setting}, which {parts} ranks cannot divide"
+        )
 
 
 def _next_dense(graph: Graph, first: Operator) -> Operator | None:
-    """The dense operator that alone takes what `first` makes, through functions of single elements."""
-    at = first
-    while len(users := graph.users(at.name)) == 1:
-        (at,) = users
-        if at.kind == "dense":
-            return at
-        if not _is_elementwise(at):
+    """Return the dense operator that is the only user of `first`, directly or through elementwise functions, or None."""
+    current = first
+    while len(users := graph.users(current.name)) == 1:
+        (current,) = users
+        if current.kind == "dense":
+            return current
+        if not _is_elementwise(current):
             return None
     return None
 
@@ -51,10 +57,17 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
-    """The parts of a model that follow each other in a pipeline, each a graph whose input is the output of the one before.
+    """Return the stages of a pipeline, each a graph whose input is the output of the previous stage.
 
-    A stage that uses the table of an embedding in another one has it, too, as an operator of kind SHARED. ValueError where there are
-    too few places to cut.
+    A stage that uses the embedding table of another stage has its own copy, as an operator of kind SHARED.
+
+    Args:
+        graph: The model.
+        count: Number of stages.
+        tensor: Size of the tensor axis; the pipeline is not cut between operators that it divides.
+
+    Raises:
+        ValueError: If the model has too few places to cut.
     """
     undivided = divided_outputs(graph, tensor_parts(graph, tensor)) if tensor > 1 else ()
     places = [place for place in range(1, len(graph.operators) - 1) if _is_cut(graph, place, undivided)]
@@ -66,16 +79,16 @@ def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
 
 
 def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
-    """The operators whose outputs are divided: from one that is divided by columns until the one by rows."""
-    found = {name for name, how in parts.items() if how == COLUMNS}
+    """Return the operators whose outputs are divided: from one divided by columns up to the one divided by rows."""
+    divided = {name for name, part in parts.items() if part == COLUMNS}
     for operator in graph.operators:
-        if _is_elementwise(operator) and operator.inputs[0] in found:
-            found.add(operator.name)
-    return found
+        if _is_elementwise(operator) and operator.inputs[0] in divided:
+            divided.add(operator.name)
+    return divided
 
 
 def _is_cut(graph: Graph, place: int, undivided: Collection[str]) -> bool:
-    """Whether only the output of the operator at `place` is used behind it, and by nothing that has to know where it is from."""
+    """Return whether later operators use only the output of the operator at `place`, and do not depend on its kind."""
     last = graph.operators[place]
     if last.name in undivided or any(user.kind == "final_state" for user in graph.users(last.name)):
         return False
@@ -84,14 +97,18 @@ def _is_cut(graph: Graph, place: int, undivided: Collection[str]) -> bool:
         return False
     while last.kind in ("activation", "dropout"):
         last = graph.by_name[last.inputs[0]]
-    return last.kind != "flatten"  # whose layout the dense operator behind it has to know
+    # A dense operator after "flatten" depends on the layout of the image, so both belong to one stage.
+    return last.kind != "flatten"
 
 
 def _balanced(work: list[int], places: list[int], count: int) -> list[int] | None:
-    """The last operator of each of `count` stages, with the least largest work; None where that many do not work."""
+    """Return the last operator of each of `count` stages that minimize the largest work of a stage, or None if there are too few.
+
+    Dynamic programming: `best[i]` is the largest work of the stages up to `ends[i]`, and where these stages end.
+    """
     ends = [*places, len(work) - 1]
     sums = [sum(work[: end + 1]) for end in ends]
-    best: list[tuple[int, list[int]] | None] = [  # of stages until each end: their largest work, and where they end
+    best: list[tuple[int, list[int]] | None] = [
         (total, [end]) if total else None for total, end in zip(sums, ends, strict=True)
     ]
     for _ in range(count - 1):

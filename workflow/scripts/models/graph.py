@@ -1,24 +1,24 @@
-"""A model as a graph of operators: the one description from which every library builds it.
+"""Describe a model as a graph of operators, from which every library builds it.
 
-Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length, units) of sequences, whose
-elements are positions, and (length,) of tokens: integers below the `vocabulary` of the input operator. Weights have one
-canonical layout, and a name, `<operator>.<weight>`:
+Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length, units) of sequences, and
+(length,) of tokens, which are integers below the `vocabulary` of the input operator. An element of a sequence is a position.
+Weights are named `<operator>.<weight>` and have a canonical layout:
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
-    dense            kernel [in, out], bias [out]; what was flattened counts rows first, channels last
-    tied_dense       none of its own: the table of the embedding that its setting `of` names, transposed
-    batch_norm       scale, offset, and what is not trained: mean, variance [channels]
+    dense            kernel [in, out], bias [out]; flattened inputs are in row-major order, channels last
+    tied_dense       none: uses the transposed table of the embedding that its setting `of` names
+    batch_norm       scale, offset, and the running mean and variance, which are not trained [channels]
     layer_norm       scale, offset [units]
     embedding        table [vocabulary, units]
     positions        table [length, units]
     class_token      token [units]
     attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], each with its bias [out];
-                     what queries, keys and values give, and what the last kernel takes, counts heads first
-    lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units]; columns are those of the input
-                     gate, then of the forget gate, the candidate and the output gate
+                     outputs of the first three, and inputs of the last one, are ordered by head
+    lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units]; columns in the order
+                     input gate, forget gate, candidate, output gate
 
-Standard library only: the workflow plans with it, ranks build with it, whatever environment they live in.
+Standard library only: ranks import it in every framework's environment.
 """
 
 import functools
@@ -28,16 +28,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Shape = tuple[int, ...]
-Size = int | list[int]  # of a window: a list is (vertical, horizontal), as JSON has it
+Size = int | list[int]  # of a window; a list, because JSON has no tuples, is [vertical, horizontal]
 
-BYTES = 4  # of a number: float32
+BYTES = 4  # of a float32 number
 NOT_TRAINED = ("mean", "variance")
-SHARED = "shared"  # kind of an operator without output, whose weight another stage of a pipeline has, too
+SHARED = "shared"  # kind of an operator without output that holds a copy of another pipeline stage's weight
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One node. `inputs` are the names of the operators whose outputs it takes; `shape` is its own output's."""
+    """A node of the graph: `inputs` are names of operators, `shape` is that of its output, `macs` are those of one sample."""
 
     name: str
     kind: str
@@ -53,8 +53,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model for samples of one shape. Operators stand after their inputs; the last one's output are the logits:
-    (classes,), or (length, vocabulary) where each position has a label, the next token."""
+    """A model for samples of one shape.
+
+    Operators follow their inputs. The last one returns logits: (classes,), or (length, vocabulary) if each position has a
+    label, the next token.
+    """
 
     model: str
     initializer: str
@@ -62,21 +65,21 @@ class Graph:
 
     @property
     def shape(self) -> Shape:
-        """Of a sample."""
+        """Shape of a sample."""
         return self.operators[0].shape
 
     @property
     def vocabulary(self) -> int | None:
-        """How many different tokens a sample may have; None where samples are images."""
+        """Number of different tokens, None if samples are images."""
         return self.operators[0].settings.get("vocabulary")
 
     @functools.cached_property
     def by_name(self) -> dict[str, Operator]:
-        """The operators by their names."""
+        """Operators by name."""
         return {operator.name: operator for operator in self.operators}
 
     def weights(self) -> dict[str, Shape]:
-        """Every weight's name and shape, trained or not, in the order of the operators."""
+        """Return the shape of every weight by its name, trained or not, in the order of the operators."""
         return {
             f"{operator.name}.{weight}": shape
             for operator in self.operators
@@ -85,15 +88,15 @@ class Graph:
 
     @property
     def statistics(self) -> list[str]:
-        """The names of the weights that are not trained."""
+        """Names of the weights that are not trained."""
         return [name for name in self.weights() if not is_trained(name)]
 
     def users(self, name: str) -> list[Operator]:
-        """The operators that take the output of `name`."""
+        """Return the operators that have `name` as an input."""
         return [operator for operator in self.operators if name in operator.inputs]
 
     def flattened(self, operator: Operator) -> Shape | None:
-        """The shape (height, width, channels) that a dense operator's input had before it was flattened, if it was."""
+        """Return the shape (height, width, channels) of a dense operator's input before `flatten`, None if it was not an image."""
         below = self.by_name[operator.inputs[0]]
         while below.kind in ("activation", "dropout"):
             below = self.by_name[below.inputs[0]]
@@ -108,32 +111,31 @@ class Graph:
 
     @property
     def gradient_bytes(self) -> int:
-        """Size of all gradients, float32: what one exchange carries."""
+        """Size of all gradients in float32: the payload of a gradient all-reduce."""
         return BYTES * self.parameters
 
     @property
     def activation_bytes(self) -> int:
-        """Size of the outputs of all operators for one sample, float32: what the backward pass may find kept."""
+        """Size of the outputs of all operators for one sample in float32, which training may keep for the backward pass."""
         return BYTES * sum(math.prod(operator.shape) for operator in self.operators)
 
     @property
     def macs(self) -> int:
-        """Multiplications and additions, in pairs, of one sample's forward pass: those of convolutions, dense operators,
-        attention and LSTMs."""
+        """Multiply-accumulate operations of convolutions, dense operators, attention and LSTMs in the forward pass of one sample."""
         return sum(operator.macs for operator in self.operators)
 
     @property
     def fewest_samples(self) -> int:
-        """Samples that a batch must have: where batch normalization sees one pixel, one sample is one value per channel."""
+        """Minimum batch size: batch normalization of a single pixel needs two samples to have a variance."""
         return 1 + any(op.kind == "batch_norm" and op.shape[:2] == (1, 1) for op in self.operators)
 
     def to_json(self) -> dict[str, Any]:
-        """The graph as JSON holds it."""
+        """Return the graph as a JSON object."""
         return asdict(self)
 
 
 def from_json(raw: Mapping[str, Any]) -> Graph:
-    """The inverse of `Graph.to_json`."""
+    """Return the graph that `Graph.to_json` wrote."""
     operators = [
         Operator(
             **{
@@ -149,30 +151,31 @@ def from_json(raw: Mapping[str, Any]) -> Graph:
 
 
 def is_trained(weight: str) -> bool:
-    """Whether the optimizer changes a weight; else training only keeps its running mean."""
+    """Return whether the optimizer updates a weight; the other weights are running statistics."""
     return weight.rpartition(".")[2] not in NOT_TRAINED
 
 
 def is_kernel(weight: str) -> bool:
-    """Whether a weight is a matrix, or a window of them, by which inputs are multiplied; a table is none, also where it is tied."""
+    """Return whether a weight is a kernel of a matrix product or a convolution; tables are not, even if tied."""
     return weight.endswith("kernel")
 
 
 def is_decayed(weight: str) -> bool:
-    """Whether weight decay applies to a weight: to kernels alone."""
+    """Return whether weight decay applies to a weight: only to kernels."""
     return is_kernel(weight)
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:
-    """A window's size, stride or padding as (vertical, horizontal): one number stands for both."""
+    """Return the size or padding of a window as (vertical, horizontal); a single number means both."""
     vertical, horizontal = (size, size) if isinstance(size, int) else size
     return vertical, horizontal
 
 
 class Builder:
-    """Adds operators, one after the other. Each method returns the new operator's name; `x` is that of its input.
+    """Build a graph operator by operator.
 
-    ValueError when a sample is too small for an operator, or when outputs do not fit each other.
+    Each method adds an operator and returns its name; `x` is the name of its input. Methods raise ValueError if a sample is too
+    small for the operator or if shapes do not match.
     """
 
     def __init__(self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None) -> None:
@@ -182,11 +185,11 @@ class Builder:
         self._operators = {"input": Operator("input", "input", (), shape, settings)}
 
     def graph(self) -> Graph:
-        """What was built."""
+        """Return the graph of all operators added so far."""
         return Graph(self.model, self.initializer, tuple(self._operators.values()))
 
     def shape(self, x: str) -> Shape:
-        """The shape of an operator's output."""
+        """Return the shape of an operator's output."""
         return self._operators[x].shape
 
     def conv(
@@ -200,7 +203,7 @@ class Builder:
         bias: bool = True,
         name: str = "",
     ) -> str:
-        """A convolution with `padding` zeros on all four sides. Of what is not square: kernel [1, 7], padding [0, 3]."""
+        """Add a convolution with zero padding on all four sides. Sizes that are not square are lists: kernel [1, 7], padding [0, 3]."""
         channels = self.shape(x)[-1]
         weights: dict[str, Shape] = {"kernel": (*pair(kernel), channels, filters)}
         return self._convolution("conv", x, (filters, weights), kernel, stride, padding, bias, name)
@@ -208,52 +211,58 @@ class Builder:
     def depthwise_conv(
         self, x: str, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True, name: str = ""
     ) -> str:
-        """A convolution of every channel with a kernel of its own."""
+        """Add a depthwise convolution: each channel has its own kernel."""
         channels = self.shape(x)[-1]
         weights: dict[str, Shape] = {"kernel": (kernel, kernel, channels, 1)}
         return self._convolution("depthwise_conv", x, (channels, weights), kernel, stride, padding, bias, name)
 
     def batch_norm(self, x: str, *, epsilon: float = 1e-5, momentum: float = 0.9, name: str = "") -> str:
-        """Ioffe & Szegedy 2015, over the samples of one replica. `momentum` is the share that a running mean keeps."""
+        """Add batch normalization over the samples of one replica (Ioffe & Szegedy 2015).
+
+        `momentum` is the weight of the old value in running means.
+        """
         channels = self.shape(x)[-1:]
         weights = dict.fromkeys(("scale", "offset", "mean", "variance"), channels)
         settings = {"epsilon": epsilon, "momentum": momentum}
         return self._add("batch_norm", (x,), self.shape(x), settings, weights, name=name)
 
     def activation(self, x: str, function: str, *, name: str = "") -> str:
-        """relu, silu, sigmoid, tanh, gelu (Hendrycks & Gimpel 2016) or gelu_tanh (its approximation, section 2) of every element,
-        or softmax over the last axis."""
+        """Add an activation.
+
+        `function` is relu, silu, sigmoid, tanh, gelu (Hendrycks & Gimpel 2016), gelu_tanh (its approximation, section 2), or
+        softmax over the last axis.
+        """
         return self._add("activation", (x,), self.shape(x), {"function": function}, name=name)
 
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0, *, name: str = "") -> str:
-        """The largest of every window; `padding` adds zeros, so what is padded must not be negative."""
+        """Add max pooling. Padding is zeros, so a padded input must not be negative."""
         below = self._operators[x]
         if padding and not (below.kind == "activation" and below["function"] in ("relu", "sigmoid")):
             raise ValueError(f"{x}: may be negative; a pooling with padding wants a relu before it")
         return self._pool("max_pool", x, kernel, stride, padding, name)
 
     def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0, *, name: str = "") -> str:
-        """The mean of every window, with the zeros that `padding` adds."""
+        """Add average pooling, which includes the zeros of the padding."""
         return self._pool("average_pool", x, kernel, stride, padding, name)
 
     def global_average_pool(self, x: str, *, name: str = "") -> str:
-        """The mean of every channel: an image becomes a vector."""
+        """Add the mean of each channel, which turns an image into a vector."""
         return self._add("global_average_pool", (x,), self.shape(x)[-1:], name=name)
 
     def add(self, x: str, y: str, *, name: str = "") -> str:
-        """The sum of two outputs of one shape."""
+        """Add the sum of two outputs of the same shape."""
         if self.shape(x) != self.shape(y):
             raise ValueError(f"cannot add {x} {self.shape(x)} and {y} {self.shape(y)}")
         return self._add("add", (x, y), self.shape(x), name=name)
 
     def multiply_channels(self, x: str, gate: str, *, name: str = "") -> str:
-        """Every channel of an image times its element of a vector."""
+        """Add the product of an image with a vector that has one element per channel."""
         if self.shape(x)[-1:] != self.shape(gate):
             raise ValueError(f"cannot multiply the channels of {x} {self.shape(x)} by {gate} {self.shape(gate)}")
         return self._add("multiply_channels", (x, gate), self.shape(x), name=name)
 
     def squeeze_excite(self, x: str, units: int, *, function: str = "relu", name: str = "") -> str:
-        """Hu et al. 2018: channels are weighed by what a dense layer of `units` makes of their means."""
+        """Add squeeze-and-excitation with `units` hidden units (Hu et al. 2018)."""
         channels = self.shape(x)[-1]
         prefix = name or f"squeeze_excite{self._next('squeeze_excite')}"
         pooled = self.global_average_pool(x, name=f"{prefix}_squeeze")
@@ -266,18 +275,18 @@ class Builder:
         )
 
     def flatten(self, x: str, *, name: str = "") -> str:
-        """An image as a vector."""
+        """Add a reshape of an image into a vector."""
         return self._add("flatten", (x,), (math.prod(self.shape(x)),), name=name)
 
     def dense(self, x: str, units: int, *, name: str = "") -> str:
-        """A fully connected layer with bias: of a vector, or of every position of a sequence."""
+        """Add a dense layer with bias, for a vector or for each position of a sequence."""
         if len(shape := self.shape(x)) > 2:
             raise ValueError(f"{x} {shape} is an image; flatten it before a dense layer")
         weights: dict[str, Shape] = {"kernel": (shape[-1], units), "bias": (units,)}
         return self._add("dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name)
 
     def tied_dense(self, x: str, embedding: str, *, name: str = "") -> str:
-        """A dense operator without bias whose kernel is an embedding's table, transposed (Press & Wolf 2017)."""
+        """Add a dense layer without bias whose kernel is the transposed table of an embedding (Press & Wolf 2017)."""
         vocabulary, units = self._operators[embedding].weights["table"]
         if self.shape(x)[-1] != units:
             raise ValueError(f"cannot multiply {x} {self.shape(x)} by the table of {embedding}, of {units} units")
@@ -285,12 +294,12 @@ class Builder:
         return self._add("tied_dense", (x,), shape, {"of": embedding}, macs=macs, name=name)
 
     def layer_norm(self, x: str, *, epsilon: float = 1e-5, name: str = "") -> str:
-        """Ba et al. 2016: of a vector, or of every position of a sequence."""
+        """Add layer normalization of a vector or of each position of a sequence (Ba et al. 2016)."""
         weights = dict.fromkeys(("scale", "offset"), self.shape(x)[-1:])
         return self._add("layer_norm", (x,), self.shape(x), {"epsilon": epsilon}, weights, name=name)
 
     def embedding(self, tokens: str, units: int, *, name: str = "") -> str:
-        """A vector of `units` for each token."""
+        """Add an embedding that maps each token to a vector of `units` elements."""
         vocabulary = self._operators[self.input].settings.get("vocabulary")
         if vocabulary is None or len(shape := self.shape(tokens)) != 1:
             raise ValueError(f"{tokens} {self.shape(tokens)} are no tokens")
@@ -298,34 +307,37 @@ class Builder:
         return self._add("embedding", (tokens,), (*shape, units), {"units": units}, weights, name=name)
 
     def positions(self, x: str, *, name: str = "") -> str:
-        """A sequence plus a learned vector for each position."""
+        """Add learned position embeddings to a sequence."""
         return self._add("positions", (x,), self._sequence(x), weights={"table": self.shape(x)}, name=name)
 
     def class_token(self, x: str, *, name: str = "") -> str:
-        """A sequence after a learned vector, in which a classifier gathers what it needs (Devlin et al. 2019)."""
+        """Add a learned class token in front of a sequence (Devlin et al. 2019)."""
         length, units = self._sequence(x)
         return self._add("class_token", (x,), (length + 1, units), weights={"token": (units,)}, name=name)
 
     def attention(self, x: str, heads: int, *, to: str = "", causal: bool = False, name: str = "") -> str:
-        """Multi-head attention (Vaswani et al. 2017, section 3.2): each position of `x` asks all of `to`, by default of `x`
-        itself, if `causal` only those up to its own. Its multiplications are counted as if it were not causal."""
-        (length, units), (asked, others) = self._sequence(x), self._sequence(to or x)
+        """Add multi-head attention (Vaswani et al. 2017, section 3.2).
+
+        Queries are the positions of `x`; keys and values are those of `to`, by default of `x`. With `causal` a position
+        attends only to itself and earlier ones; `macs` are counted as if it attended to all.
+        """
+        (length, units), (to_length, to_units) = self._sequence(x), self._sequence(to or x)
         if units % heads:
             raise ValueError(f"the {units} units of {x} cannot be divided by {heads} heads")
         if causal and to:
             raise ValueError("attention to another sequence cannot be causal")
-        sizes = {"query": units, "key": others, "value": others, "output": units}
+        sizes = {"query": units, "key": to_units, "value": to_units, "output": units}
         weights: dict[str, Shape] = {}
         for part, inputs in sizes.items():
             weights |= {f"{part}_kernel": (inputs, units), f"{part}_bias": (units,)}
-        macs = 2 * length * units**2 + 2 * asked * others * units + 2 * length * asked * units
+        macs = 2 * length * units**2 + 2 * to_length * to_units * units + 2 * length * to_length * units
         settings = {"heads": heads, "causal": causal}
         return self._add("attention", (x, to) if to else (x,), (length, units), settings, weights, macs, name)
 
     def lstm(self, x: str, units: int, *, state: str = "", name: str = "") -> str:
-        """A layer of long short-term memory with forget gates (Gers et al. 2000), its outputs at all positions.
+        """Add an LSTM layer with forget gates (Gers et al. 2000) that returns its outputs at all positions.
 
-        It begins with zeros, or with `state`: the `final_state` of another one of as many units.
+        Its initial state is zero, or `state`: the `final_state` of another LSTM with as many units.
         """
         length, inputs = self._sequence(x)
         if state and self.shape(state) != (2, units):
@@ -339,51 +351,51 @@ class Builder:
         return self._add("lstm", (x, state) if state else (x,), (length, units), {"units": units}, weights, macs, name)
 
     def final_state(self, lstm: str, *, name: str = "") -> str:
-        """What an LSTM ends with: its output at the last position, and below it its cell."""
+        """Add the final state of an LSTM, (2, units): output and cell state at the last position."""
         if (operator := self._operators[lstm]).kind != "lstm":
             raise ValueError(f"{lstm} is no lstm, it has no state")
         return self._add("final_state", (lstm,), (2, operator["units"]), name=name)
 
     def step(self, x: str, index: int, *, name: str = "") -> str:
-        """One position of a sequence, as a vector: 0 is the first, -1 the last."""
+        """Add the selection of one position of a sequence, as a vector: 0 is the first, -1 the last."""
         _, units = self._sequence(x)
         return self._add("step", (x,), (units,), {"index": index}, name=name)
 
     def steps(self, x: str, start: int, stop: int, *, name: str = "") -> str:
-        """The positions from `start` up to, but without, `stop`, of a sequence or of tokens."""
+        """Add the selection of positions [start, stop) of a sequence or of tokens."""
         length, *units = self.shape(x)
         if not 0 <= start < stop <= length:
             raise ValueError(f"{x} has {length} positions; there is none from {start} up to {stop}")
         return self._add("steps", (x,), (stop - start, *units), {"start": start, "stop": stop}, name=name)
 
     def sequence(self, x: str, *, name: str = "") -> str:
-        """An image as the sequence of its pixels, row after row."""
+        """Add a reshape of an image into the sequence of its pixels, in row-major order."""
         height, width, channels = self._image(x)
         return self._add("sequence", (x,), (height * width, channels), name=name)
 
     def concatenate(self, *inputs: str, name: str = "") -> str:
-        """Outputs that differ in nothing but the last axis (channels, units), joined there."""
+        """Add the concatenation of outputs along the last axis (channels or units); other axes must agree."""
         shapes = [self.shape(x) for x in inputs]
         if len({shape[:-1] for shape in shapes}) > 1:
             raise ValueError(f"cannot concatenate {' and '.join(f'{x} {self.shape(x)}' for x in inputs)}")
         return self._add("concatenate", inputs, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), name=name)
 
     def dropout(self, x: str, rate: float, *, name: str = "") -> str:
-        """While training, each element is zero with probability `rate`, the others are divided by 1 - `rate`."""
+        """Add dropout: in training, an element is zero with probability `rate`, else divided by 1 - `rate`."""
         return self._add("dropout", (x,), self.shape(x), {"rate": rate}, name=name)
 
     def _convolution(
         self,
         kind: str,
         x: str,
-        made: tuple[int, dict[str, Shape]],
+        channels_and_weights: tuple[int, dict[str, Shape]],
         kernel: Size,
         stride: int,
         padding: Size,
         bias: bool,
         name: str,
     ) -> str:
-        channels, weights = made
+        channels, weights = channels_and_weights
         height, width = self._windows(kind, x, kernel, stride, padding)
         macs = height * width * math.prod(weights["kernel"])
         if bias:
@@ -407,14 +419,14 @@ class Builder:
         return sizes
 
     def _image(self, x: str) -> tuple[int, int, int]:
-        """The shape of an image. ValueError where `x` is none."""
+        """Return the shape of an image, or raise ValueError if `x` is none."""
         if len(shape := self.shape(x)) != 3:
             raise ValueError(f"{x} {shape} is no image (height, width, channels)")
         height, width, channels = shape
         return height, width, channels
 
     def _sequence(self, x: str) -> tuple[int, int]:
-        """The shape of a sequence. ValueError where `x` is none."""
+        """Return the shape of a sequence, or raise ValueError if `x` is none."""
         if len(shape := self.shape(x)) != 2:
             raise ValueError(f"{x} {shape} is no sequence (length, units)")
         length, units = shape

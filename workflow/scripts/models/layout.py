@@ -1,4 +1,4 @@
-"""A strategy laid out: which part of which layer needs what of which other one, as messages between devices. Standard library only."""
+"""Lay out a strategy as messages between devices: the regions that parts of layers need of other parts. Standard library only."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,16 +9,24 @@ from models.soap import DIMENSIONS, POSITIONS, Degrees, Layer, Space, divide, pa
 from models.strategy import Strategy
 
 Region = Sequence[tuple[int, int]]
-Place = tuple[int, int]  # a layer, and one of its parts
+Place = tuple[int, int]  # indices of a layer and of one of its parts
 
-#: of a bucket: gradients that are summed as one, so that what a sum takes whatever its size is little; by one layer it may be more
+# Gradients are all-reduced in buckets of about this size, so that the fixed cost of an all-reduce does not dominate.
 BUCKET_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Message:
-    """That the part `target` needs a `region` of what the part `source` makes. `number`: its own among all of a step; `edge`: which of
-    the space it is for, None along a chain; `of_state`: it is the state of an LSTM, of which the region is samples."""
+    """A region of the output of part `source` that part `target` needs.
+
+    Attributes:
+        number: Index among all messages of a step.
+        edge: Index of the edge of the space, None along a chain.
+        source: Part that sends.
+        target: Part that receives.
+        region: What is sent.
+        of_state: Whether it is the state of an LSTM, whose region is a range of samples.
+    """
 
     number: int
     edge: int | None
@@ -30,7 +38,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Layout:
-    """Degrees and devices by layer, and all messages of a step, in the order of the parts that take them; those of a device to itself, too."""
+    """Degrees and devices by layer, and all messages of a step in the order of their targets, also those within a device."""
 
     space: Space
     degrees: tuple[Degrees, ...]
@@ -38,129 +46,142 @@ class Layout:
     messages: tuple[Message, ...]
 
     def device(self, place: Place) -> int:
-        """Which one has a part."""
+        """Return the device of a part."""
         return self.devices[place[0]][place[1]]
 
     def region(self, place: Place) -> Region:
-        """What a part makes."""
+        """Return the region of the output that a part computes."""
         return region_of(self.space.layers[place[0]], self.degrees[place[0]], place[1])
 
-    def taken(self, message: Message) -> Region:
-        """All that the part that takes a message needs of the layer that it is from."""
-        made = self.region(message.target)
+    def input_region(self, message: Message) -> Region:
+        """Return all that the target of a message needs of the output of the source's layer."""
+        output = self.region(message.target)
         if message.edge is None:
-            return (made[0],)
+            return (output[0],)
         edge = self.space.edges[message.edge]
-        needed = region_needed(edge.needed, made, self.space.layers[edge.source].shape) or ()
+        needed = region_needed(edge.needed, output, self.space.layers[edge.source].shape) or ()
         return needed[:1] if message.of_state else needed
 
     def shard(self, place: Place) -> int:
-        """Which share of its layer's weights a part has."""
+        """Return the index of the shard of its layer's weights that a part has."""
         dimension = self.space.layers[place[0]].divides
         return 0 if dimension is None else part_of(place[1], self.degrees[place[0]])[dimension]
 
     def shards(self, layer: int) -> int:
-        """How many shares a layer's weights have."""
+        """Return the number of shards of a layer's weights."""
         dimension = self.space.layers[layer].divides
         return 1 if dimension is None else self.degrees[layer][dimension]
 
     def holders(self, layer: int, shard: int) -> list[int]:
-        """The devices that have a share of a layer's weights."""
+        """Return the devices that have a shard of a layer's weights."""
         parts = range(len(self.devices[layer]))
         return sorted({self.devices[layer][part] for part in parts if self.shard((layer, part)) == shard})
 
     def tied(self, layer: int) -> list[int]:
-        """The later layers that have a layer's weights, too."""
-        return [other for other, told in enumerate(self.space.layers) if told.shared == layer]
+        """Return the later layers that use a layer's weights, too."""
+        return [index for index, user in enumerate(self.space.layers) if user.shared == layer]
 
     def members(self, layer: int, shard: int) -> tuple[int, ...]:
-        """The devices that sum gradients of a share of a layer's weights."""
-        others = (device for other in self.tied(layer) for device in self.devices[other])
-        return tuple(sorted({*self.holders(layer, shard), *others}))
+        """Return the devices that all-reduce the gradients of a shard of a layer's weights."""
+        users = (device for user in self.tied(layer) for device in self.devices[user])
+        return tuple(sorted({*self.holders(layer, shard), *users}))
 
     def sums(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
-        """The sums of gradients in the order of a backward pass: of which layers, and of which share of their weights. Layers that follow each other
-        there, and whose weights the same devices have whole, make one sum, until it has `bucket_bytes`."""
-        waiting: list[int] = []
+        """Yield the gradient all-reduces in the order of the backward pass, each as its layers and the shard of their weights.
+
+        Consecutive layers whose undivided weights are on the same devices share a bucket, which is closed once it has
+        `bucket_bytes`.
+        """
+        bucket: list[int] = []
         size = 0
-        among: tuple[int, ...] = ()
-        for layer, told in reversed(list(enumerate(self.space.layers))):
-            if told.shared is not None or not told.parameters:
+        bucket_members: tuple[int, ...] = ()
+        for index, layer in reversed(list(enumerate(self.space.layers))):
+            if layer.shared is not None or not layer.parameters:
                 continue
-            members = [self.members(layer, shard) for shard in range(self.shards(layer))]
+            members = [self.members(index, shard) for shard in range(self.shards(index))]
             if all(len(devices) == 1 for devices in members):
                 continue
-            one = len(members) == 1 and not self.tied(layer)
-            if waiting and (not one or members[0] != among or size >= bucket_bytes):
-                yield tuple(waiting), 0
-                waiting, size = [], 0
-            if one:
-                waiting.append(layer)
-                size += BYTES * told.part_parameters(self.degrees[layer])
-                among = members[0]
+            fits_bucket = len(members) == 1 and not self.tied(index)
+            if bucket and (not fits_bucket or members[0] != bucket_members or size >= bucket_bytes):
+                yield tuple(bucket), 0
+                bucket, size = [], 0
+            if fits_bucket:
+                bucket.append(index)
+                size += BYTES * layer.part_parameters(self.degrees[index])
+                bucket_members = members[0]
             else:
-                yield from (((layer,), shard) for shard, devices in enumerate(members) if len(devices) > 1)
-        if waiting:
-            yield tuple(waiting), 0
+                yield from (((index,), shard) for shard, devices in enumerate(members) if len(devices) > 1)
+        if bucket:
+            yield tuple(bucket), 0
 
 
 def lay_out(graph: Graph, batch: int, strategy: Strategy) -> Layout:
-    """The layout of a strategy for batches of so many samples."""
+    """Return the layout of a strategy for batches of `batch` samples."""
     space = divide(graph, batch)
     parts = [strategy[layer.name] for layer in space.layers]
     degrees, devices = tuple(part.degrees for part in parts), tuple(part.devices for part in parts)
-    found = (
-        needed
+    unnumbered = (
+        fields
         for layer in range(len(space.layers))
         for part in range(len(devices[layer]))
-        for needed in _needed(space, degrees, (layer, part))
+        for fields in _message_fields(space, degrees, (layer, part))
     )
-    return Layout(space, degrees, devices, tuple(Message(number, *needed) for number, needed in enumerate(found)))
+    return Layout(space, degrees, devices, tuple(Message(number, *fields) for number, fields in enumerate(unnumbered)))
 
 
-Needed = tuple[int | None, Place, Place, Region, bool]
+MessageFields = tuple[int | None, Place, Place, Region, bool]
 
 
-def _needed(space: Space, degrees: Sequence[Degrees], target: Place) -> Iterator[Needed]:
-    """Of every message that a part takes all but its number."""
+def _message_fields(space: Space, degrees: Sequence[Degrees], target: Place) -> Iterator[MessageFields]:
+    """Yield the fields of every message to a part, without its number."""
     place, part = target
     for number, needed, of_state in needs(space, degrees[place], target):
         if number is None:
             yield None, (place, part - math.prod(degrees[place][POSITIONS + 1 :])), target, needed, of_state
             continue
-        maker = space.edges[number].source
-        for other in range(math.prod(degrees[maker])):
-            theirs = region_of(space.layers[maker], degrees[maker], other)
-            common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(needed, theirs, strict=True)]
+        source = space.edges[number].source
+        for source_part in range(math.prod(degrees[source])):
+            computed = region_of(space.layers[source], degrees[source], source_part)
+            common = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(needed, computed, strict=True)]
             if all(first < end for first, end in common):
-                yield number, (maker, other), target, tuple(common), of_state
+                yield number, (source, source_part), target, tuple(common), of_state
 
 
 def needs(space: Space, degrees: Degrees, target: Place) -> Iterator[tuple[int | None, Region, bool]]:
-    """What a part of a layer with these degrees takes of others, in the order of its inputs: for which edge, None along a chain; the
-    region, along a chain samples alone; and whether it is the state of an LSTM."""
+    """Yield what a part needs of other layers, in the order of its inputs.
+
+    Args:
+        space: The layers and edges of the model.
+        degrees: Degrees of the part's layer.
+        target: The part.
+
+    Yields:
+        Index of the edge (None along a chain), region (along a chain a range of samples), and whether it is an LSTM's state.
+    """
     place, part = target
     layer = space.layers[place]
-    made, along = region_of(layer, degrees, part), part_of(part, degrees)[POSITIONS]
-    if layer.chain and along > 0:
-        yield None, (made[0],), True
+    output, link = region_of(layer, degrees, part), part_of(part, degrees)[POSITIONS]
+    if layer.chain and link > 0:
+        yield None, (output[0],), True
     for number, edge in enumerate(space.edges):
-        if edge.target == place and not (edge.first_only and along > 0):
-            needed = region_needed(edge.needed, made, space.layers[edge.source].shape)
+        if edge.target == place and not (edge.first_only and link > 0):
+            needed = region_needed(edge.needed, output, space.layers[edge.source].shape)
             if needed:
                 yield number, needed, edge.first_only
 
 
-def reads(space: Space, shape: Sequence[int], place: int, made: Region) -> list[Region]:
-    """What a layer reads of samples of this shape for a region of its output."""
-    whole = [space.batch, *shape, *[1] * (DIMENSIONS - 1 - len(shape))]
-    found = (region_needed(edge.needed, made, whole) for edge in space.reads if edge.target == place)
-    return [region for region in found if region]
+def reads(space: Space, shape: Sequence[int], layer: int, output: Region) -> list[Region]:
+    """Return the regions of samples of this shape that a layer reads for a region of its output."""
+    sizes = [space.batch, *shape, *[1] * (DIMENSIONS - 1 - len(shape))]
+    regions = (region_needed(edge.needed, output, sizes) for edge in space.reads if edge.target == layer)
+    return [region for region in regions if region]
 
 
 def dimensions(layer: Layer, graph: Graph) -> int:
-    """How many dimensions a sample of a layer's output has."""
+    """Return the number of dimensions of a layer's output for one sample."""
     if not layer.operators:
         return 1
     name = layer.operators[0]
-    return len(graph.by_name[name].shape) if name in graph.by_name else 2  # heads of attention are of sequences
+    return (
+        len(graph.by_name[name].shape) if name in graph.by_name else 2
+    )  # the heads of attention have positions and heads

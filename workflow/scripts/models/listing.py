@@ -1,4 +1,4 @@
-"""All models in numbers: what `ringside models` prints."""
+"""List sizes of models, as `ringside models` prints them."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from common.text import aligned, alternatives
 from models.graph import Graph, Shape
 from models.named import IMAGES, SMALL, TEXTS, TOKENS, graph, has_small_stem, is_small, models
 
-Samples = tuple[Shape, int] | tuple[Shape, int, int, str]  # as models.named.graph takes them
+Samples = tuple[Shape, int] | tuple[Shape, int, int, str]  # arguments of models.named.graph
 
 INPUTS: dict[str, tuple[Samples, ...]] = {
     IMAGES: (((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000)),
@@ -22,37 +22,37 @@ DASH = "–"
 MIN_CLASSES = 2
 LEGEND = (
     "sample: an image, HEIGHTxWIDTHxCHANNELS, or a sequence of tokens, LENGTH:VOCABULARY.",
-    "classes: the model's outputs, as the data sets with such samples have them; a language model has so many at each position.",
-    f"stem: of models with two, the one that these images get: small up to {SMALL} pixels, above the original.",
-    "MMACs: millions of multiplications, each with its addition, of one sample's forward pass, in convolutions, dense operators, "
+    "classes: number of outputs, as in data sets with such samples; of a language model the outputs at each position.",
+    f"stem: of models with two stems the one for these images: small up to {SMALL} pixels, original above.",
+    "MMACs: millions of multiply-accumulate operations in the forward pass of one sample, in convolutions, dense operators, "
     "attention (as if it were not causal) and LSTMs.",
-    "gradients: what one exchange carries; activations: the outputs of all operators, which training keeps. Both in float32.",
+    "gradients: payload of a gradient all-reduce; activations: outputs of all operators, which training keeps. Both in float32.",
 )
 
 
-def row(name: str, samples: Samples) -> tuple[str, ...]:
-    """One model for one kind of samples. ValueError where it cannot be built for them."""
-    made: Graph = graph(name, *samples)
-    stem = ("small" if is_small(made.shape) else "original") if has_small_stem(name) else ""
-    megabytes = (f"{size / 1e6:.2f}" for size in (made.gradient_bytes, made.activation_bytes))
-    return (*_told(name, samples), stem, f"{made.parameters:,}", f"{made.macs / 1e6:.1f}", *megabytes)
+def format_row(name: str, samples: Samples) -> tuple[str, ...]:
+    """Return the row of a model for samples of one kind; raise ValueError if the model cannot be built for them."""
+    model: Graph = graph(name, *samples)
+    stem = ("small" if is_small(model.shape) else "original") if has_small_stem(name) else ""
+    megabytes = (f"{size / 1e6:.2f}" for size in (model.gradient_bytes, model.activation_bytes))
+    return (*_describe(name, samples), stem, f"{model.parameters:,}", f"{model.macs / 1e6:.1f}", *megabytes)
 
 
 def inputs_of(name: str, inputs: Mapping[str, Sequence[Samples]] = INPUTS) -> Sequence[Samples]:
-    """Those of `inputs` (by what models take) that a model takes; where there are none, the first others, which it refuses."""
-    return inputs.get(models()[name].takes) or next(iter(inputs.values()))
+    """Return the samples of a model's kind; if there are none, samples that the model will refuse."""
+    return inputs.get(models()[name].sample_kind) or next(iter(inputs.values()))
 
 
 def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPUTS) -> str:
-    """The table of the models, for a terminal: below it what its columns mean, and why a model has dashes."""
+    """Return the table of the models for a terminal, with a legend and the reason for each row of dashes."""
     rows: list[tuple[str, ...]] = [HEADER]
     reasons: list[str] = []
     for name in names:
         for samples in inputs_of(name, inputs):
             try:
-                rows.append(row(name, samples))
+                rows.append(format_row(name, samples))
             except ValueError as error:
-                rows.append((*_told(name, samples), *(DASH for _ in HEADER[3:])))
+                rows.append((*_describe(name, samples), *(DASH for _ in HEADER[3:])))
                 reasons.append(str(error))
     lines = ["  ".join(cells).rstrip() for cells in aligned(rows, left=[name in WORDS for name in HEADER])]
     titles = [
@@ -63,7 +63,8 @@ def listing(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]] = INPU
     return "\n".join([*lines, "", *LEGEND, *(dashes if reasons else []), "", *titles])
 
 
-def _told(name: str, samples: Samples) -> tuple[str, str, str]:
+def _describe(name: str, samples: Samples) -> tuple[str, str, str]:
+    """Return the first three columns of a row: model, sample, classes."""
     shape, classes, *tokens = samples
     return name, f"{shape[0]}:{tokens[0]}" if tokens else "x".join(map(str, shape)), str(classes)
 
@@ -87,7 +88,7 @@ def parse_tokens(text: str) -> tuple[int, int]:
 
 
 def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[str, Sequence[Samples]]:
-    """Return the samples that a person asks for, by what models take; by default the usual ones."""
+    """Return the samples that the options name, by kind; without options those of INPUTS."""
     chosen: dict[str, Sequence[Samples]] = {}
     if image:
         chosen[IMAGES] = [(parse_image(image), classes)]
@@ -99,19 +100,19 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
 
 
 def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> str:
-    """Return the table of the models for programs; numbers of a model that cannot be built for such samples are left out."""
+    """Return the table of the models as JSON; a model that cannot be built for such samples has a reason instead of numbers."""
     rows = []
     for name in names:
         for samples in inputs_of(name, inputs):
-            _, sample, classes = _told(name, samples)
+            _, sample, classes = _describe(name, samples)
             entry = {"model": name, "title": models()[name].title, "sample": sample, "classes": int(classes)}
             try:
-                made = graph(name, *samples)
+                model = graph(name, *samples)
             except ValueError as error:
                 rows.append({**entry, "reason": str(error)})
                 continue
-            numbers = {"parameters": made.parameters, "macs": made.macs}
-            sizes = {"gradient_bytes": made.gradient_bytes, "activation_bytes": made.activation_bytes}
+            numbers = {"parameters": model.parameters, "macs": model.macs}
+            sizes = {"gradient_bytes": model.gradient_bytes, "activation_bytes": model.activation_bytes}
             rows.append({**entry, **numbers, **sizes})
     return json.dumps(rows, indent=2)
 
@@ -126,7 +127,7 @@ def show_models(
     """Print parameters, multiplications, and bytes of gradients and activations of models for several kinds of samples.
 
     Args:
-        names: Models; all that take the samples where none is named.
+        names: Models; default: all models of these kinds of samples.
         image: Images to ask about, HEIGHTxWIDTHxCHANNELS.
         tokens: Tokens to ask about, LENGTH:VOCABULARY.
         classes: Number of classes of these images and texts.
@@ -139,5 +140,5 @@ def show_models(
         problem = f"{classes} is too small"
         raise InputError("out-of-range", problem, file="--classes", got=classes, expected=f"at least {MIN_CLASSES}")
     inputs = choose_inputs(image, tokens, classes)
-    chosen = names or [name for name in sorted(models()) if models()[name].takes in inputs]
+    chosen = names or [name for name in sorted(models()) if models()[name].sample_kind in inputs]
     print(to_json(chosen, inputs) if as_json else listing(chosen, inputs))

@@ -1,12 +1,12 @@
-"""A mesh of ranks: along which axes a training is divided, and where in it a rank is.
+"""Arrange ranks in a device mesh, with one axis for each kind of parallelism.
 
-    pipeline   each rank has some of the layers
-    data       each has all, and samples of its own
-    sharded    as data, but each keeps a share of parameters, gradients or optimizer state (ZeRO)
-    tensor     each has a part of layers
+    pipeline   each rank has consecutive layers
+    data       each rank has the whole model and its own samples
+    sharded    like data, but ranks keep shards of parameters, gradients or optimizer state (ZeRO)
+    tensor     ranks compute shards of a layer for the same samples
 
-Ranks count row-major over the axes in this order: ranks next to each other, as those of a node, differ in `tensor`.
-Standard library only, as models.graph.
+Ranks are numbered in row-major order of these axes, so neighbours, such as the ranks of a node, differ in `tensor`.
+Standard library only, like models.graph.
 """
 
 import math
@@ -18,7 +18,7 @@ AXES = ("pipeline", "data", "sharded", "tensor")  # outermost first
 
 @dataclass(frozen=True)
 class Mesh:
-    """The size of each axis."""
+    """Size of each axis."""
 
     pipeline: int = 1
     data: int = 1
@@ -27,53 +27,53 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Axis -> size, outermost first."""
+        """Size of each axis by name, outermost first."""
         return asdict(self)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes along which anything is divided."""
+        """Axes of more than one rank."""
         return tuple(axis for axis, size in self.sizes.items() if size > 1)
 
     @property
     def name(self) -> str:
-        """As a level of the factor `parallelism` has it, with all sizes."""
+        """Level of the factor `parallelism`, with all sizes."""
         return "-".join(f"{axis}{self.sizes[axis]}" for axis in self.axes) or "data"
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """Number of ranks."""
         return math.prod(self.sizes.values())
 
     @property
     def replicas(self) -> int:
-        """Groups of ranks that see samples of their own."""
+        """Number of replicas: groups of ranks that see different samples."""
         return self.data * self.sharded
 
     @property
     def is_plain(self) -> bool:
-        """Whether only samples are divided."""
+        """Whether the mesh is pure data parallelism."""
         return self.replicas == self.data == self.ranks
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Axis -> the rank's place along it."""
-        found = {}
+        """Return the index of a rank along each axis."""
+        indices = {}
         for axis in reversed(AXES):
-            rank, found[axis] = divmod(rank, self.sizes[axis])
-        return found
+            rank, indices[axis] = divmod(rank, self.sizes[axis])
+        return indices
 
     def replica(self, rank: int) -> int:
-        """Which samples a rank sees: the number of its group among those that see others."""
-        at = self.coordinates(rank)
-        return at["data"] * self.sharded + at["sharded"]
+        """Return the number of a rank's replica, which determines its samples."""
+        indices = self.coordinates(rank)
+        return indices["data"] * self.sharded + indices["sharded"]
 
-    def counts(self, rank: int) -> bool:
-        """Whether a rank tells of its replica's samples: of the ranks that see the same ones, the first that has the logits."""
-        at = self.coordinates(rank)
-        return at["tensor"] == 0 and at["pipeline"] == self.pipeline - 1
+    def is_reporter(self, rank: int) -> bool:
+        """Return whether a rank reports loss and accuracy of its replica: the first rank of it that has the logits."""
+        indices = self.coordinates(rank)
+        return indices["tensor"] == 0 and indices["pipeline"] == self.pipeline - 1
 
 
-def of_spec(spec: Mapping[str, object]) -> Mesh:
-    """The mesh of a run's spec, which has none where only samples are divided."""
-    told = spec.get("mesh")
-    return Mesh(**told) if isinstance(told, dict) else Mesh(data=int(str(spec["ranks"])))
+def mesh_from_spec(spec: Mapping[str, object]) -> Mesh:
+    """Return the mesh of a run's spec; a spec without a mesh is pure data parallelism."""
+    sizes = spec.get("mesh")
+    return Mesh(**sizes) if isinstance(sizes, dict) else Mesh(data=int(str(spec["ranks"])))

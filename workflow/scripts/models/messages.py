@@ -1,11 +1,11 @@
-"""What a mesh asks of a rank, by formula: memory for a step of training, the messages that it sends, and how long a pipeline idles.
+"""Compute memory and messages of a rank in one step of training on a mesh, and the idle share of a pipeline.
 
-Rings send 2 (n - 1) / n of what is all-reduced among n ranks, and (n - 1) / n of what is gathered, or reduced to shares (Patarasuk &
-Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis ranks gather parameters and reduce gradients to shares once a step, and
-where they keep shares of parameters they gather them for each batch, forward and backward (Rajbhandari et al., SC'20, section 7).
-Along a tensor axis what a divided operator gives is summed in the forward pass, and the gradient of what it takes in the
-backward pass (Shoeybi et al., arXiv:1909.08053, section 3). All numbers have 32 bits; libraries need more memory, and may send more.
-Standard library only, as models.graph.
+A ring all-reduce among n ranks sends 2 (n - 1) / n of its payload, an all-gather or reduce-scatter (n - 1) / n (Patarasuk & Yuan,
+J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis, ranks gather parameters and reduce-scatter gradients once a step; if
+parameters are sharded, ranks gather them in the forward and the backward pass of each batch (Rajbhandari et al., SC'20, section 7).
+Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and gradients of their inputs in the backward
+pass (Shoeybi et al., arXiv:1909.08053, section 3). Numbers are float32; libraries need more memory, and may send more.
+Standard library only, like models.graph.
 """
 
 import math
@@ -13,19 +13,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.collectives import ALL_GATHER, ALL_REDUCE, COLLECTIVES, OF_MESHES, POINT_TO_POINT, REDUCE_SCATTER
+from models.collectives import ALL_GATHER, ALL_REDUCE, COLLECTIVES, MESH_COLLECTIVES, POINT_TO_POINT, REDUCE_SCATTER
 from models.division import COLUMNS, HEADS, ROWS, divided_outputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
 
-TIED = "tied"  # in place of an axis: the ranks of two stages that have one table
-STATES = {"sgd": 1, "adam": 2}  # numbers that an optimizer keeps of each parameter; sgd's is its momentum
+TIED = "tied"  # instead of an axis: the ranks of two stages that share an embedding table
+N_STATES = {"sgd": 1, "adam": 2}  # numbers of optimizer state per parameter; that of sgd is the momentum
 
 
 @dataclass(frozen=True)
 class Message:
-    """Alike messages of a rank in a step. `kind`: their collective; `axis`: along which its ranks lie, or TIED; `bytes`: its larger side on a rank, as
-    sweeps count (models.collectives); `count` in a step; `ranks` that take part, neighbours of which lie `stride` ranks apart."""
+    """Identical messages of a rank in one step.
+
+    Attributes:
+        kind: Their collective.
+        axis: The mesh axis of the ranks that take part, or TIED.
+        bytes: Size of one message, as in models.collectives.
+        count: Number of messages in a step.
+        ranks: Number of ranks that take part.
+        stride: Distance between the numbers of neighbouring ranks that take part.
+    """
 
     kind: str
     axis: str
@@ -36,13 +44,20 @@ class Message:
 
     @property
     def sent(self) -> float:
-        """Bytes that a rank sends at least, of all of them."""
+        """Minimum number of bytes that a rank sends, over all `count` messages."""
         return float(COLLECTIVES[self.kind].sent(self.ranks) * self.bytes * self.count)
 
 
 @dataclass(frozen=True)
 class Need:
-    """Of one rank: bytes of memory, and its messages in a step. `work`, `calls`: its shares of the model's multiplications and operators."""
+    """What a step of training needs on one rank.
+
+    Attributes:
+        parameters: Bytes of memory, like `gradients`, `optimizer` and `activations`.
+        messages: Messages in a step.
+        work: Share of the model's multiplications.
+        calls: Share of the model's operators.
+    """
 
     parameters: float
     gradients: float
@@ -54,47 +69,60 @@ class Need:
 
     @property
     def sent(self) -> dict[str, float]:
-        """Bytes that it sends in a step, by collective."""
-        return {kind: sum(one.sent for one in self.messages if one.kind == kind) for kind in OF_MESHES}
+        """Bytes sent in a step, by collective."""
+        return {
+            kind: sum(message.sent for message in self.messages if message.kind == kind) for kind in MESH_COLLECTIVES
+        }
 
     @property
     def memory(self) -> float:
-        """All that it holds at once, bytes."""
+        """Bytes of memory in total."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 def bubble(mesh: Mesh, microbatches: int) -> float:
-    """The share of a step in which a stage has nothing to do, where all take as long (Huang et al., NeurIPS 2019, section 2.3)."""
+    """Return the share of a step in which a stage of a balanced pipeline idles (Huang et al., NeurIPS 2019, section 2.3)."""
     return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
 
 
 def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf) -> list[Need]:
-    """Of a rank of each stage. `batch`: samples of a replica; `levels`: of the factors, of which optimizer, momentum, sync_every,
-    microbatches, schedule and sharding count; `unit_bytes`: layers are gathered and summed together until they have so many. ValueError
-    where the mesh cannot divide the model."""
+    """Return the needs of a rank of each pipeline stage.
+
+    Args:
+        graph: The model.
+        mesh: The mesh that it is trained on.
+        batch: Samples of a replica per batch.
+        levels: Levels of optimizer, momentum, sync_every, microbatches, schedule and sharding.
+        unit_bytes: Layers are gathered and reduced in units that are closed once they have this many bytes.
+
+    Raises:
+        ValueError: If the mesh cannot divide the model.
+    """
     parts = tensor_parts(graph, mesh.tensor) if mesh.tensor > 1 else {}
     cut = stages(graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [graph]
     shared = {operator.name for stage in cut for operator in stage.operators if operator.kind == SHARED}
     microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
     batches = levels["sync_every"] * microbatches
-    made = [
+    on_ranks = [
         _Stage(stage, number, mesh, batch / microbatches, batches, levels, parts) for number, stage in enumerate(cut)
     ]
     return [
         Need(
             **stage.memory(microbatches),
-            messages=(*stage.of_parameters(unit_bytes), *stage.of_layers(), *stage.of_tables(shared)),
+            messages=(*stage.parameter_messages(unit_bytes), *stage.layer_messages(), *stage.table_messages(shared)),
             work=stage.macs / max(graph.macs, 1),
             calls=len(stage.graph.operators) / len(graph.operators),
         )
-        for stage in made
+        for stage in on_ranks
     ]
 
 
 @dataclass(frozen=True)
 class _Stage:
-    """A rank's part of a model, the stage of this `number`: of `batches` batches or microbatches a step, each of `samples`; `parts`: how a
-    tensor axis divides operators."""
+    """A rank's part of pipeline stage `number`.
+
+    A step has `batches` batches or microbatches of `samples` samples each; `parts` says how a tensor axis divides operators.
+    """
 
     graph: Graph
     number: int
@@ -107,20 +135,24 @@ class _Stage:
     @property
     def layers(self) -> list[float]:
         """Bytes of the weights of each operator."""
-        return [_own_bytes(one, self.parts.get(one.name), self.mesh.tensor) for one in self.graph.operators]
+        tensor = self.mesh.tensor
+        return [_own_bytes(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators]
 
     @property
     def macs(self) -> float:
-        """Its multiplications for a sample."""
-        return sum(one.macs / (self.mesh.tensor if one.name in self.parts else 1) for one in self.graph.operators)
+        """Multiplications for one sample."""
+        tensor = self.mesh.tensor
+        return sum(node.macs / (tensor if node.name in self.parts else 1) for node in self.graph.operators)
 
     def memory(self, microbatches: int) -> dict[str, float]:
-        """Bytes that it holds, by what they are."""
+        """Return bytes of memory, by the attributes of Need."""
         mesh, levels, weights = self.mesh, self.levels, sum(self.layers)
         sharding = levels["sharding"]
-        states = STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
+        states = N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
         divided = divided_outputs(self.graph, self.parts)
-        outputs = sum(_output_bytes(one) / (mesh.tensor if one.name in divided else 1) for one in self.graph.operators)
+        outputs = sum(
+            _output_bytes(node) / (mesh.tensor if node.name in divided else 1) for node in self.graph.operators
+        )
         in_flight = min(microbatches, mesh.pipeline - self.number) if levels["schedule"] == "1f1b" else microbatches
         return {
             "parameters": weights / (mesh.sharded if sharding == "parameters" else 1),
@@ -129,8 +161,8 @@ class _Stage:
             "activations": outputs * self.samples * in_flight,
         }
 
-    def of_parameters(self, unit_bytes: float) -> Iterator[Message]:
-        """Messages of copies and shares of parameters: gradients of every unit, and parameters."""
+    def parameter_messages(self, unit_bytes: float) -> Iterator[Message]:
+        """Yield the messages that carry gradients and parameters of units."""
         mesh, layers = self.mesh, self.layers
         gathered = 2 * self.levels["sync_every"] if self.levels["sharding"] == "parameters" else 1
         for unit in units(layers, unit_bytes):
@@ -141,56 +173,62 @@ class _Stage:
             if mesh.data > 1:
                 yield Message(ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
 
-    def of_layers(self) -> Iterator[Message]:
-        """Messages of outputs and their gradients."""
+    def layer_messages(self) -> Iterator[Message]:
+        """Yield the messages that carry outputs of operators and their gradients."""
         mesh, operators = self.mesh, self.graph.operators
         for operator in operators if mesh.tensor > 1 else ():
-            how = self.parts.get(operator.name)
-            summed = [operator] * (how in (ROWS, HEADS))
-            summed += _below(self.graph, operator, self.number > 0) if how in (COLUMNS, HEADS) else []
-            for one in summed:
-                yield Message(ALL_REDUCE, "tensor", _output_bytes(one) * self.samples, self.batches, mesh.tensor, 1)
-        handed = [operators[-1]] * (self.number < mesh.pipeline - 1) + [operators[0]] * (self.number > 0)
-        for one in handed:
-            size, stride = _output_bytes(one) * self.samples, mesh.ranks // mesh.pipeline
+            part = self.parts.get(operator.name)
+            summed = [operator] * (part in (ROWS, HEADS))
+            summed += _inputs_with_gradient(self.graph, operator, self.number > 0) if part in (COLUMNS, HEADS) else []
+            for output in summed:
+                yield Message(ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1)
+        boundaries = [operators[-1]] * (self.number < mesh.pipeline - 1) + [operators[0]] * (self.number > 0)
+        for output in boundaries:
+            size, stride = _output_bytes(output) * self.samples, mesh.ranks // mesh.pipeline
             yield Message(POINT_TO_POINT, "pipeline", size, self.batches, mesh.pipeline, stride)
 
-    def of_tables(self, shared: Collection[str]) -> Iterator[Message]:
-        """Messages of the gradients of tables that another stage has, too."""
+    def table_messages(self, shared: Collection[str]) -> Iterator[Message]:
+        """Yield the messages that carry gradients of tables that two stages share."""
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
-        for one in self.graph.operators:
-            if one.name in shared:
-                yield Message(ALL_REDUCE, TIED, _own_bytes(one, None, 1) / self.mesh.sharded, 1, 2, stride)
+        for operator in self.graph.operators:
+            if operator.name in shared:
+                yield Message(ALL_REDUCE, TIED, _own_bytes(operator, None, 1) / self.mesh.sharded, 1, 2, stride)
 
 
 def units(layers: Sequence[float], limit: float) -> list[list[int]]:
-    """Numbers of the layers that travel together, by their bytes: a unit is closed in front of the layer that finds it at its limit.
-    Those without bytes are in none."""
-    made: list[list[int]] = []
+    """Return the indices of the layers of each unit that is communicated at once.
+
+    A unit is closed once it has `limit` bytes; layers without weights belong to no unit.
+
+    Args:
+        layers: Bytes of the weights of each layer.
+        limit: Bytes that close a unit.
+    """
+    groups: list[list[int]] = []
     size = math.inf
     for number in (number for number, own in enumerate(layers) if own):
-        if size >= limit or not made:
-            made.append([])
+        if size >= limit or not groups:
+            groups.append([])
             size = 0.0
-        made[-1].append(number)
+        groups[-1].append(number)
         size += layers[number]
-    return made
+    return groups
 
 
-def _below(stage: Graph, operator: Operator, handed_on: bool) -> list[Operator]:
-    """What an operator takes that has a gradient: also what was `handed_on` to the stage, but not samples."""
-    return [below for name in operator.inputs if (below := stage.by_name[name]).kind != "input" or handed_on]
+def _inputs_with_gradient(stage: Graph, operator: Operator, is_later_stage: bool) -> list[Operator]:
+    """Return the inputs of an operator that have a gradient: all but samples, which are the input of the first stage."""
+    return [node for name in operator.inputs if (node := stage.by_name[name]).kind != "input" or is_later_stage]
 
 
 def _output_bytes(operator: Operator) -> int:
     return BYTES * math.prod(operator.shape)
 
 
-def _own_bytes(operator: Operator, how: str | None, tensor: int) -> float:
-    """Of the trained weights of an operator on a rank of a tensor axis that divides it so: a bias that is added to a sum is whole."""
-    whole = {"bias"} if how == ROWS else {"output_bias"} if how == HEADS else set()
+def _own_bytes(operator: Operator, part: str | None, tensor: int) -> float:
+    """Return the bytes of an operator's trained weights on a rank; a bias that is added after an all-reduce is not divided."""
+    undivided = {"bias"} if part == ROWS else {"output_bias"} if part == HEADS else set()
     return sum(
-        BYTES * math.prod(shape) / (tensor if how and name not in whole else 1)
+        BYTES * math.prod(shape) / (tensor if part and name not in undivided else 1)
         for name, shape in operator.weights.items()
         if is_trained(name)
     )

@@ -1,4 +1,4 @@
-"""The models by name, made concrete for what the samples and labels of a data set are."""
+"""Look up models by name, and build them for the samples and labels of a data set."""
 
 import functools
 import importlib
@@ -9,35 +9,39 @@ from dataclasses import dataclass
 
 from models.graph import Builder, Graph, Shape
 
-SMALL = 64  # pixels: up to here the usual small stem, above the original
+SMALL = 64  # pixels of the largest images that get the small stem
 
-
-IMAGES, TEXTS, TOKENS = "images", "texts", "tokens"  # what models take
+IMAGES, TEXTS, TOKENS = "images", "texts", "tokens"  # kinds of samples
 
 
 @dataclass(frozen=True)
 class Model:
-    """`build(builder, classes)` adds the operators. `source` is where it was published; `initializer` see models.initial.
+    """A model that can be built for samples of different shapes.
 
-    `takes` says what samples and labels are: `images` of a class, `texts` (sequences of tokens) of a class, or sequences of
-    `tokens`, at each position of which the label is the next one; its `classes` are then the vocabulary.
+    Attributes:
+        build: Adds the operators, as `build(builder, classes)`.
+        title: Name for people.
+        source: Where the model was published.
+        initializer: See models.initial.
+        sample_kind: `images` or `texts` (sequences of tokens) that have a class, or sequences of `tokens` whose label at each
+            position is the next token; `classes` is then the size of the vocabulary.
     """
 
     build: Callable[[Builder, int], None]
     title: str
     source: str
     initializer: str
-    takes: str = IMAGES
+    sample_kind: str = IMAGES
 
 
 def is_small(shape: Shape) -> bool:
-    """Whether images of `shape` get the small stem: by their longer side."""
+    """Return whether images of `shape` get the small stem, which their longer side decides."""
     return max(shape[:2]) <= SMALL
 
 
 @functools.cache
 def has_small_stem(name: str) -> bool:
-    """Whether the model begins otherwise on small images than on large ones."""
+    """Return whether the model has another stem on small images than on large ones."""
     try:
         small, large = (graph(name, (side, side, 3), 10).operators[1] for side in (SMALL, 2 * SMALL))
     except ValueError:
@@ -47,91 +51,97 @@ def has_small_stem(name: str) -> bool:
 
 @functools.cache
 def models() -> Mapping[str, Model]:
-    """All models: name -> what it is."""
+    """Return all models by name."""
     families = importlib.import_module("models.families")
     modules = [
-        importlib.import_module(f"models.families.{found.name}") for found in pkgutil.iter_modules(families.__path__)
+        importlib.import_module(f"models.families.{info.name}") for info in pkgutil.iter_modules(families.__path__)
     ]
     return {name: model for module in modules for name, model in module.MODELS.items()}
 
 
 @functools.cache
 def graph(name: str, shape: Shape, classes: int, vocabulary: int | None = None, targets: str = "class") -> Graph:
-    """A model for samples of `shape`: images (height, width, channels), or sequences of tokens (length,) of a `vocabulary`.
+    """Return the graph of a model for samples of one shape.
 
-    `targets` says what labels are: `class`, one of `classes` for each sample, or `next`, the next token at each position,
-    where `classes` are the vocabulary. ValueError when the model does not take such samples, when they are too small for it,
-    or when its operators do not fit each other.
+    Args:
+        name: The model.
+        shape: (height, width, channels) of images, (length,) of sequences of tokens.
+        classes: Number of classes; for `next` the size of the vocabulary.
+        vocabulary: Number of different tokens, None for images.
+        targets: What labels are: `class`, one for each sample, or `next`, the next token at each position.
+
+    Raises:
+        ValueError: If the model is made for other samples, if they are too small, or if shapes do not match.
     """
     model = models()[name]
-    given = IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
+    kind = IMAGES if vocabulary is None else {"class": TEXTS, "next": TOKENS}[targets]
     builder = Builder(name, shape, model.initializer, vocabulary)
     try:
-        if model.takes != given:
-            raise ValueError(f"it takes {_SAID[model.takes]}, not {_SAID[given]}")
+        if model.sample_kind != kind:
+            raise ValueError(f"it takes {_KIND_TITLES[model.sample_kind]}, not {_KIND_TITLES[kind]}")
         model.build(builder, classes)
-        made = builder.graph()
-        _check(made, classes, model.takes)
+        built = builder.graph()
+        _check_logits(built, classes, model.sample_kind)
     except ValueError as error:
-        size = f"{shape[0]} x {shape[1]} pixels" if given == IMAGES else f"{shape[0]} tokens"
-        kind = "images" if given == IMAGES else "sequences"
-        raise ValueError(f"model {name} cannot be built for {kind} of {size}: {error}") from None
-    return made
+        size = f"{shape[0]} x {shape[1]} pixels" if kind == IMAGES else f"{shape[0]} tokens"
+        samples = "images" if kind == IMAGES else "sequences"
+        raise ValueError(f"model {name} cannot be built for {samples} of {size}: {error}") from None
+    return built
 
 
-def _check(made: Graph, classes: int, takes: str) -> None:
-    """Whether a model ends with logits, and takes positions that there are: a loss would take other outputs for these."""
-    for operator in made.operators:
+def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:
+    """Raise ValueError if a model does not end with logits, which the loss would not notice, or selects a missing position."""
+    for operator in model.operators:
         if operator.kind == "step":
-            length, index = made.by_name[operator.inputs[0]].shape[0], operator["index"]
+            length, index = model.by_name[operator.inputs[0]].shape[0], operator["index"]
             if not -length <= index < length:
                 raise ValueError(f"{operator.inputs[0]} has {length} positions; there is none at {index}")
-    last = made.operators[-1]
-    if len(last.shape) != (2 if takes == TOKENS else 1) or last.shape[-1] != classes:
-        wanted = f"{classes} logits{' at each position' * (takes == TOKENS)}"
-        raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {wanted}")
-    if takes == TOKENS:
-        _check_labels_unseen(made)
+    last = model.operators[-1]
+    if len(last.shape) != (2 if sample_kind == TOKENS else 1) or last.shape[-1] != classes:
+        expected = f"{classes} logits{' at each position' * (sample_kind == TOKENS)}"
+        raise ValueError(f"its last operator, {last.name}, gives {last.shape}; expected {expected}")
+    if sample_kind == TOKENS:
+        _check_labels_unseen(model)
 
 
-def _check_labels_unseen(made: Graph) -> None:
-    """Whether no position has seen the token that it has to tell: it would learn to copy it."""
-    last = made.operators[-1]
-    first_told = made.operators[0].shape[0] - last.shape[0] + 1
-    for position, seen in enumerate(_last_seen(made)[last.name]):
-        if seen >= first_told + position:
+def _check_labels_unseen(model: Graph) -> None:
+    """Raise ValueError if a position depends on the token that it predicts, which the model would learn to copy."""
+    last = model.operators[-1]
+    first_label = model.operators[0].shape[0] - last.shape[0] + 1
+    for position, seen in enumerate(_last_seen(model)[last.name]):
+        if seen >= first_label + position:
             raise ValueError(
-                f"{last.name} tells token {first_told + position} at position {position}, and has seen the tokens up to {seen}; "
+                f"{last.name} tells token {first_label + position} at position {position}, and has seen the tokens up to {seen}; "
                 "make its attention causal"
             )
 
 
-def _last_seen(made: Graph) -> dict[str, list[int]]:
-    """Operator -> for each of its positions the last token on which it depends; of a vector, which has no positions, for all of it."""
+def _last_seen(model: Graph) -> dict[str, list[int]]:
+    """Return the last token that each position of each operator depends on; a vector counts as one position."""
     seen: dict[str, list[int]] = {}
-    for operator in made.operators:
+    for operator in model.operators:
         inputs = [seen[name] for name in operator.inputs]
         match operator.kind:
             case "input":
-                at = list(range(operator.shape[0]))
+                last = list(range(operator.shape[0]))
             case "lstm":
                 x, *state = inputs
-                at = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[1:]
+                last = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[1:]
             case "attention" if operator["causal"]:
-                at = list(itertools.accumulate(inputs[0], max))
+                last = list(itertools.accumulate(inputs[0], max))
             case "attention":
-                at = [max(own, *inputs[-1]) for own in inputs[0]]
+                last = [max(own, *inputs[-1]) for own in inputs[0]]
             case "class_token":
-                at = [-1, *inputs[0]]
+                last = [-1, *inputs[0]]
             case "step":
-                at = [inputs[0][operator["index"]]]
+                last = [inputs[0][operator["index"]]]
             case "steps":
-                at = inputs[0][operator["start"] : operator["stop"]]
+                last = inputs[0][operator["start"] : operator["stop"]]
             case _:
                 positions = operator.shape[0] if len(operator.shape) > 1 else 1
-                at = [max(x[i] if len(x) == positions else max(x) for x in inputs) for i in range(positions)]
-        seen[operator.name] = at
+                last = [max(x[i] if len(x) == positions else max(x) for x in inputs) for i in range(positions)]
+        seen[operator.name] = last
     return seen
 
 
-_SAID = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}
+_KIND_TITLES = {IMAGES: "images", TEXTS: "texts with a class", TOKENS: "tokens that predict the next one"}

@@ -1,14 +1,13 @@
-"""What of a model can be divided, and how: layers, their dimensions, and which region of its inputs a region of an output needs.
+"""Define the search space of parallelization strategies: layers, the dimensions that can be cut, and the inputs of each part.
 
-The space is that of Jia, Zaharia & Aiken (MLSys 2019, section 4): a layer's output is cut into equal parts along its samples (S), along
-positions, rows and columns (attributes, A), and along channels, units or heads (parameters, P); each part has a device of its own
-(operators, O). A region is a half-open range in each of DIMENSIONS dimensions, of which the first is samples; dimensions that an output
-lacks have size 1.
+The space is SOAP (Jia, Zaharia & Aiken, MLSys 2019, section 4): the output of a layer is cut into equal parts along samples (S), along
+positions, rows and columns (attributes, A), and along channels, units or heads (parameters, P); each part has its own device
+(operators, O). A region is a half-open range in each of DIMENSIONS dimensions, the first of which is samples; an output with fewer
+dimensions is padded with dimensions of size 1.
 
-Operators without a choice of their own are part of the layer before them: functions of single elements, dropout, batch normalization and
-learned positions that alone use what it makes. Attention is two layers: its heads, and the product behind them. An LSTM is a chain: each
-part along its positions needs the state that the part before leaves. Behind the last operator stands the loss.
-Standard library only, as models.graph.
+Elementwise functions, dropout, batch normalization and learned positions belong to the layer of their input if nothing else uses that
+input. Attention is two layers: its heads, and the output projection. An LSTM is a chain: each part along positions needs the final state
+of the part before it. The last layer is the loss. Standard library only, like models.graph.
 """
 
 import itertools
@@ -20,23 +19,21 @@ from models.graph import BYTES, Graph, Operator, is_trained, pair
 
 DIMENSIONS = 4
 LOSS = "loss"
-READ = -1  # in place of a layer: samples, which every device has
-FOLLOWS = (
-    "activation",
-    "dropout",
-    "batch_norm",
-    "positions",
-)  # part of the layer before them, where that alone makes what they take
+READ = -1  # index of samples, which every device has, in place of a layer
+FUSED_KINDS = ("activation", "dropout", "batch_norm", "positions")  # belong to the layer of their input
 SAMPLES, POSITIONS = 0, 1
 Degrees = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Needed:
-    """Of one dimension of an input: of an output's range [first, end) in dimension `of` the range [`stride` first - `padding`,
-    `stride` (end - 1) - `padding` + `kernel`), as far as there is such; without `of` the range `fixed`."""
+    """The range of one dimension of an input that a region of the output needs.
 
-    of: int | None = None
+    For the range [first, end) of the output along `dimension` it is [stride first - padding, stride (end - 1) - padding + kernel),
+    clipped to the input; without `dimension` it is `fixed`.
+    """
+
+    dimension: int | None = None
     stride: int = 1
     padding: int = 0
     kernel: int = 1
@@ -45,9 +42,15 @@ class Needed:
 
 @dataclass(frozen=True)
 class Edge:
-    """That the layer `target` takes what the layer `source` makes, both by their place; or READ.
-    `needed`: of each dimension of the latter; `element_bytes`: at one place of it; `first_only`: the first part along a chain takes the
-    state in which the source ends."""
+    """The output of one layer as an input of another.
+
+    Attributes:
+        source: Index of the layer, or READ.
+        target: Index of the layer that uses it.
+        needed: Range of each dimension that is needed.
+        element_bytes: Bytes per element.
+        first_only: Whether only the first part of a chain needs it: it is the final state of another chain.
+    """
 
     source: int
     target: int
@@ -58,12 +61,21 @@ class Edge:
 
 @dataclass(frozen=True)
 class Layer:
-    """What has one configuration.
+    """Operators that are partitioned together.
 
-    `shape` of its output for a whole batch, `cell` numbers at each place of it; `cut`: dimensions along which it can be cut; `divides`: the
-    dimension that cuts its `parameters`, too (None: each part has all); `shared`: the layer whose parameters it uses. `macs`: multiplications and
-    additions, in pairs, of a batch's forward pass; `repeated` of them are those of keys and values, which each part along positions makes anew.
-    `chain`: whether parts along positions follow each other, with `state` numbers of each sample between them.
+    Attributes:
+        name: Name of the first operator.
+        operators: Names of the operators.
+        shape: Shape of the output for a batch.
+        cut: Dimensions along which the layer can be cut.
+        macs: Multiply-accumulate operations in the forward pass of a batch.
+        repeated: Those of keys and values, which each part along positions repeats.
+        parameters: Number of trained parameters.
+        divides: The dimension along which a cut divides parameters, too; None if each part has all of them.
+        shared: Index of the layer whose parameters it uses.
+        cell: Numbers per element of the output.
+        chain: Whether parts along positions depend on each other.
+        state: Numbers per sample that one part of a chain passes to the next.
     """
 
     name: str
@@ -81,35 +93,42 @@ class Layer:
 
     @property
     def elements(self) -> int:
-        """Numbers of its output for a whole batch."""
+        """Numbers in the output for a batch."""
         return math.prod(self.shape) * self.cell
 
     def part_macs(self, degrees: Degrees) -> int:
-        """Multiplications and additions, in pairs, of one part's forward pass."""
+        """Return the multiply-accumulate operations in the forward pass of one part."""
         parts = math.prod(degrees)
         return (self.macs - self.repeated) // parts + self.repeated * degrees[POSITIONS] // parts
 
     def part_parameters(self, degrees: Degrees) -> int:
-        """Parameters that one part has."""
+        """Return the number of parameters of one part."""
         return self.parameters // (1 if self.divides is None else degrees[self.divides])
 
-    def configurations(self, most_parts: int) -> Iterator[Degrees]:
-        """All degrees by which it can be cut into equal parts, `most_parts` of them at most."""
+    def configurations(self, max_parts: int) -> Iterator[Degrees]:
+        """Yield all degrees that cut the layer into at most `max_parts` equal parts."""
         choices = [
-            [degree for degree in range(1, min(size, most_parts) + 1) if size % degree == 0]
+            [degree for degree in range(1, min(size, max_parts) + 1) if size % degree == 0]
             if dimension in self.cut
             else [1]
             for dimension, size in enumerate(self.shape)
         ]
         for degrees in itertools.product(*choices):
-            if math.prod(degrees) <= most_parts:
+            if math.prod(degrees) <= max_parts:
                 yield degrees  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class Space:
-    """A model's layers for batches of so many samples, each after all that it takes from; the edges between them, by target, for each
-    in the order of its inputs; and what layers read of samples."""
+    """The layers of a model for one batch size, and their inputs.
+
+    Attributes:
+        model: Name of the model.
+        batch: Samples per batch.
+        layers: Layers in topological order.
+        edges: Edges between layers, sorted by target, then in the order of its inputs.
+        reads: Edges from samples.
+    """
 
     model: str
     batch: int
@@ -118,22 +137,26 @@ class Space:
     reads: tuple[Edge, ...]
 
 
-WHOLE = Needed(fixed=(0, 2**31))
+FULL_RANGE = Needed(fixed=(0, 2**31))
 
 
 def divide(graph: Graph, batch: int) -> Space:
-    """The layers of a model. ValueError for an operator that has no place among them."""
-    made = _Made(graph, batch)
+    """Return the space of a model for batches of `batch` samples.
+
+    Raises:
+        ValueError: If an operator cannot be divided.
+    """
+    builder = _SpaceBuilder(graph, batch)
     for operator in graph.operators:
-        made.add(operator)
+        builder.add(operator)
     last = graph.operators[-1]
-    made.loss(last)
-    edges, reads = ([edge for edge in made.edges if (edge.source == READ) == read] for read in (False, True))
-    return Space(graph.model, batch, tuple(made.layers), tuple(edges), tuple(reads))
+    builder.add_loss(last)
+    edges, reads = ([edge for edge in builder.edges if (edge.source == READ) == read] for read in (False, True))
+    return Space(graph.model, batch, tuple(builder.layers), tuple(edges), tuple(reads))
 
 
 def part_of(index: int, degrees: Sequence[int]) -> tuple[int, ...]:
-    """The place of a part in each dimension; the last dimension changes fastest."""
+    """Return the index of a part in each dimension; the last dimension changes fastest."""
     places = []
     for degree in reversed(degrees):
         index, place = divmod(index, degree)
@@ -142,26 +165,26 @@ def part_of(index: int, degrees: Sequence[int]) -> tuple[int, ...]:
 
 
 def region_of(layer: Layer, degrees: Degrees, index: int) -> tuple[tuple[int, int], ...]:
-    """The region of a layer's output that one of its parts makes."""
+    """Return the region of a layer's output that one of its parts computes."""
     sizes = [size // degree for size, degree in zip(layer.shape, degrees, strict=True)]
     return tuple((place * size, (place + 1) * size) for place, size in zip(part_of(index, degrees), sizes, strict=True))
 
 
 def region_needed(
-    needed: Sequence[Needed], of: Sequence[tuple[int, int]], shape: Sequence[int]
+    needed: Sequence[Needed], output: Sequence[tuple[int, int]], shape: Sequence[int]
 ) -> tuple[tuple[int, int], ...] | None:
-    """What a region `of` an output needs of an input of this shape; None where that is nothing."""
-    found = []
-    for one, size in zip(needed, shape, strict=True):
-        first, end = one.fixed
-        if one.of is not None:
-            first, end = of[one.of]
-            first, end = one.stride * first - one.padding, one.stride * (end - 1) - one.padding + one.kernel
+    """Return the region of an input of this shape that a region of the output needs, or None if it is empty."""
+    region = []
+    for rule, size in zip(needed, shape, strict=True):
+        first, end = rule.fixed
+        if rule.dimension is not None:
+            first, end = output[rule.dimension]
+            first, end = rule.stride * first - rule.padding, rule.stride * (end - 1) - rule.padding + rule.kernel
         first, end = max(first, 0), min(end, size)
         if first >= end:
             return None
-        found.append((first, end))
-    return tuple(found)
+        region.append((first, end))
+    return tuple(region)
 
 
 def _padded(sizes: Sequence[int]) -> tuple[int, int, int, int]:
@@ -169,61 +192,62 @@ def _padded(sizes: Sequence[int]) -> tuple[int, int, int, int]:
     return first, second, third, fourth
 
 
-def _same(dimensions: int) -> list[Needed]:
-    """That each of so many dimensions is needed as the output has it."""
-    return [Needed(of) for of in range(dimensions)]
+def _identity(n_dimensions: int) -> list[Needed]:
+    """Return rules by which the input region equals the output region."""
+    return [Needed(dimension) for dimension in range(n_dimensions)]
 
 
 @dataclass
-class _Made:
+class _SpaceBuilder:
     graph: Graph
     batch: int
     layers: list[Layer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    of: dict[str, int | None] = field(default_factory=dict)  # operator -> its layer; None: samples
-    begins: dict[str, int] = field(
-        default_factory=dict
-    )  # operator -> the first of the samples' positions that it takes
+    layer_of: dict[str, int | None] = field(default_factory=dict)  # by operator; None: samples
+    begins: dict[str, int] = field(default_factory=dict)  # first position of the samples that an operator reads
 
     def add(self, operator: Operator) -> None:
-        inputs = [self.of[name] for name in operator.inputs]
+        inputs = [self.layer_of[name] for name in operator.inputs]
         if operator.kind == "input":
-            self.of[operator.name], self.begins[operator.name] = None, 0
+            self.layer_of[operator.name], self.begins[operator.name] = None, 0
         elif operator.kind == "steps" and inputs == [None]:
-            self.of[operator.name] = None
+            self.layer_of[operator.name] = None
             self.begins[operator.name] = self.begins[operator.inputs[0]] + operator["start"]
         elif operator.kind == "final_state":
-            self.of[operator.name] = inputs[0]
-        elif operator.kind in FOLLOWS and inputs[0] is not None and self._is_alone(operator):
+            self.layer_of[operator.name] = inputs[0]
+        elif operator.kind in FUSED_KINDS and inputs[0] is not None and self._is_alone(operator):
             self._join(inputs[0], operator)
         elif operator.kind == "attention":
             self._attention(operator)
         else:
             try:
-                added = _ADD[operator.kind]
+                add_layer = _ADD[operator.kind]
             except KeyError:
                 raise ValueError(f"{operator.name}: no plan knows how to divide {operator.kind}") from None
-            added(self, operator)
+            add_layer(self, operator)
 
-    def loss(self, last: Operator) -> None:
-        """The loss of the logits: it needs all classes of a sample, or of a position."""
+    def add_loss(self, last: Operator) -> None:
+        """Add the loss, which needs all logits of a sample or of a position."""
         places = last.shape[:-1]
         self._layer(
-            LOSS, (), (self.batch, *places), range(1 + len(places)), [(last.name, [*_same(1 + len(places)), WHOLE])]
+            LOSS,
+            (),
+            (self.batch, *places),
+            range(1 + len(places)),
+            [(last.name, [*_identity(1 + len(places)), FULL_RANGE])],
         )
 
     def _is_alone(self, operator: Operator) -> bool:
-        """Whether nothing but this operator uses what it takes, and can do so wherever that is cut."""
-        (user, *others) = self.graph.users(operator.inputs[0])
-        whole_units = operator.kind == "activation" and operator["function"] == "softmax"
-        return user is operator and not others and not whole_units
+        """Return whether an operator is the only user of its input, and can use it however it is cut."""
+        needs_all_units = operator.kind == "activation" and operator["function"] == "softmax"
+        return self.graph.users(operator.inputs[0]) == [operator] and not needs_all_units
 
     def _join(self, place: int, operator: Operator) -> None:
         layer = self.layers[place]
         self.layers[place] = replace(
             layer, operators=(*layer.operators, operator.name), parameters=layer.parameters + _trained(operator)
         )
-        self.of[operator.name] = place
+        self.layer_of[operator.name] = place
 
     def _layer(
         self,
@@ -231,40 +255,41 @@ class _Made:
         operators: tuple[str, ...],
         sizes: Sequence[int],
         cut: Sequence[int],
-        takes: Sequence[tuple[str, Sequence[Needed]]],
-        **more: object,
+        inputs: Sequence[tuple[str, Sequence[Needed]]],
+        **attributes: object,
     ) -> None:
-        """Add a layer, with edges from the operators that it `takes` from."""
+        """Add a layer, with edges from its inputs."""
         target = len(self.layers)
-        self.layers.append(Layer(name, operators, _padded(sizes), tuple(cut), **more))  # type: ignore[arg-type]
-        for source, needed in takes:
-            place = self.of[source]
+        self.layers.append(Layer(name, operators, _padded(sizes), tuple(cut), **attributes))  # type: ignore[arg-type]
+        for source, needed in inputs:
+            place = self.layer_of[source]
             if place is None:
                 begin = self.begins[source]
                 rules = [
-                    replace(rule, padding=rule.padding - begin) if begin and rule.of == 1 else rule for rule in needed
+                    replace(rule, padding=rule.padding - begin) if begin and rule.dimension == 1 else rule
+                    for rule in needed
                 ]
-                rules += [WHOLE] * (DIMENSIONS - len(rules))
+                rules += [FULL_RANGE] * (DIMENSIONS - len(rules))
                 self.edges.append(Edge(READ, target, tuple(rules), BYTES))
                 continue
             of_state = source in self.graph.by_name and self.graph.by_name[source].kind == "final_state"
             last = self.layers[place].shape[POSITIONS]
-            rules = [Needed(SAMPLES), Needed(fixed=(last - 1, last)), WHOLE] if of_state else list(needed)
-            rules += [WHOLE] * (DIMENSIONS - len(rules))
+            rules = [Needed(SAMPLES), Needed(fixed=(last - 1, last)), FULL_RANGE] if of_state else list(needed)
+            rules += [FULL_RANGE] * (DIMENSIONS - len(rules))
             size = BYTES * self.layers[place].cell * (2 if of_state else 1)
             self.edges.append(Edge(place, target, tuple(rules), size, of_state))
         for operator in operators:
-            self.of[operator] = target
+            self.layer_of[operator] = target
 
     def _sizes(self, operator: Operator) -> tuple[int, ...]:
         return (self.batch, *operator.shape)
 
     def _windowed(self, operator: Operator) -> None:
-        """A convolution or a pooling: rows and columns need windows, convolutions all channels."""
+        """Add a convolution or a pooling: rows and columns need windows, convolutions all channels."""
         rules = [Needed(SAMPLES)]
-        for of, kernel, padding in zip((1, 2), pair(operator["kernel"]), pair(operator["padding"]), strict=True):
-            rules.append(Needed(of, operator["stride"], padding, kernel))
-        rules.append(WHOLE if operator.kind == "conv" else Needed(3))
+        for dimension, kernel, padding in zip((1, 2), pair(operator["kernel"]), pair(operator["padding"]), strict=True):
+            rules.append(Needed(dimension, operator["stride"], padding, kernel))
+        rules.append(FULL_RANGE if operator.kind == "conv" else Needed(3))
         self._plain(operator, range(4), rules, divides=3)
 
     def _plain(
@@ -284,68 +309,68 @@ class _Made:
 
     def _elementwise(self, operator: Operator) -> None:
         dimensions = 1 + len(operator.shape)
-        self._plain(operator, range(dimensions), _same(dimensions), divides=dimensions - 1)
+        self._plain(operator, range(dimensions), _identity(dimensions), divides=dimensions - 1)
 
-    def _whole_units(self, operator: Operator) -> None:
-        """Layer norm and softmax: as elementwise, but with all units."""
+    def _all_units(self, operator: Operator) -> None:
+        """Add layer normalization or softmax, which need all units."""
         last = len(operator.shape)
-        self._plain(operator, range(last), [*_same(last), WHOLE])
+        self._plain(operator, range(last), [*_identity(last), FULL_RANGE])
 
     def _dense(self, operator: Operator) -> None:
         last = len(operator.shape)
-        self._plain(operator, range(last + 1), [*_same(last), WHOLE], divides=last)
+        self._plain(operator, range(last + 1), [*_identity(last), FULL_RANGE], divides=last)
 
     def _tied(self, operator: Operator) -> None:
         last = len(operator.shape)
-        self._plain(operator, range(last), [*_same(last), WHOLE])
+        self._plain(operator, range(last), [*_identity(last), FULL_RANGE])
         place = next(i for i, layer in enumerate(self.layers) if operator["of"] in layer.operators)
         table = self.layers[place]
-        self.layers[place] = replace(table, cut=table.cut[:-1], divides=None)  # the whole table is wherever it is used
+        self.layers[place] = replace(table, cut=table.cut[:-1], divides=None)  # each part uses the full table
         shared = math.prod(self.graph.by_name[operator["of"]].weights["table"])
         self.layers[-1] = replace(self.layers[-1], parameters=shared, shared=place)
 
     def _embedding(self, operator: Operator) -> None:
-        self._plain(operator, range(3), _same(2), divides=2)
+        self._plain(operator, range(3), _identity(2), divides=2)
 
     def _gates(self, operator: Operator) -> None:
-        self._plain(operator, range(4), _same(4), [Needed(SAMPLES), Needed(3)], divides=3)
+        self._plain(operator, range(4), _identity(4), [Needed(SAMPLES), Needed(3)], divides=3)
 
     def _pooled(self, operator: Operator) -> None:
-        self._plain(operator, range(2), [Needed(SAMPLES), WHOLE, WHOLE, Needed(1)], divides=1)
+        self._plain(operator, range(2), [Needed(SAMPLES), FULL_RANGE, FULL_RANGE, Needed(1)], divides=1)
 
     def _flattened(self, operator: Operator) -> None:
         self._plain(operator, (SAMPLES,), [Needed(SAMPLES)])
 
     def _step(self, operator: Operator) -> None:
         length = self.graph.by_name[operator.inputs[0]].shape[0]
-        at = operator["index"] % length
-        self._plain(operator, (0, 1), [Needed(SAMPLES), Needed(fixed=(at, at + 1)), Needed(1)])
+        index = operator["index"] % length
+        self._plain(operator, (0, 1), [Needed(SAMPLES), Needed(fixed=(index, index + 1)), Needed(1)])
 
     def _shifted(self, operator: Operator) -> None:
-        """Positions of another sequence: those from a start, or all behind a class token."""
-        before = -operator["start"] if operator.kind == "steps" else 1
-        self._plain(operator, range(3), [Needed(SAMPLES), Needed(POSITIONS, padding=before), Needed(2)], divides=2)
+        """Add positions of another sequence: those from a start, or all after a class token."""
+        shift = -operator["start"] if operator.kind == "steps" else 1
+        self._plain(operator, range(3), [Needed(SAMPLES), Needed(POSITIONS, padding=shift), Needed(2)], divides=2)
 
     def _as_sequence(self, operator: Operator) -> None:
-        self._plain(operator, (0, 2), [Needed(SAMPLES), WHOLE, WHOLE, Needed(2)])
+        self._plain(operator, (0, 2), [Needed(SAMPLES), FULL_RANGE, FULL_RANGE, Needed(2)])
 
     def _concatenated(self, operator: Operator) -> None:
-        last, at, rules = len(operator.shape), 0, []
+        last, offset, rules = len(operator.shape), 0, []
         for name in operator.inputs:
-            rules.append([*_same(last), Needed(last, padding=at)])
-            at += self.graph.by_name[name].shape[-1]
+            rules.append([*_identity(last), Needed(last, padding=offset)])
+            offset += self.graph.by_name[name].shape[-1]
         self._plain(operator, range(last + 1), *rules, divides=last)
 
     def _lstm(self, operator: Operator) -> None:
         units = operator["units"]
-        takes: list[tuple[str, Sequence[Needed]]] = [(operator.inputs[0], [*_same(2), WHOLE])]
-        takes += [(name, ()) for name in operator.inputs[1:]]
+        inputs: list[tuple[str, Sequence[Needed]]] = [(operator.inputs[0], [*_identity(2), FULL_RANGE])]
+        inputs += [(name, ()) for name in operator.inputs[1:]]
         self._layer(
             operator.name,
             (operator.name,),
             self._sizes(operator),
             (SAMPLES, POSITIONS),
-            takes,
+            inputs,
             macs=self.batch * operator.macs,
             parameters=_trained(operator),
             chain=True,
@@ -353,23 +378,23 @@ class _Made:
         )
 
     def _attention(self, operator: Operator) -> None:
-        """The heads, with what makes queries, keys and values; and the product of all heads behind them."""
+        """Add two layers: the heads, with the projections of queries, keys and values; and the output projection."""
         length, units = operator.shape
-        heads, x, asked = operator["heads"], operator.inputs[0], operator.inputs[-1]
+        heads, x, source = operator["heads"], operator.inputs[0], operator.inputs[-1]
         kernels = {name: math.prod(shape) for name, shape in operator.weights.items()}
         last = kernels["output_kernel"] + kernels["output_bias"]
         product = self.batch * length * units**2
-        keys = self.batch * self.graph.by_name[asked].shape[0] * (kernels["key_kernel"] + kernels["value_kernel"])
-        takes: list[tuple[str, Sequence[Needed]]] = [(asked, [Needed(SAMPLES), WHOLE, WHOLE])]
-        if asked != x:
-            takes.append((x, [*_same(2), WHOLE]))
+        keys = self.batch * self.graph.by_name[source].shape[0] * (kernels["key_kernel"] + kernels["value_kernel"])
+        inputs: list[tuple[str, Sequence[Needed]]] = [(source, [Needed(SAMPLES), FULL_RANGE, FULL_RANGE])]
+        if source != x:
+            inputs.append((x, [*_identity(2), FULL_RANGE]))
         name = f"{operator.name}_heads"
         self._layer(
             name,
             (name,),
             (self.batch, length, heads),
             range(3),
-            takes,
+            inputs,
             macs=self.batch * operator.macs - product,
             repeated=keys,
             parameters=sum(kernels.values()) - last,
@@ -381,7 +406,7 @@ class _Made:
             (operator.name,),
             (self.batch, length, units),
             range(3),
-            [(name, [*_same(2), WHOLE])],
+            [(name, [*_identity(2), FULL_RANGE])],
             macs=product,
             parameters=last,
             divides=2,
@@ -389,24 +414,24 @@ class _Made:
 
 
 _ADD = {
-    **dict.fromkeys(("conv", "depthwise_conv", "max_pool", "average_pool"), _Made._windowed),
-    **dict.fromkeys(("batch_norm", "dropout", "add", "positions"), _Made._elementwise),
-    "activation": lambda made, operator: (
-        made._whole_units(operator) if operator["function"] == "softmax" else made._elementwise(operator)
+    **dict.fromkeys(("conv", "depthwise_conv", "max_pool", "average_pool"), _SpaceBuilder._windowed),
+    **dict.fromkeys(("batch_norm", "dropout", "add", "positions"), _SpaceBuilder._elementwise),
+    "activation": lambda builder, operator: (
+        builder._all_units(operator) if operator["function"] == "softmax" else builder._elementwise(operator)
     ),
-    "multiply_channels": _Made._gates,
-    "global_average_pool": _Made._pooled,
-    "flatten": _Made._flattened,
-    "dense": _Made._dense,
-    "tied_dense": _Made._tied,
-    "layer_norm": _Made._whole_units,
-    "embedding": _Made._embedding,
-    "class_token": _Made._shifted,
-    "lstm": _Made._lstm,
-    "step": _Made._step,
-    "steps": _Made._shifted,
-    "sequence": _Made._as_sequence,
-    "concatenate": _Made._concatenated,
+    "multiply_channels": _SpaceBuilder._gates,
+    "global_average_pool": _SpaceBuilder._pooled,
+    "flatten": _SpaceBuilder._flattened,
+    "dense": _SpaceBuilder._dense,
+    "tied_dense": _SpaceBuilder._tied,
+    "layer_norm": _SpaceBuilder._all_units,
+    "embedding": _SpaceBuilder._embedding,
+    "class_token": _SpaceBuilder._shifted,
+    "lstm": _SpaceBuilder._lstm,
+    "step": _SpaceBuilder._step,
+    "steps": _SpaceBuilder._shifted,
+    "sequence": _SpaceBuilder._as_sequence,
+    "concatenate": _SpaceBuilder._concatenated,
 }
 
 

@@ -1,6 +1,6 @@
-"""A strategy: how each layer of a model is divided, and which device has which part (models.soap); and those that need no search.
+"""Describe parallelization strategies (models.soap), and build those that need no search.
 
-Standard library only, as models.graph.
+A strategy partitions each layer of a model and assigns each part to a device. Standard library only, like models.graph.
 """
 
 import math
@@ -14,27 +14,27 @@ from models.soap import SAMPLES, Degrees, Layer, Space
 
 @dataclass(frozen=True)
 class Part:
-    """How a layer is divided, and the device of each part, the last dimension changing fastest."""
+    """Degrees of a layer, and the device of each of its parts; the last dimension changes fastest."""
 
     degrees: Degrees
     devices: tuple[int, ...]
 
 
-Strategy = Mapping[str, Part]  # by layer
+Strategy = Mapping[str, Part]  # by name of the layer
 
 
 def to_json(strategy: Strategy) -> dict[str, dict[str, Any]]:
-    """As JSON has it."""
+    """Return a strategy as a JSON object."""
     return {name: {key: list(value) for key, value in asdict(part).items()} for name, part in strategy.items()}
 
 
-def from_json(told: Mapping[str, Mapping[str, Any]]) -> dict[str, Part]:
-    """The inverse of `to_json`."""
-    return {name: Part(tuple(part["degrees"]), tuple(part["devices"])) for name, part in told.items()}
+def from_json(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Part]:
+    """Return the strategy that `to_json` wrote."""
+    return {name: Part(tuple(part["degrees"]), tuple(part["devices"])) for name, part in raw.items()}
 
 
-def checked(strategy: Strategy, space: Space, devices: int) -> Strategy:
-    """A strategy of this space for so many devices. ValueError in words where it is none."""
+def check_strategy(strategy: Strategy, space: Space, devices: int) -> Strategy:
+    """Return a strategy if it is one of the space for `devices` devices, or raise ValueError."""
     if [*strategy] != [layer.name for layer in space.layers]:
         raise ValueError(f"its layers are not those of {space.model}")
     for layer in space.layers:
@@ -47,52 +47,56 @@ def checked(strategy: Strategy, space: Space, devices: int) -> Strategy:
 
 
 def data_parallel(space: Space, devices: int) -> dict[str, Part]:
-    """The samples of a batch divided among as many devices as divide them."""
-    return {layer.name: _by(layer, SAMPLES, devices) for layer in space.layers}
+    """Return the strategy that partitions the samples of each layer over as many devices as divide them."""
+    return {layer.name: _cut_along(layer, SAMPLES, devices) for layer in space.layers}
 
 
 def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
-    """Krizhevsky (arXiv:1404.5997): convolutions by samples, dense layers of vectors by units. Recurrent layers as Wu et al.
-    (arXiv:1609.08144): each on a device of its own, within a node where nodes have several, and nodes then divide samples."""
+    """Return an expert's strategy.
+
+    Without recurrent layers: convolutions by samples, dense layers of vectors by units (Krizhevsky, arXiv:1404.5997). Otherwise
+    each recurrent layer on its own device (Wu et al., arXiv:1609.08144); with several devices per node, layers are assigned
+    within a node, and nodes partition samples.
+    """
     devices = nodes * devices_per_node
-    inside = devices_per_node if devices_per_node > 1 else nodes
+    n_stages = devices_per_node if devices_per_node > 1 else nodes
     chains = [layer.name for layer in space.layers if layer.chain]
-    told: dict[str, Part] = {}
+    strategy: dict[str, Part] = {}
     stage = 0
     for layer in space.layers:
         if chains:
-            stage = min(chains.index(layer.name) * inside // len(chains) if layer.chain else stage, inside - 1)
-            told[layer.name] = _across(layer, stage, inside, devices)
+            stage = min(chains.index(layer.name) * n_stages // len(chains) if layer.chain else stage, n_stages - 1)
+            strategy[layer.name] = _on_stage(layer, stage, n_stages, devices)
         elif layer.divides == 1 and 1 in layer.cut and layer.macs:
-            told[layer.name] = _by(layer, 1, devices)
+            strategy[layer.name] = _cut_along(layer, 1, devices)
         else:
-            told[layer.name] = _by(layer, SAMPLES, devices)
-    return told
+            strategy[layer.name] = _cut_along(layer, SAMPLES, devices)
+    return strategy
 
 
 def random_strategy(space: Space, devices: int, seed: int) -> dict[str, Part]:
-    """A random configuration of each layer, each part on a random device."""
-    drawn = random.Random(seed)  # noqa: S311 (nothing is kept secret by it)
-    told = {}
+    """Return a random configuration of each layer, with each part on a random device."""
+    generator = random.Random(seed)  # noqa: S311 (not for cryptography)
+    strategy = {}
     for layer in space.layers:
-        degrees = drawn.choice(list(layer.configurations(devices)))
-        told[layer.name] = Part(degrees, tuple(drawn.randrange(devices) for _ in range(math.prod(degrees))))
-    return told
+        degrees = generator.choice(list(layer.configurations(devices)))
+        strategy[layer.name] = Part(degrees, tuple(generator.randrange(devices) for _ in range(math.prod(degrees))))
+    return strategy
 
 
-def _by(layer: Layer, dimension: int, devices: int) -> Part:
-    """Cut along one dimension, a part for each device, as far as its size allows."""
+def _cut_along(layer: Layer, dimension: int, devices: int) -> Part:
+    """Cut a layer along one dimension, into one part per device if its size allows that, else into fewer."""
     degree = math.gcd(layer.shape[dimension], devices)
-    return Part(_along(dimension, degree), tuple(part * (devices // degree) for part in range(degree)))
+    return Part(_degrees_along(dimension, degree), tuple(part * (devices // degree) for part in range(degree)))
 
 
-def _across(layer: Layer, stage: int, inside: int, devices: int) -> Part:
-    """Samples divided among groups of `inside` devices, on the device `stage` of each."""
-    degree = math.gcd(layer.shape[SAMPLES], devices // inside)
-    step = devices // inside // degree * inside
-    return Part(_along(SAMPLES, degree), tuple(part * step + stage for part in range(degree)))
+def _on_stage(layer: Layer, stage: int, n_stages: int, devices: int) -> Part:
+    """Partition samples over groups of `n_stages` devices, on device `stage` of each group."""
+    degree = math.gcd(layer.shape[SAMPLES], devices // n_stages)
+    step = devices // n_stages // degree * n_stages
+    return Part(_degrees_along(SAMPLES, degree), tuple(part * step + stage for part in range(degree)))
 
 
-def _along(dimension: int, degree: int) -> Degrees:
+def _degrees_along(dimension: int, degree: int) -> Degrees:
     first, second, third, fourth = (degree if place == dimension else 1 for place in range(4))
     return first, second, third, fourth

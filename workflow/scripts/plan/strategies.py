@@ -88,7 +88,7 @@ def strategy_of(
     if entry is None:
         return None
     try:
-        return strategy.checked(strategy.from_json(entry["parts"]), space, nodes * inside)
+        return strategy.check_strategy(strategy.from_json(entry["parts"]), space, nodes * inside)
     except ValueError as error:
         raise InputError(
             "model-mismatch", str(error), file=shown(file), key=asked, hint="call ./ringside strategies again"

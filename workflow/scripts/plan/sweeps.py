@@ -16,7 +16,7 @@ from common.files import CHECKOUT, digest_text
 from declared.factors import factor_table
 from declared.mesh import axes_of, is_mesh
 from declared.site import Site
-from models.collectives import ALL_REDUCE, COLLECTIVES, OF_AXES
+from models.collectives import ALL_REDUCE, AXIS_COLLECTIVES, COLLECTIVES
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
 from plan.identity import device, digest_rank_code, digests, lacks, links, rank_code, site_part, unlike
@@ -82,7 +82,7 @@ def wanted(runs: Iterable[Run]) -> list[Sweep]:
 
 def _of_mesh(level: str) -> set[str]:
     """What ranks send along the axes of a level of parallelism; nothing of one that is no mesh."""
-    return {name for axis in axes_of(level) for name in OF_AXES[axis]} if is_mesh(level) else set()
+    return {name for axis in axes_of(level) for name in AXIS_COLLECTIVES[axis]} if is_mesh(level) else set()
 
 
 def planned(runs: Iterable[Run], site: Site) -> list[Sweep]:

@@ -19,7 +19,7 @@ from analysis.measured import factors, one_line
 from analysis.terms import MODELS, Columns, estimable
 from common.errors import InputError
 from common.notes import Note
-from models.collectives import OF_MESHES
+from models.collectives import MESH_COLLECTIVES
 from prediction import baselines, exchange, law, physics
 from prediction.fold import Fold, Method, Prediction, none_of, unless_all
 from prediction.law import Law
@@ -57,7 +57,7 @@ def by_hand(fold: Fold) -> Prediction:
     """Nothing fitted to a run on several nodes or to a sweep: computation, and 2 (n - 1) / n x gradient bytes, or what a mesh sends, at the
     link's rate."""
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
-    laws = {name: replace(ideal, collective=name) for name in OF_MESHES}
+    laws = {name: replace(ideal, collective=name) for name in MESH_COLLECTIVES}
     made = replace(fold.plain, laws=dict.fromkeys(physics.carriers(fold.test), laws), whole=True)
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, made.predict(fold.test))

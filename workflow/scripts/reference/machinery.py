@@ -31,7 +31,7 @@ def models_page() -> str:
     for name in names:
         for samples in listing.inputs_of(name):
             try:
-                _, sample, classes, stem, *sizes = listing.row(name, samples)
+                _, sample, classes, stem, *sizes = listing.format_row(name, samples)
                 sized.append([code(name), sample, classes, stem, *sizes])
             except ValueError as error:
                 refused.append(escaped(str(error).removeprefix("model ")))
@@ -43,7 +43,10 @@ def models_page() -> str:
             "it, with the same initial weights.",
             table(
                 ["model", "what it is", "takes", "source"],
-                [[code(name), models()[name].title, models()[name].takes, models()[name].source] for name in names],
+                [
+                    [code(name), models()[name].title, models()[name].sample_kind, models()[name].source]
+                    for name in names
+                ],
             ),
             f"A model takes `{IMAGES}` of a class, `{TEXTS}` (sequences of tokens) of a class, or sequences of `{TOKENS}` whose labels are the next ones. It "
             "is refused for data sets of another kind.",

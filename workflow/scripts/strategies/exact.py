@@ -108,7 +108,7 @@ def fastest(posed: Posed, known: Strategy) -> tuple[Strategy, dict[str, int]]:
     problem, space = posed.arrays, posed.space
     if [(edge.source, edge.target) for edge in space.edges] != [(at, at + 1) for at in range(len(space.layers) - 1)]:
         raise ValueError(f"{space.model}: a layer takes what others than the one before it make")
-    if any(need.of is not None and need.stride > need.kernel for edge in space.edges for need in edge.needed):
+    if any(need.dimension is not None and need.stride > need.kernel for edge in space.edges for need in edge.needed):
         raise ValueError(f"{space.model}: a layer does not take all that the one before it makes")
     if len(posed.topology.levels) > 1:
         raise ValueError("devices have links of several levels; expected one")

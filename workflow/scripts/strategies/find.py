@@ -185,7 +185,7 @@ def _parse_rates(text: str | None) -> list[float]:
 
 
 def _graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:
-    takes = models()[model].takes
+    takes = models()[model].sample_kind
     asked_shape = parse_image(image) if image else None
     asked_tokens = parse_tokens(tokens) if tokens else None
     shape, default_classes, *rest = inputs_of(model)[-1]

@@ -85,7 +85,7 @@ def pose(
     edges = space.edges
     by_target = [sum(edge.target < place for edge in edges) for place in range(len(space.layers) + 1)]
     rules = {
-        "of": [[-1 if need.of is None else need.of for need in edge.needed] for edge in edges],
+        "of": [[-1 if need.dimension is None else need.dimension for need in edge.needed] for edge in edges],
         "stride": [[need.stride for need in edge.needed] for edge in edges],
         "padding": [[need.padding for need in edge.needed] for edge in edges],
         "kernel": [[need.kernel for need in edge.needed] for edge in edges],
@@ -104,7 +104,7 @@ def pose(
         "element_bytes": [edge.element_bytes for edge in edges],
         "first_only": [edge.first_only for edge in edges],
         "always": [
-            not edge.first_only and all(need.of is None or need.kernel > need.padding for need in edge.needed)
+            not edge.first_only and all(need.dimension is None or need.kernel > need.padding for need in edge.needed)
             for edge in edges
         ],
     }

@@ -1,1 +1,1 @@
-"""One module for each family of models. A module's MODELS maps a model's name to what it is; models.named finds them all."""
+"""Families of models, one module each; models.named collects the MODELS of all modules."""

@@ -16,7 +16,7 @@ STAGES = (
 
 
 def efficientnet_b0(model: Builder, classes: int) -> None:
-    """A stem (stride 2, on small images 1), sixteen inverted bottlenecks with squeeze-and-excitation, one dense layer."""
+    """Add a stem (stride 2, on small images 1), sixteen inverted bottlenecks with squeeze-and-excitation, and a dense layer."""
     stride = 1 if is_small(model.shape(model.input)) else 2
     x = _conv_norm(model, model.input, 32, 3, stride, "stem", silu=True)
     for stage, (expansion, channels, blocks, stride, kernel) in enumerate(STAGES, 1):

@@ -1,9 +1,9 @@
-"""The recurrent networks of FlexFlow's paper (Jia, Zaharia & Aiken, MLSys 2019, section 8.1).
+"""Recurrent networks of the FlexFlow paper (Jia, Zaharia & Aiken, MLSys 2019, section 8.1).
 
-The paper says: LSTM layers of 1,024 units, unrolled for 40 steps; how many there are; an embedding before and a softmax after
-them; attention on top of the decoder. Here, where it says nothing: embeddings have 1,024 units, a classifier takes the last
-position, a decoder's layer begins with the state of the encoder's, and attention is Luong et al.'s (EMNLP 2015, section 3.1).
-The softmax is part of the loss.
+The paper specifies the number of LSTM layers of 1,024 units, unrolled for 40 steps, the embedding before and the softmax after them,
+and attention on top of the decoder. Our choices: embeddings have 1,024 units, a classifier uses the last position, a decoder layer
+starts with the final state of its encoder layer, and attention is that of Luong et al. (EMNLP 2015, section 3.1). The softmax is part
+of the loss.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from models.named import TEXTS, TOKENS, Model
 
 
 def text_classifier(model: Builder, classes: int, *, layers: int, units: int) -> None:
-    """An embedding, LSTM layers, and a dense layer of what the last one says at the last position."""
+    """Add an embedding, LSTM layers, and a dense layer after the last position."""
     x = model.embedding(model.input, units, name="embedding")
     for layer in range(1, layers + 1):
         x = model.lstm(x, units, name=f"lstm{layer}")
@@ -21,7 +21,7 @@ def text_classifier(model: Builder, classes: int, *, layers: int, units: int) ->
 
 
 def language_model(model: Builder, classes: int, *, layers: int, units: int) -> None:
-    """An embedding, LSTM layers, and a dense layer at each position."""
+    """Add an embedding, LSTM layers, and a dense layer at each position."""
     x = model.embedding(model.input, units, name="embedding")
     for layer in range(1, layers + 1):
         x = model.lstm(x, units, name=f"lstm{layer}")
@@ -29,8 +29,7 @@ def language_model(model: Builder, classes: int, *, layers: int, units: int) -> 
 
 
 def translation(model: Builder, classes: int, *, layers: int, units: int) -> None:
-    """The first half of the tokens is the source, which the encoder reads; the others are the target: the decoder has logits for the
-    token after each of them."""
+    """Add an encoder of the first half of the tokens, and a decoder that predicts the next token in the second half."""
     (length,) = model.shape(model.input)
     source = model.steps(model.input, 0, length // 2, name="source")
     target = model.steps(model.input, length // 2, length, name="target")

@@ -1,4 +1,4 @@
-"""Residual networks (He et al., CVPR 2016). In bottlenecks the 3x3 convolution has the stride ("version 1.5")."""
+"""Residual networks (He et al., CVPR 2016). The stride of a bottleneck is in its 3x3 convolution ("version 1.5")."""
 
 from functools import partial
 
@@ -9,10 +9,10 @@ PLANES = (64, 128, 256, 512)
 
 
 def resnet(model: Builder, classes: int, *, blocks: tuple[int, ...], bottleneck: bool) -> None:
-    """A stem, four stages of residual blocks, one dense layer.
+    """Add a stem, four stages of residual blocks, and a dense layer.
 
-    Stem: 7x7 with stride 2, then 3x3 max pooling with stride 2; on small images 3x3 without stride, and pooling only
-    from 64 pixels on.
+    The stem is a 7x7 convolution with stride 2 and 3x3 max pooling with stride 2; on small images a 3x3 convolution without stride,
+    and pooling only for 64 pixels.
     """
     small, side = is_small(model.shape(model.input)), max(model.shape(model.input)[:2])
     x = model.conv(model.input, 64, *((3, 1, 1) if small else (7, 2, 3)), bias=False, name="stem_conv")

@@ -1,4 +1,4 @@
-"""Transformers (Vaswani et al., NeurIPS 2017) of blocks that normalize first: GPT, which predicts tokens, and ViT, which sees patches."""
+"""Pre-norm transformers (Vaswani et al., NeurIPS 2017): GPT, which predicts tokens, and ViT, which classifies images."""
 
 from functools import partial
 
@@ -7,9 +7,9 @@ from models.named import TOKENS, Model, is_small
 
 
 def gpt(model: Builder, classes: int, *, layers: int, heads: int, units: int) -> None:
-    """Tokens and positions embedded, causal blocks, and the table of the embedding for logits. Without dropout.
+    """Add embeddings of tokens and positions, causal blocks, and a tied dense layer, without dropout.
 
-    It has as many positions as its data set, where GPT-2 has 1,024.
+    The model has as many positions as the sequences of its data set; GPT-2 has 1,024.
     """
     x = model.positions(model.embedding(model.input, units, name="embedding"), name="positions")
     for block in range(1, layers + 1):
@@ -18,7 +18,7 @@ def gpt(model: Builder, classes: int, *, layers: int, heads: int, units: int) ->
 
 
 def vit(model: Builder, classes: int, *, layers: int, heads: int, units: int) -> None:
-    """Patches of 16 x 16 pixels, on small images of 4 x 4, a class token and positions, blocks, and one dense layer."""
+    """Add patches of 16 x 16 pixels (small images: 4 x 4), a class token, position embeddings, blocks and a dense layer."""
     height, width, _ = model.shape(model.input)
     patch = 4 if is_small(model.shape(model.input)) else 16
     if height % patch or width % patch:

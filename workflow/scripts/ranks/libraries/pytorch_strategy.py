@@ -124,7 +124,7 @@ class Runner:
         shape = self.graph.operators[0].shape
         read = [slices(needed, own, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
         takes = [m for m in self.layout.messages if m.target == place]
-        sizes = {m.edge: self._size(m, self.layout.taken(m)) for m in takes}
+        sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in takes}
         shard = self.shards[layer, self.layout.shard(place)]
         return Task(
             place,
@@ -144,7 +144,7 @@ class Runner:
             None if other == self.me else other,
             size,
             self._slices(message, self.layout.region(message.source)),
-            self._slices(message, self.layout.taken(message)),
+            self._slices(message, self.layout.input_region(message)),
             size == whole,
             message.of_state,
             message.source,

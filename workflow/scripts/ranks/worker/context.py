@@ -13,7 +13,7 @@ import numpy as np
 
 from models.graph import Graph, from_json
 from models.initial import initial_weights
-from models.mesh import Mesh, of_spec
+from models.mesh import Mesh, mesh_from_spec
 from ranks.worker import sampling
 from ranks.worker.batches import Augmentation, Batch, Prepared, Split, split_of
 from ranks.worker.group import Group
@@ -53,7 +53,7 @@ class Context:
     @cached_property
     def mesh(self) -> Mesh:
         """How the ranks divide the training."""
-        return of_spec(self.spec)
+        return mesh_from_spec(self.spec)
 
     @property
     def replica(self) -> int:
@@ -63,7 +63,7 @@ class Context:
     @property
     def counting(self) -> list[int]:
         """The ranks that tell of samples and their losses, one of those that see the same ones: of the others nothing is taken."""
-        return [rank for rank in range(self.ranks) if self.mesh.counts(rank)]
+        return [rank for rank in range(self.ranks) if self.mesh.is_reporter(rank)]
 
     @property
     def hosts(self) -> list[str]:
