@@ -4,7 +4,7 @@
 
 from comparison import matched
 
-ASKED_TO_COMPARE = exit_on_input_error(lambda: matched.asked(config))
+ASKED_TO_COMPARE = exit_on_input_error(lambda: matched.folders_from_config(config))
 
 
 if ASKED_TO_COMPARE:
@@ -39,7 +39,7 @@ if ASKED_TO_COMPARE:
             """
             {WARM} comparison.compare \
                 --base {params.base:q} \
-                --other {params.other:q} \
+                --contender {params.other:q} \
                 --out {params.stem:q} \
                 2>&1 | tee -p {log:q}
             """

@@ -1,1 +1,1 @@
-"""Two campaigns compared: which cells changed from one to the other, by how much, and what else differs between them."""
+"""Compare two campaigns: which cells changed, by how much, and what else differs between the campaigns."""

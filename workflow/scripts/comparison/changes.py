@@ -1,7 +1,7 @@
-"""By how much each cell's epoch time differs between two campaigns: ratios with intervals, p values corrected for their number.
+"""Compute the ratio of epoch times between two campaigns for each cell, with intervals and corrected p-values.
 
-Two campaigns share no block, so their cells are independent groups (Welch 1947), with the spreads that each campaign's own
-intervals have (analysis.pooling), and degrees of freedom by Satterthwaite (Biometrics 2, 1946).
+Campaigns share no block, so the runs of a cell are independent groups (Welch 1947). Standard deviations are those of each
+campaign's own intervals (analysis.pooling), degrees of freedom are by Satterthwaite (Biometrics 2, 1946).
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,17 @@ UNCHANGED, UNKNOWN = "no change shown", "no interval"
 
 
 def changes(compared: Compared) -> pd.DataFrame:
-    """A row per compared cell: cell, the factors that vary, from_n, from_s, to_n, to_s, ratio with bounds, p, p_holm, change.
+    """Return the changes of all compared cells.
 
-    ratio = mean epoch time in the other campaign over that in the base; change: slower or faster in the other (p_holm < 0.05), no change shown, or
-    no interval, where a cell has one run and its campaign no spread that all cells share.
+    Returns:
+        A row per cell: cell, the factors that vary, from_n, from_s, to_n, to_s, ratio with bounds, p, p_holm, change. The ratio
+        is the mean epoch time in the contender over that in the base. The change is "slower" or "faster" (p_holm < 0.05), "no
+        change shown", or "no interval" if the cell has a single run and its campaign has no pooled standard deviation.
     """
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
     means, errors, freedom, n = zip(
-        *(_of(pooled(runs), compared.common) for runs in (compared.base, compared.other)), strict=True
+        *(_cell_statistics(pooled(runs), compared.common) for runs in (compared.base, compared.contender)), strict=True
     )
     squares = [error**2 for error in errors]
     error = np.sqrt(squares[0] + squares[1])
@@ -48,20 +50,20 @@ def changes(compared: Compared) -> pd.DataFrame:
     return data
 
 
-def _of(pooling: Pooling, cells: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of these cells the means in s, the standard errors of their logarithms, the degrees of freedom of these, and n."""
+def _cell_statistics(pooling: Pooling, cells: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return means in s, standard errors of mean logarithms, their degrees of freedom, and n; each has shape [cells]."""
     own = pooling.cells.loc[list(cells)]
     mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
     return mean, s / np.sqrt(n), df, n.astype(int)
 
 
 def table(compared: Compared) -> tables.Table:
-    """The table of a comparison."""
+    """Return the table of a comparison."""
     data = changes(compared)
     a, b = compared.names
     varied = [name for name in data if name in varying(compared.cells)]
-    shown = {title(name): data[name].map(level_text) for name in varied} or {"cell": data["cell"]}
-    shown |= {
+    columns = {title(name): data[name].map(level_text) for name in varied} or {"cell": data["cell"]}
+    columns |= {
         f"{a} (s)": data["from_s"].map(tables.number),
         f"{b} (s)": data["to_s"].map(tables.number),
         "n": [f"{x}, {y}" for x, y in zip(data["from_n"], data["to_n"], strict=True)],
@@ -71,21 +73,21 @@ def table(compared: Compared) -> tables.Table:
     }
     notes = [
         summary(compared, data),
-        *_how(compared, data),
+        *_method_notes(compared, data),
         compared.algorithms,
         differing(compared),
         not_compared(compared),
     ]
     words = [title(name) for name in ("framework", "model", "dataset", "training_loop")] + ["cell", "change"]
-    return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], words)
+    return tables.Table(TITLE, data, pd.DataFrame(columns), [note for note in notes if note], words)
 
 
 def summary(compared: Compared, data: pd.DataFrame) -> Note:
-    """How many cells changed and how far, in a sentence or two."""
+    """Return how many cells changed, and by how much."""
     a, b = compared.names
-    said = [_counted(data, change) for change in (*CHANGES, UNCHANGED, UNKNOWN) if (data["change"] == change).any()]
+    parts = [_counted(data, change) for change in (*CHANGES, UNCHANGED, UNKNOWN) if (data["change"] == change).any()]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
-    text = f"From {a} to {b}, of {_cells(len(data))}: {', '.join(said)}. Geometric mean of the ratios {tables.number(mean)}."
+    text = f"From {a} to {b}, of {_cells(len(data))}: {', '.join(parts)}. Geometric mean of the ratios {tables.number(mean)}."
     unchanged = data[data["change"] == UNCHANGED]
     if len(unchanged) and unchanged["ratio_high"].max() > unchanged["ratio_low"].min():
         text += (
@@ -100,12 +102,12 @@ def _counted(data: pd.DataFrame, change: str) -> str:
     own = data.loc[data["change"] == change, "ratio"]
     if change not in CHANGES:
         return f"{len(own)} with {change}"
-    ends = dict.fromkeys(tables.number(size, 2) for size in sorted(100 * (own - 1).abs()))
-    by = [next(iter(ends)), *list(ends)[1:][-1:]]
-    return f"{len(own)} {change} by {' to '.join(by)} %"
+    sizes = dict.fromkeys(tables.number(size, 2) for size in sorted(100 * (own - 1).abs()))
+    ends = [next(iter(sizes)), *list(sizes)[1:][-1:]]
+    return f"{len(own)} {change} by {' to '.join(ends)} %"
 
 
-def _how(compared: Compared, data: pd.DataFrame) -> list[str]:
+def _method_notes(compared: Compared, data: pd.DataFrame) -> list[str]:
     a, b = compared.names
     families = int(data["p"].notna().sum())
     return [
@@ -122,26 +124,28 @@ def _how(compared: Compared, data: pd.DataFrame) -> list[str]:
 
 
 def differing(compared: Compared) -> Note:
-    """What may explain a change, in a sentence."""
-    found = compared.differences
-    if not found:
+    """Return what else differs and may explain a change."""
+    differences = compared.differences
+    if not differences:
         text = "The records show no other difference between the compared runs: a change would come from the machine itself."
         return Note("no-other-difference", text)
-    alone = "" if len(found) == 1 else " A change cannot be attributed to one of these alone."
-    return Note("differences", f"What differs between the compared runs: {'; '.join(found)}.{alone}", notes=found)
+    caution = "" if len(differences) == 1 else " A change cannot be attributed to one of these alone."
+    return Note(
+        "differences", f"What differs between the compared runs: {'; '.join(differences)}.{caution}", notes=differences
+    )
 
 
 def not_compared(compared: Compared) -> str:
-    """The cells that are not compared, by reason, in a sentence; empty for none."""
+    """Return the cells that are not compared, by reason, or "" if all are."""
     by_reason: dict[Note, list[str]] = {}
-    for cell, why in compared.refused.items():
-        by_reason.setdefault(why, []).append(cell)
-    said = [f"{why}: {_named(own)}" for why, own in by_reason.items()]
-    return Note("not-compared", f"Not compared: {'; '.join(said)}.", cells=by_reason) if said else ""
+    for cell, reason in compared.refused.items():
+        by_reason.setdefault(reason, []).append(cell)
+    parts = [f"{reason}: {_enumerate_cells(own)}" for reason, own in by_reason.items()]
+    return Note("not-compared", f"Not compared: {'; '.join(parts)}.", cells=by_reason) if parts else ""
 
 
-def _named(cells: Sequence[str], most: int = 4) -> str:
-    return ", ".join(cells[:most]) + (f" and {len(cells) - most} more" if len(cells) > most else "")
+def _enumerate_cells(cells: Sequence[str], limit: int = 4) -> str:
+    return ", ".join(cells[:limit]) + (f" and {len(cells) - limit} more" if len(cells) > limit else "")
 
 
 def _ratios(data: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Compare two campaigns: a table and a figure of what changed from one to the other."""
+"""Compare two campaigns in a table and a figure."""
 
 import sys
 from pathlib import Path
@@ -12,21 +12,21 @@ from comparison.matched import read
 from figures import style
 
 
-def main(*, base: str, other: str, out: Path) -> None:
-    """Write OUT.csv, .md and .tex, OUT.pdf, .svg, .png and .caption.md; say what changed.
+def main(*, base: str, contender: str, out: Path) -> None:
+    """Write OUT.csv, .md, .tex, .pdf, .svg, .png and .caption.md, and print what changed.
 
     Args:
-        base: the campaign that the other one is compared with: a folder with runs.csv
-        other: the other campaign
+        base: campaign to compare with: a folder with runs.csv
+        contender: campaign that is compared with the base
         out: files to write, without their suffix
     """
-    compared = read(base, other)
-    made = table(compared)
-    tables.write(made, out)
-    drawn, caption = draw(compared, made.data)
-    style.save(drawn, out)
+    compared = read(base, contender)
+    result = table(compared)
+    tables.write(result, out)
+    figure, caption = draw(compared, result.data)
+    style.save(figure, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
-    for line in (summary(compared, made.data), compared.algorithms, differing(compared), not_compared(compared)):
+    for line in (summary(compared, result.data), compared.algorithms, differing(compared), not_compared(compared)):
         if line:
             print(line)
 

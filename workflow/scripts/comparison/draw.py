@@ -1,4 +1,4 @@
-"""The figure of a comparison: the ratio of every compared cell with its interval."""
+"""Draw the ratio of every compared cell with its interval."""
 
 import numpy as np
 import pandas as pd
@@ -10,13 +10,16 @@ from comparison.matched import Compared
 from figures import panels, style
 
 ROW_IN, AXIS_IN = 0.12, 0.5
-MOST_ROWS = 60  # of a printed page
-COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast, as figures of treatments have it
+MAX_ROWS = 60  # fits on a printed page
+COLOURS = {CHANGES[0]: "#bb5566", CHANGES[1]: "#004488"}  # Tol's high contrast, as in figures of treatments
 
 
 def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
-    """Rows are cells in the order of tables, at most MOST_ROWS of those that differ most. The figure and its caption."""
-    farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MOST_ROWS]
+    """Return the figure and its caption.
+
+    Rows are cells in the order of tables, limited to the MAX_ROWS cells that differ most.
+    """
+    farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MAX_ROWS]
     rows = data.loc[sorted(farthest)]
     drawn = style.figure(style.PAGE_IN, len(rows) * ROW_IN + AXIS_IN)
     ax = drawn.subplots()
@@ -43,15 +46,15 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     panels.round_numbers(ax.xaxis, high / low, most=panels.FINE)
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
-    some = (
+    selection = (
         f"Only the {len(rows)} of {len(data)} cells that differ most are drawn; the table has all."
         if len(rows) < len(data)
         else ""
     )
-    said = (some, summary(compared, data), compared.algorithms, differing(compared))
+    notes = (selection, summary(compared, data), compared.algorithms, differing(compared))
     caption = (
         f"Mean epoch time in {compared.names[1]} divided by that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are "
         "95 % intervals, not corrected for the number of cells. Filled markers have p < 0.05 after Holm's correction for all cells: red "
-        f"is slower, blue is faster. {' '.join(filter(None, said))}"
+        f"is slower, blue is faster. {' '.join(filter(None, notes))}"
     )
     return drawn, caption

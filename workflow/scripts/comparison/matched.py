@@ -1,7 +1,7 @@
-"""Two campaigns side by side: which cells both have, what keeps some of them from being compared, and what else differs.
+"""Match the cells of two campaigns, and list what else differs between them.
 
-A cell is compared where both campaigns trained the same thing in it, measured in the same way. What may differ is what a
-comparison is for: date, site, software; it is listed, since a change cannot be told from whatever else differs with it.
+A cell is compared if both campaigns trained the same model on the same data in it and measured it in the same way. Date, site
+and software may differ. They are listed, because a change cannot be attributed to one of several differences.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from common.errors import InputError
 from common.files import shown
 from common.notes import Note
 
-# The same in every run of a cell that can be compared, with what a difference in it means.
-SAME = {
+# Columns that must agree in both campaigns for a cell to be compared, with the reason.
+MUST_MATCH = {
     "data_digest": "the training data differ, or were prepared differently",
     "samples_per_epoch": "the number of samples in an epoch differs",
     "effective_batch": "the effective batch size differs",
@@ -31,7 +31,7 @@ EMULATED_IN_ONE = Note(
     "emulated-in-one", "nodes are emulated in only one of the two, which says nothing about a network (placement)"
 )
 SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it: it was not measured again")
-# What may explain a change, in words.
+# Columns that may explain a change, with their names for people.
 EXPLAINS = {
     "site": "site",
     "devices": "devices",
@@ -59,97 +59,98 @@ PER_FRAMEWORK = (
     "code_digest",
     "transport",
 )
-DIGITS = 12  # of a digest
+DIGEST_DIGITS = 12
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The runs of the campaign `base`, and of the `other` one. `names`: what tables call the two."""
+    """The runs of two campaigns; `names` are those of base and contender in tables."""
 
     names: tuple[str, str]
     base: pd.DataFrame
-    other: pd.DataFrame
+    contender: pd.DataFrame
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The planned cells of both: cell, every factor, in the order of tables."""
-        both = pd.concat([self.base, self.other], ignore_index=True)
-        return cells(both)
+        """Planned cells of both campaigns in the order of tables, with columns cell and all factors."""
+        return cells(pd.concat([self.base, self.contender], ignore_index=True))
 
     @cached_property
     def refused(self) -> dict[str, Note]:
-        """Cell -> why it cannot be compared, in the order of `cells`."""
-        found = {}
-        runs = [successful(self.base), successful(self.other)]
-        planned = [set(self.base["cell"]), set(self.other["cell"])]
-        by_cell = [{str(cell): own for cell, own in some.groupby("cell")} for some in runs]
+        """Reason by cell that cannot be compared, in the order of `cells`."""
+        reasons = {}
+        runs = [successful(self.base), successful(self.contender)]
+        planned = [set(self.base["cell"]), set(self.contender["cell"])]
+        by_cell = [{str(cell): own for cell, own in frame.groupby("cell")} for frame in runs]
         for cell in self.cells["cell"]:
-            if why := self._why_not(str(cell), planned, by_cell):
-                found[cell] = why
-        return found
+            if reason := self._refusal_reason(str(cell), planned, by_cell):
+                reasons[cell] = reason
+        return reasons
 
     @cached_property
     def common(self) -> list[str]:
-        """The cells that are compared."""
+        """Cells that are compared."""
         return [cell for cell in self.cells["cell"] if cell not in self.refused]
 
-    def _why_not(
+    def _refusal_reason(
         self, cell: str, planned: Sequence[set[str]], by_cell: Sequence[dict[str, pd.DataFrame]]
     ) -> Note | None:
-        for name, there in zip(self.names, planned, strict=True):
-            if cell not in there:
+        for name, planned_cells in zip(self.names, planned, strict=True):
+            if cell not in planned_cells:
                 return Note("no-such-cell", f"{name} has no such cell", campaign=name)
         for name, runs in zip(self.names, by_cell, strict=True):
             if cell not in runs:
                 return Note("no-successful-run", f"{name} has no successful run of it", campaign=name)
         a, b = by_cell[0][cell], by_cell[1][cell]
-        for column, meaning in SAME.items():
+        for column, meaning in MUST_MATCH.items():
             levels = _levels(a[column]), _levels(b[column])
             if all(levels) and levels[0] != levels[1]:
                 return Note("measured-differently", f"{meaning} ({column})", column=column)
-        places = [set(one["placement"].dropna()) for one in (a, b)]
+        places = [set(runs["placement"].dropna()) for runs in (a, b)]
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
             return EMULATED_IN_ONE
-        same = [set(zip(one["run_id"], one["key"], one["epoch_time_s"], strict=True)) for one in (a, b)]
-        if same[0] & same[1]:
+        runs_of_both = [set(zip(runs["run_id"], runs["key"], runs["epoch_time_s"], strict=True)) for runs in (a, b)]
+        if runs_of_both[0] & runs_of_both[1]:
             return SAME_RUNS
         return None
 
     @cached_property
     def differences(self) -> list[Note]:
-        """What differs between the compared runs of the two and may explain a change, a line each."""
-        a, b = (self._compared_runs(runs) for runs in (self.base, self.other))
-        said = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
-        if unknown := [column for column in SAME if _known(a[column]) != _known(b[column])]:
+        """Differences between the compared runs of the two campaigns that may explain a change."""
+        a, b = (self._compared_runs(runs) for runs in (self.base, self.contender))
+        notes = [_changed("dates", "dates", _dates(a), _dates(b))] if _dates(a) != _dates(b) else []
+        if unknown := [column for column in MUST_MATCH if _is_recorded(a[column]) != _is_recorded(b[column])]:
             text = f"recorded in only one of them: {', '.join(unknown)}"
-            said.append(Note("recorded-in-one", text, columns=unknown))
-        most = [float(runs["foreign_cpu_share"].max()) for runs in (a, b)]
-        if any(share > NOTABLE_FOREIGN_SHARE for share in most):
-            text = "other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in most)
-            said.append(Note("foreign-cpu-time", text, shares=most))
+            notes.append(Note("recorded-in-one", text, columns=unknown))
+        shares = [float(runs["foreign_cpu_share"].max()) for runs in (a, b)]
+        if any(share > NOTABLE_FOREIGN_SHARE for share in shares):
+            text = "other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in shares)
+            notes.append(Note("foreign-cpu-time", text, shares=shares))
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]
-                said += [_changed(column, words, *map(_said, levels))] if levels[0] != levels[1] else []
+                notes += [_changed(column, words, *map(_enumerate_levels, levels))] if levels[0] != levels[1] else []
                 continue
             by_framework: dict[tuple[str, str], list[str]] = {}
             for framework in framework_order(a):
                 levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
                 if levels[0] != levels[1]:
-                    by_framework.setdefault((_said(levels[0]), _said(levels[1])), []).append(framework)
-            said += [
+                    by_framework.setdefault((_enumerate_levels(levels[0]), _enumerate_levels(levels[1])), []).append(
+                        framework
+                    )
+            notes += [
                 _changed(column, f"{words} of {', '.join(names)}", *ends, frameworks=names)
                 for ends, names in by_framework.items()
             ]
-        return said
+        return notes
 
     @cached_property
     def algorithms(self) -> str:
-        """Which of the compared frameworks train with algorithms of their own, with accuracies in each campaign; empty for none."""
-        said = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.other)]
-        told = {name: one for name, one in zip(self.names, said, strict=True) if one}
-        text = " ".join(f"In {name}: {one}" for name, one in told.items())
-        return Note("own-algorithms", text, by_campaign=told) if told else ""
+        """Compared frameworks that train with their own algorithms, with accuracies in each campaign, or ""."""
+        notes = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.contender)]
+        by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
+        text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
+        return Note("own-algorithms", text, by_campaign=by_campaign) if by_campaign else ""
 
     def _compared_runs(self, runs: pd.DataFrame) -> pd.DataFrame:
         ok = successful(runs)
@@ -157,35 +158,43 @@ class Compared:
         return ok.assign(bandwidth_bytes_s=ok["bandwidth_bytes_s"] / 1e6)
 
 
-def read(base: str, other: str) -> Compared:
-    """The campaigns in two folders with runs.csv. InputError where there is none, or where nothing can be compared."""
-    files = [_table_in(folder, key) for key, folder in (("base", base), ("other", other))]
+def read(base: str, contender: str) -> Compared:
+    """Return the campaigns in two folders with runs.csv.
+
+    Raises:
+        InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
+    """
+    files = [_table_in(folder, key) for key, folder in (("base", base), ("other", contender))]
     runs = [read_timed(file) for file in files]
-    for file, some in zip(files, runs, strict=True):
-        if successful(some).empty:
+    for file, frame in zip(files, runs, strict=True):
+        if successful(frame).empty:
             problem = "has no successful run"
             raise InputError("no-successful-run", problem, file=shown(file), hint="there is nothing to compare")
-    compared = Compared(names(base, other), *runs)
+    compared = Compared(names(base, contender), *runs)
     if not compared.common:
-        why = _nothing(compared)
-        both = f"{shown(files[0])} and {shown(files[1])}"
-        raise InputError("nothing-to-compare", f"cannot be compared: {why}", file=both, got=why)
+        reason = _explain_no_common_cell(compared)
+        location = f"{shown(files[0])} and {shown(files[1])}"
+        raise InputError("nothing-to-compare", f"cannot be compared: {reason}", file=location, got=reason)
     return compared
 
 
-def names(base: str, other: str) -> tuple[str, str]:
-    """What two campaigns are called: as their folders, where these have other names."""
-    one, two = (Path(folder).resolve().name for folder in (base, other))
-    return (one, two) if one != two else (f"{one} (base)", f"{two} (other)")
+def names(base: str, contender: str) -> tuple[str, str]:
+    """Return the names of two campaigns: those of their folders, marked if both folders have the same name."""
+    first, second = (Path(folder).resolve().name for folder in (base, contender))
+    return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 
 
-def stem(base: str, other: str) -> Path:
-    """Where the comparison of two folders goes, without suffix."""
-    return Path("results", "comparison", f"{Path(base).resolve().name}--{Path(other).resolve().name}", "comparison")
+def stem(base: str, contender: str) -> Path:
+    """Return the path of the files of a comparison, without suffix."""
+    return Path("results", "comparison", f"{Path(base).resolve().name}--{Path(contender).resolve().name}", "comparison")
 
 
-def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The folders that a configuration asks to compare; None where it names neither. InputError where there are no tables."""
+def folders_from_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the folders that a configuration names to compare, or None if it names neither.
+
+    Raises:
+        InputError: If only one folder is named, or if a folder has no runs.csv.
+    """
     folders = {key: str(config[key]) for key in ("base", "other") if key in config}
     if len(folders) == 1:
         refuse()
@@ -195,7 +204,7 @@ def asked(config: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def refuse() -> None:
-    """InputError: two campaigns have to be named."""
+    """Raise InputError, because two campaigns have to be named."""
     raise InputError(
         "missing-key",
         "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or snakemake compare --config "
@@ -216,33 +225,35 @@ def _table_in(folder: str, key: str) -> Path:
     return file
 
 
-def _nothing(compared: Compared) -> Note:
-    """Why no cell can be, the most frequent reason first."""
-    a, b = (set(runs["cell"]) for runs in (compared.base, compared.other))
+def _explain_no_common_cell(compared: Compared) -> Note:
+    """Return why no cell can be compared, with the most frequent reason first."""
+    a, b = (set(runs["cell"]) for runs in (compared.base, compared.contender))
     if not a & b:
-        levels = {name: (_levels(compared.base[name]), _levels(compared.other[name])) for name in factors()}
-        differ = {name: (_said(one), _said(two)) for name, (one, two) in levels.items() if not set(one) & set(two)}
-        each = "; ".join(f"{name}: {one} and {two}" for name, (one, two) in differ.items())
-        text = f"they have no cell in common ({each or 'no combination of levels is in both'})"
+        levels = {name: (_levels(compared.base[name]), _levels(compared.contender[name])) for name in factors()}
+        differ = {
+            name: (_enumerate_levels(x), _enumerate_levels(y)) for name, (x, y) in levels.items() if not set(x) & set(y)
+        }
+        details = "; ".join(f"{name}: {x} and {y}" for name, (x, y) in differ.items())
+        text = f"they have no cell in common ({details or 'no combination of levels is in both'})"
         return Note("no-common-cell", text, levels=differ)
-    refused = [why for cell, why in compared.refused.items() if cell in a & b]
+    refused = [reason for cell, reason in compared.refused.items() if cell in a & b]
     reasons = pd.Series(list(map(str, refused))).value_counts()
-    text = "; ".join(f"{why} ({count} of {len(a & b)} cells)" for why, count in reasons.items())
-    return Note("all-cells-refused", text, reasons=Counter(why.code for why in refused), of=len(a & b))
+    text = "; ".join(f"{reason} ({count} of {len(a & b)} cells)" for reason, count in reasons.items())
+    return Note("all-cells-refused", text, reasons=Counter(reason.code for reason in refused), of=len(a & b))
 
 
 def _changed(column: str, words: str, before: str, after: str, **facts: Any) -> Note:
-    """That something is not what it was, in a line."""
+    """Return the note that a column has other levels."""
     text = f"{words}: {before} → {after}"
     return Note("changed", text, column=column, before=before, after=after, **facts)
 
 
 def _levels(values: pd.Series) -> tuple[str, ...]:
-    """What occurs in a column, as text, sorted; nothing known is no level."""
+    """Return the sorted levels of a column as text, without missing ones."""
     return tuple(sorted({_text(value) for value in values.dropna()}))
 
 
-def _known(values: pd.Series) -> bool:
+def _is_recorded(values: pd.Series) -> bool:
     return bool(values.notna().any())
 
 
@@ -250,8 +261,8 @@ def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _said(levels: Sequence[str]) -> str:
-    short = [level[:DIGITS] if len(level) == 64 else level for level in levels]
+def _enumerate_levels(levels: Sequence[str]) -> str:
+    short = [level[:DIGEST_DIGITS] if len(level) == 64 else level for level in levels]
     return " and ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "") if short else "not known"
 
 
