@@ -16,7 +16,7 @@ from scipy import special
 from analysis.intervals import CONFIDENCE
 from analysis.pooling import FEWEST_BLOCKS, MOST_PRIOR, SMALLEST
 from declared.study import KNOWN_OF_ALL
-from precision.stopping import KNOWN
+from precision.stopping import MIN_CELL_DF
 
 Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
 OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[::-1]  # half of the prior's degrees of freedom
@@ -193,10 +193,10 @@ def naive(until: float) -> Rule:
 
 
 def chosen(until: float) -> Rule:
-    """`precision.stopping.looks`."""
+    """`precision.stopping.judge_cells`."""
 
     def refine(report: Report) -> np.ndarray:
-        known = (report.moderated(math.inf)[1] >= KNOWN) & (report.freedom >= KNOWN_OF_ALL)[:, None]
+        known = (report.moderated(math.inf)[1] >= MIN_CELL_DF) & (report.freedom >= KNOWN_OF_ALL)[:, None]
         return ~known | (np.maximum(report.half(), report.half(most=math.inf)) > until)
 
     return refine
@@ -208,7 +208,7 @@ def chosen_of_pairs(until: float) -> Rule:
     def refine(report: Report) -> np.ndarray:
         to = np.arange(0, report.log.shape[1], 2)
         reported, alike = report.ratios(to, to + 1), report.ratios(to, to + 1, math.inf)
-        known = (alike.df >= KNOWN) & (alike.known >= KNOWN_OF_ALL)[:, None]
+        known = (alike.df >= MIN_CELL_DF) & (alike.known >= KNOWN_OF_ALL)[:, None]
         return np.repeat(~known | (np.maximum(reported.half, alike.half) > until), 2, axis=1)
 
     return refine

@@ -1,4 +1,4 @@
-"""A pilot says which length of runs is cheapest: as two-stage sampling has it, and as simulated campaigns bear out."""
+"""The cheapest length of runs that a pilot finds, compared with two-stage sampling and a kept campaign."""
 
 import math
 from dataclasses import replace
@@ -19,18 +19,18 @@ from precision import pilot
 from precision.pilot import Aim, Times
 from support.pages import lacking, page
 
-KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
 def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs: float = 4.0) -> Components:
-    """Of these standard deviations."""
+    """Return variance components with these standard deviations."""
     variance = {"cell": 1.0, "session": math.nan, "block": block**2, "run": run**2, "epoch": epoch**2}
     return Components(variance, dict.fromkeys(variance, 10), epochs)
 
 
 @pytest.mark.parametrize(("fixed_s", "run", "epoch"), [(10.0, 0.02, 0.06), (40.0, 0.02, 0.02), (3.0, 0.03, 0.06)])
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
-    """sqrt(start-up / epoch) x (spread within runs / between runs), where runs are so many that their number is no step."""
+    """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many, so that rounding does not matter."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
     rows = pilot.compare(components(run=run, epoch=epoch), times, Aim((0.003,)))
     assert rows.loc[0, "until"] == 0.003
@@ -48,12 +48,12 @@ def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
     n = int(pilot.runs_needed(sd, until, prior_df=0.0))
     drawn = np.linspace(-1, 1, n)
     drawn *= sd / drawn.std(ddof=1)  # logarithms with exactly this spread
-    found = mean(list(drawn))
-    assert math.sinh(found.high) <= until
-    assert n == pilot.FEWEST or pilot.half_width(sd, np.array([n - 1]), 0.0)[0] > until
+    estimate = mean(list(drawn))
+    assert math.sinh(estimate.high) <= until
+    assert n == pilot.MIN_RUNS or pilot.half_width(sd, np.array([n - 1]), 0.0)[0] > until
 
 
-def test_what_no_number_of_runs_reaches_has_none() -> None:
+def test_unreachable_target_has_no_number_of_runs() -> None:
     rows = pilot.compare(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
     assert rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all() and rows["now_runs"].notna().any()
 
@@ -70,57 +70,59 @@ def test_times_are_split_by_what_grows_with_epochs() -> None:
             "validation_time_s": [1.0, 0.5, 0.5] * 2,
         }
     )
-    assert pilot.times_of(runs, epochs) == {"c": Times(pytest.approx(17.0), pytest.approx(2.5))}
+    assert pilot.mean_times(runs, epochs) == {"c": Times(pytest.approx(17.0), pytest.approx(2.5))}
 
 
-def test_of_a_measured_campaign() -> None:
-    """Half its time and more is start-up, and its runs differ as much as their epochs: two timed epochs are about right."""
-    made = pilot.table(read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs"), Aim((0.03,)))
-    assert made.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
-    assert made.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
-    assert find_note(made.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
+def test_kept_campaign_has_the_right_length() -> None:
+    """Expect two timed epochs: most time is start-up, and runs differ as much as their epochs."""
+    result = pilot.table(read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,)))
+    assert result.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
+    assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
+    assert find_note(result.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
 
 
-def test_what_the_kept_campaigns_say_is_in_the_text() -> None:
+def test_page_has_the_numbers_of_kept_campaigns() -> None:
     shares, cheapest = [], []
-    for file in KEPT.parent.glob("*/runs.csv"):
+    for file in CAMPAIGN.parent.glob("*/runs.csv"):
         runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
-        if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two are timed
-            made = pilot.table(runs, epochs, Aim((0.05,)))
-            shares.append(100 * find_note(made.notes, "measured-spread").facts["startup_share"])
-            cheapest += made.data.loc[made.data["until"] == 0.05, "best_epochs"].tolist()
+        if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two timed epochs
+            result = pilot.table(runs, epochs, Aim((0.05,)))
+            shares.append(100 * find_note(result.notes, "measured-spread").facts["startup_share"])
+            cheapest += result.data.loc[result.data["until"] == 0.05, "best_epochs"].tolist()
     startup = f"{min(shares):.0f} to {max(shares):.0f} %"
     lengths = f"{min(cheapest):.0f} to {max(cheapest):.0f}; 5 %"
     assert lacking(page("docs/how-to/precision.md").text, "start-up takes", startup, lengths) == []
 
 
-def test_single_runs_say_nothing() -> None:
-    runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
+def test_single_runs_are_refused() -> None:
+    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     with pytest.raises(InputError) as refused:
         pilot.table(runs[runs["replicate"] == 1], epochs)
     assert refused.value.code == "too-few-runs"
 
 
 def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
-    """That asks for more runs than the width alone where cells are few."""
+    """Expect more runs than by the width alone if there are few cells."""
     rule = Replicates(3, 12, 0.2)
     study = replace(load_study("quickstart"), replicates=rule, margin=0.1)
-    assert Aim.of(study) == Aim((0.2,), rule) and Aim.of(replace(study, replicates=Replicates(5, 5))) == Aim((0.1,))
+    assert Aim.from_study(study) == Aim((0.2,), rule) and Aim.from_study(
+        replace(study, replicates=Replicates(5, 5))
+    ) == Aim((0.1,))
     times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
     spread = components(run=0.02, epoch=0.01)
-    plain, by_rule = (pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.of(study)))
+    plain, by_rule = (pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study)))
     assert (plain.loc[0.2, "now_runs"], by_rule.loc[0.2, "now_runs"]) == (3, 10)
     assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))
 
 
-def test_notes_tell_of_an_aim_out_of_reach_and_of_ratios() -> None:
-    runs, epochs = read_timed(KEPT / "runs.csv"), read_table(KEPT / "epochs.csv", "epochs")
+def test_notes_report_unreachable_aims_and_ratios() -> None:
+    runs, epochs = read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs")
     narrow = pilot.table(runs, epochs, Aim((0.03,), Replicates(3, 12, 0.03)))
     too_few = find_note(narrow.notes, "at-most-too-few")
     assert too_few.facts["at_most"] == 12 < too_few.facts["runs"] < 20
     wide = pilot.table(runs, epochs, Aim((0.2,), Replicates(3, 12, 0.2)))
     assert "aim-by-rule" in codes(wide.notes) and "at-most-too-few" not in codes(wide.notes)
     ratios = Replicates(3, 12, 0.03, {"framework": ("a", "b")})
-    made = pilot.table(runs, epochs, Aim.of(replace(load_study("quickstart"), replicates=ratios)))
-    assert not made.shown["interval (± %)"].str.contains("aim").any()
-    assert "ratios-asked" in codes(made.notes)
+    result = pilot.table(runs, epochs, Aim.from_study(replace(load_study("quickstart"), replicates=ratios)))
+    assert not result.shown["interval (± %)"].str.contains("aim").any()
+    assert "ratios-asked" in codes(result.notes)

@@ -216,7 +216,7 @@ def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -
     notes = notes_of(facts)
     assert find_note(notes, "design").facts["replicates"] == [3, 5]
     assert find_note(notes, "blocks").facts["is_adaptive"]
-    chosen = reached.said(facts.runs, facts.study.replicates)
+    chosen = reached.precision_note(facts.runs, facts.study.replicates)
     assert chosen and text(chosen) in notes
     replication = design.replication(read_runs(runs_csv), facts.study.replicates)
     assert replication.facts["replicates"] == [3, 5] and replication.facts["is_adaptive"] and chosen in replication

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     records = Records(files.pop("runs"), files.pop("epochs"), files)
     drawn, caption = importlib.import_module(KINDS[figure.kind].module).draw(records, figure)
     if "precision" in files and conditions.COUNTED in caption:
-        caption += f" {reached.in_few_words(files['precision'])}"
+        caption += f" {reached.caption_note(files['precision'])}"
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
 

@@ -1,1 +1,1 @@
-"""Precision: how precise a study's numbers are, and which of its cells get more runs so that they are as precise as it wants."""
+"""Measure the precision of a study, and decide which cells get more runs to reach its target."""

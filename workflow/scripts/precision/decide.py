@@ -1,4 +1,4 @@
-"""Decide after a block which cells get a run in the next one, from the records of the blocks so far."""
+"""Decide after a block which cells get a run in the next block, from the records so far."""
 
 import math
 import sys
@@ -19,22 +19,22 @@ from common.text import number_of
 from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
 from plan.decisions import NO, in_words, rule_of
-from precision.stopping import expected, looks
+from precision.stopping import expected, judge_cells
 from records.aggregate import aggregate
 
-MOST_NAMED = 4  # cells
+MAX_NAMED_CELLS = 4
 
 
-def recorded(campaign: Campaign, block: int) -> pd.DataFrame:
-    """The rows of runs.csv, of the runs of the campaign up to a block."""
+def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
+    """Return the rows of runs.csv of all blocks up to `block`."""
     so_far = replace(campaign, possible=[run for run in campaign.runs if run.block <= block])
     with tempfile.TemporaryDirectory() as folder:
         return aggregate(so_far, Path(folder) / "epochs.csv")
 
 
 def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:
-    """What is decided after a block, as its file has it (plan.decisions)."""
-    found = looks(runs, rule)
+    """Return the decision after a block, as in its file (plan.decisions)."""
+    verdicts = judge_cells(runs, rule)
     cells = {
         str(row.Index): {
             "n": int(row.n),
@@ -43,33 +43,33 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
             "refine": bool(row.refine and block < rule.at_most),
             "expected": int(row.expected),
         }
-        for row in found.assign(expected=expected(found, rule)).itertuples()
+        for row in verdicts.assign(expected=expected(verdicts, rule)).itertuples()
     }
     return {"block": block, "rule": rule_of(rule), "cells": cells}
 
 
-def summary(said: dict[str, Any]) -> Note:
-    """Return what a person should know of a decision, in one line."""
-    cells, block = said["cells"], said["block"]
+def summary(decided: dict[str, Any]) -> Note:
+    """Return a decision in one line."""
+    cells, block = decided["cells"], decided["block"]
     refined = [name for name, cell in cells.items() if cell["refine"]]
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
-    used_up = block == said["rule"]["at_most"]
+    used_up = block == decided["rule"]["at_most"]
     if refined:
-        what = f"{_named(refined)} in block {block + 1}"
+        outcome = f"{_describe_reruns(refined)} in block {block + 1}"
     else:
         last = f"; not precise: {conditions.named(wide)}" if wide else ""
-        what = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
-    text = f"precision after block {block}: {in_words(cells, said['rule'])}; {what}"
+        outcome = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
+    text = f"precision after block {block}: {in_words(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 
-def _named(cells: Sequence[str]) -> str:
-    named = f" ({', '.join(cells)})" if len(cells) <= MOST_NAMED else ""
+def _describe_reruns(cells: Sequence[str]) -> str:
+    named = f" ({', '.join(cells)})" if len(cells) <= MAX_NAMED_CELLS else ""
     return f"another run of {number_of(len(cells), 'cell')}{named}"
 
 
 def main(*, study: str, site: str, block: int, out: Path) -> None:
-    """Decide after a block which cells get a run in the next one.
+    """Decide after a block which cells get a run in the next block.
 
     Args:
         study: name of a file in config/studies/
@@ -78,10 +78,10 @@ def main(*, study: str, site: str, block: int, out: Path) -> None:
         out: the decision
     """
     campaign = load_campaign({"study": study, "site": site, "records": "available"})
-    said = decision(recorded(campaign, block), campaign.study.replicates, block)
-    check(said, "decision", out)
-    write_json(out, said)
-    print(summary(said))
+    decided = decision(aggregate_blocks(campaign, block), campaign.study.replicates, block)
+    check(decided, "decision", out)
+    write_json(out, decided)
+    print(summary(decided))
 
 
 if __name__ == "__main__":

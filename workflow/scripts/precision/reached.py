@@ -1,4 +1,4 @@
-"""How precise the cells of a study became, where it says a precision in place of a number of replicates."""
+"""Report the precision that the cells of a study reached, if it sets a target instead of a number of replicates."""
 
 import json
 import sys
@@ -15,65 +15,69 @@ from common.options import run_program
 from common.text import number_of
 from declared.study import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
-from precision.stopping import looks
+from precision.stopping import judge_cells
 
 TITLE = "Precision that was wanted and reached"
 
 
-def said(runs: pd.DataFrame, rule: Replicates) -> str:
-    """That replicates were chosen by precision, and which cells did not reach it; nothing where their number is fixed."""
-    return "" if not rule.adaptive or runs.empty else _told(runs, rule, _in_order(looks(runs, rule), runs))
+def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
+    """Return that replicates were chosen by precision, and the cells that missed the target; "" if their number is fixed."""
+    return (
+        ""
+        if not rule.adaptive or runs.empty
+        else _precision_note(runs, rule, _sort_like_tables(judge_cells(runs, rule), runs))
+    )
 
 
-def _told(runs: pd.DataFrame, rule: Replicates, found: pd.DataFrame) -> Note:
+def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -> Note:
     words = cell_words(timed(runs))
     n = successful(timed(runs)).groupby("cell").size()
     ends = [int(n.min()), int(n.max())] if len(n) else [0]
-    each = " to ".join(dict.fromkeys(map(str, ends)))
-    cells = {reached: [words[cell] for cell in found.index[found["reached"] == reached]] for reached in REACHED}
-    asked = len(found) - len(cells[NOT_ASKED])
+    n_text = " to ".join(dict.fromkeys(map(str, ends)))
+    cells = {reached: [words[cell] for cell in verdicts.index[verdicts["reached"] == reached]] for reached in REACHED}
+    n_asked = len(verdicts) - len(cells[NOT_ASKED])
     if cells[NO]:
-        told = f"not reached by {len(cells[NO])} of {number_of(asked, 'cell')}: {conditions.named(cells[NO], '; ')}"
+        result = f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.named(cells[NO], '; ')}"
     else:
-        told = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
+        result = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:
-        told += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
-    goes_on = _goes_on(runs, found, rule)
-    are, was = ("are", "is so far") if goes_on else ("were", "was")
+        result += f"; by {number_of(len(cells[BY_CHANCE]), 'cell')} perhaps by chance"
+    is_open = _has_open_cells(runs, verdicts, rule)
+    are, verb = ("are", "is so far") if is_open else ("were", "was")
     return Note(
         "chosen-by-precision",
-        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {each}). This {was} {told}.",
-        goes_on=goes_on,
+        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} {result}.",
+        goes_on=is_open,
         n=ends,
-        asked=asked,
+        asked=n_asked,
         not_reached=cells[NO],
         by_chance=cells[BY_CHANCE],
         not_asked=cells[NOT_ASKED],
     )
 
 
-def _goes_on(runs: pd.DataFrame, found: pd.DataFrame, rule: Replicates) -> bool:
-    """Whether cells get more runs after those that are there."""
+def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates) -> bool:
+    """Return whether any cell gets more runs."""
     last = runs.loc[runs["status"] != "missing", "block"].max()
-    return bool(last < rule.at_least or (last < rule.at_most and found["refine"].any()))
+    return bool(last < rule.at_least or (last < rule.at_most and verdicts["refine"].any()))
 
 
 def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
-    """A row per cell: what it was to reach, and what it reached."""
-    found, words = _in_order(looks(runs, rule), runs), cell_words(timed(runs))
+    """Return the table of target and reached precision, with a row per cell."""
+    verdicts, words = _sort_like_tables(judge_cells(runs, rule), runs), cell_words(timed(runs))
     data = pd.DataFrame(
         {
-            "cell": found.index,
-            "n": found["n"].to_numpy(),
-            "half_width": found["half_width"].to_numpy(),
+            "cell": verdicts.index,
+            "n": verdicts["n"].to_numpy(),
+            "half_width": verdicts["half_width"].to_numpy(),
             "wanted": rule.until,
-            "reached": found["reached"].to_numpy(),
-            "goes_on": _goes_on(runs, found, rule),
+            "reached": verdicts["reached"].to_numpy(),
+            "goes_on": _has_open_cells(runs, verdicts, rule),
         }
     )
-    shown = pd.DataFrame(
+    columns = pd.DataFrame(
         {
-            "cell": [words[cell] for cell in found.index],
+            "cell": [words[cell] for cell in verdicts.index],
             "n": data["n"].astype(str),
             "half width (%)": [_percent(half) for half in data["half_width"]],
             "wanted (%)": _percent(rule.until or 0.0),
@@ -87,59 +91,59 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
     )
     text = f"{half}. Intervals are those of the other tables; a dash where there is none."
-    notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _told(runs, rule, found)]
+    notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _precision_note(runs, rule, verdicts)]
     if (data["reached"] == BY_CHANCE).any():
         text = "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."
         notes.append(Note("by-chance", text))
     if (data["reached"] == NOT_ASKED).any():
         notes.append(Note("not-asked", "Not asked: the cell is in no ratio that the study asks for."))
-    return tables.Table(TITLE, data, shown, notes, ["cell", "reached"])
+    return tables.Table(TITLE, data, columns, notes, ["cell", "reached"])
 
 
-def in_few_words(table_csv: Path) -> Note:
-    """Return what `said` says, for the caption of a figure, from the CSV of the table."""
+def caption_note(table_csv: Path) -> Note:
+    """Return `precision_note` in short, for the caption of a figure, from the CSV of the table."""
     rows = pd.read_csv(table_csv)
-    wanted, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
-    counts, goes_on = rows["reached"].value_counts(), bool(rows["goes_on"].any())
-    others, chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
-    verb = "have not reached" if goes_on else "did not reach"
+    target, rows = rows["wanted"].iloc[0], rows[rows["reached"] != NOT_ASKED]
+    counts, is_open = rows["reached"].value_counts(), bool(rows["goes_on"].any())
+    n_missed, n_chance = int(counts.get(NO, 0)), int(counts.get(BY_CHANCE, 0))
+    verb = "have not reached" if is_open else "did not reach"
     short = (
-        f"{others} of {number_of(len(rows), 'cell')} {verb} it"
-        if others
-        else f"all cells {'have ' * goes_on}reached it"
+        f"{n_missed} of {number_of(len(rows), 'cell')} {verb} it"
+        if n_missed
+        else f"all cells {'have ' * is_open}reached it"
     )
-    short += f", {chance} perhaps by chance" if chance else ""
-    head = f"The number of runs {'is' if goes_on else 'was'} chosen by precision (half intervals of {100 * wanted:g} %)"
-    text = f"{head}: {'so far ' * goes_on}{short}."
-    facts = {"wanted": float(wanted), "asked": len(rows), "not_reached": others, "by_chance": chance}
-    return Note("chosen-by-precision", text, goes_on=goes_on, **facts)
+    short += f", {n_chance} perhaps by chance" if n_chance else ""
+    head = f"The number of runs {'is' if is_open else 'was'} chosen by precision (half intervals of {100 * target:g} %)"
+    text = f"{head}: {'so far ' * is_open}{short}."
+    facts = {"wanted": float(target), "asked": len(rows), "not_reached": n_missed, "by_chance": n_chance}
+    return Note("chosen-by-precision", text, goes_on=is_open, **facts)
 
 
-def _in_order(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The cells that are timed, in the order of tables."""
-    return found.loc[cells(timed(runs))["cell"].tolist()]
+def _sort_like_tables(verdicts: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells that are timed, in the order of tables."""
+    return verdicts.loc[cells(timed(runs))["cell"].tolist()]
 
 
 def _percent(share: float) -> str:
     return tables.DASH if pd.isna(share) else f"{100 * share:.3g}"
 
 
-def _rule(written: str) -> Replicates:
-    """The rule as a decision has it (plan.decisions.rule_of)."""
-    told: Mapping[str, Any] = json.loads(written)
-    contrasts = {name: tuple(levels) for name, levels in told["contrasts"].items()}
-    return Replicates(told["at_least"], told["at_most"], told["until"], contrasts)
+def parse_rule(written: str) -> Replicates:
+    """Return the stopping rule that plan.decisions.rule_of wrote."""
+    raw: Mapping[str, Any] = json.loads(written)
+    contrasts = {name: tuple(levels) for name, levels in raw["contrasts"].items()}
+    return Replicates(raw["at_least"], raw["at_most"], raw["until"], contrasts)
 
 
 def main(*, runs: Path, rule: str, out: Path) -> None:
-    """Write the table of the precision that was wanted and reached.
+    """Write the table of target and reached precision.
 
     Args:
         runs: runs.csv of the study
         rule: the study's key replicates, as JSON
         out: files to write, without their suffix
     """
-    tables.write(table(read_runs(runs), _rule(rule)), out)
+    tables.write(table(read_runs(runs), parse_rule(rule)), out)
 
 
 if __name__ == "__main__":

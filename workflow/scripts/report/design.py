@@ -16,7 +16,7 @@ from declared.factors import factor_table
 from declared.frameworks import load_framework
 from declared.models import model_graph
 from declared.study import Replicates, Study
-from precision.reached import said
+from precision.reached import precision_note
 from report.setting import Grid
 
 _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
@@ -104,7 +104,7 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
         f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
         f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
         f"(a block contains every cell once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
-        f"within each block. {said(runs, rule)}".rstrip(),
+        f"within each block. {precision_note(runs, rule)}".rstrip(),
         runs=len(runs),
         cells=len(each),
         replicates=sorted(set(each)),

@@ -40,7 +40,7 @@ from models.named import models
 from network import fit
 from plan.cost import fraction_line
 from plan.design import InfeasibleCell, geometry
-from precision.reached import said
+from precision.reached import precision_note
 from report.latex import cite, cited, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
 from report.setting import node_memory
 
@@ -237,7 +237,7 @@ def _design(facts: Facts) -> Iterator[str]:
     if study.fraction:
         yield Note("aliases", f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}.")
     yield text(conditions.constants(runs))
-    yield text(said(runs, study.replicates))
+    yield text(precision_note(runs, study.replicates))
     later = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
         "blocks",
