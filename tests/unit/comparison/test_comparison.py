@@ -1,4 +1,4 @@
-"""Comparisons of two synthetic campaigns: changes are n_studies_with_findings, cells that cannot be compared are refused with a reason."""
+"""Comparisons of two synthetic campaigns: changes are detected, other cells are refused with a reason."""
 
 from dataclasses import replace
 
@@ -76,7 +76,10 @@ def test_intervals_cover_the_true_value_without_false_findings(compare, base, co
 
 
 def test_p_values_and_intervals_agree_with_r(compare, base, contender) -> None:
-    """R: t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p-value = 0.07939; `sleep` is used as logarithms."""
+    """R: t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p-value = 0.07939.
+
+    The values of sleep are used as logarithms.
+    """
     frames = []
     for times, runs in zip(SLEEP, (base, contender), strict=True):
         row = runs[runs["cell"] == runs["cell"].iloc[0]].head(1)

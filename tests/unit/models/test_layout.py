@@ -1,4 +1,4 @@
-"""Strategies that need no search, and the messages of a strategy: each part receives what it needs exactly once."""
+"""Strategies that need no search, and their messages: each part receives what it needs exactly once."""
 
 import itertools
 import math

@@ -31,7 +31,7 @@ def narrow(
 
 
 def all_kinds(model: Builder, classes: int) -> None:
-    """Add what shipped models do not use: attention between different widths, users of a softmax, and a relu of one position."""
+    """Add what shipped models do not use: attention between widths, users of softmax, relu of a position."""
     x = model.embedding(model.steps(model.input, 1, 5), 6, name="embedding")
     y = model.lstm(model.embedding(model.input, 4), 4)
     attended = model.attention(x, 2, to=y)
@@ -58,7 +58,7 @@ SMALL = {
     for name, model in models().items()
     if model.sample_kind == IMAGES and name not in ("inception-v3", "vit-b-16")
 }
-ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((96, 96, 3), 100))  # large enough for the original stem
+ORIGINAL = dict.fromkeys(("resnet-18", "efficientnet-b0"), ((96, 96, 3), 100))  # have the original stem
 OTHER_SHAPES = {
     "lenet-5": ((28, 28, 1), 10),
     "resnet-50": ((64, 64, 3), 20),
@@ -119,7 +119,7 @@ LEFT_OUT = {  # cases with an unsupported operator, and large ones, where roundi
     "dtensor": {case for case, make in CASES.items() if UNSUPPORTED & {operator.kind for operator in make().operators}}
     | LARGE_CASES,
 }
-VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # compilation takes longer than computation
+VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # compiling dominates
 
 
 def without_dropout(model: Graph) -> Graph:

@@ -1,4 +1,4 @@
-"""Made-up sweeps with a known latency and bandwidth, as rows of network.csv."""
+"""Synthetic collective benchmarks with known latency and bandwidth, as rows of network.csv."""
 
 import numpy as np
 import pandas as pd
@@ -13,17 +13,17 @@ BANDWIDTH_BYTES_S = 100e6
 
 def sweep_rows(
     framework="pytorch-ddp", nodes=3, noise=0.03, round_noise=0.0, rounds=5, repetitions=5, seed=1,
-    collective="all_reduce", **other
+    collective="all_reduce", **columns
 ):  # fmt: skip
-    """One sweep: every repetition, and every size in every round, is off the line by a random factor."""
+    """Return a benchmark whose repetitions and sizes in each round deviate from the line at random."""
     rng = np.random.default_rng(seed)
     rows = []
     for size in sizes(64 * 2**20):
         for round_number in range(1, rounds + 1):
-            off = np.exp(round_noise * rng.standard_normal())
+            slowdown = np.exp(round_noise * rng.standard_normal())
             for repetition in range(1, repetitions + 1):
                 true = LATENCY_S + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S
-                seconds = true * off * np.exp(noise * rng.standard_normal())
+                seconds = true * slowdown * np.exp(noise * rng.standard_normal())
                 rows.append(
                     {
                         "study": "small",
@@ -45,14 +45,14 @@ def sweep_rows(
                         "repetition": repetition,
                         "seconds": seconds,
                         "bus_bandwidth_bytes_s": bus_bandwidth(size, seconds, nodes, collective),
-                        **other,
+                        **columns,
                     }
                 )
     return pd.DataFrame(rows)
 
 
 def failed_row(framework="horovod-pytorch", nodes=2, status="failed", reason="rank 1 ended with status 1: it broke"):
-    """A sweep that left no repetition."""
+    """Return a benchmark without repetitions."""
     row = sweep_rows(framework, nodes, status=status, reason=reason).iloc[:1].copy()
     row[["bytes", "round", "repetition", "seconds", "bus_bandwidth_bytes_s", "transport"]] = None
     return row
@@ -60,7 +60,7 @@ def failed_row(framework="horovod-pytorch", nodes=2, status="failed", reason="ra
 
 @pytest.fixture
 def network():
-    """Three sweeps that succeeded and one that failed."""
+    """Return three successful benchmarks and a failed one."""
     parts = [
         sweep_rows("pytorch-ddp", 2, seed=1),
         sweep_rows("pytorch-ddp", 3, seed=2),

@@ -1,4 +1,4 @@
-"""The figure of the network is drawn whatever the sweeps hold, and says what it must."""
+"""The figure of the collective benchmark is drawn for any data, with all notes in its caption."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from network import fit
 
 from .conftest import failed_row, sweep_rows
 
-ASKED = Declared("network", "network")
+DECLARED = Declared("network", "network")
 
 
 def draw(rows, folder):
     write_table(rows, "network", folder / "network.csv")
-    return figure.draw(Records(Path("none"), Path("none"), {"network": folder / "network.csv"}), ASKED)
+    return figure.draw(Records(Path("none"), Path("none"), {"network": folder / "network.csv"}), DECLARED)
 
 
 def texts(drawn):
@@ -31,7 +31,7 @@ def bounds(drawn):
     return [line.get_ydata()[0] for ax in drawn.axes for line in ax.lines if list(line.get_xdata()) == [0, 1]]
 
 
-def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network, tmp_path):
+def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
     drawn, caption = draw(network, tmp_path)
     drawn.draw_without_rendering()
     assert [ax.get_title() for ax in drawn.axes] == ["2 nodes", "3 nodes"]
@@ -43,7 +43,7 @@ def test_panels_are_numbers_of_nodes_and_the_link_bounds_each(network, tmp_path)
 
 
 @pytest.mark.parametrize("nodes", [[2], [2, 3]])
-def test_collectives_have_panels_in_a_row_of_their_own(nodes, tmp_path):
+def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
     kinds = ["all_reduce", "all_gather", "reduce_scatter"]
     rows = pd.concat([sweep_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes])
     drawn, caption = draw(rows, tmp_path)
@@ -68,7 +68,7 @@ def test_without_the_links_rate_there_is_no_bound(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["no sweep", "all failed", "one size", "one round", "a panel failed"])
-def test_it_is_drawn_whatever_there_is(case, tmp_path):
+def test_figure_is_drawn_for_any_data(case, tmp_path):
     rows = sweep_rows(rounds=1 if case == "one round" else 3)
     frames = {
         "no sweep": pd.DataFrame(columns=list(schema("network")["properties"])),

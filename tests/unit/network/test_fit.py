@@ -1,4 +1,4 @@
-"""The fit finds the latency and the bandwidth that went in, and its intervals hold what they promise."""
+"""The fit recovers latency and bandwidth, and its intervals cover the true values."""
 
 import numpy as np
 import pandas as pd
@@ -17,16 +17,16 @@ from .conftest import BANDWIDTH_BYTES_S, LATENCY_S, failed_row, sweep_rows
 
 
 def test_without_noise_the_fit_is_exact():
-    made = fit.fit(sweep_rows(noise=0))
-    assert made.latency_s.value == pytest.approx(LATENCY_S, rel=1e-9)
-    assert made.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=1e-9)
-    assert made.deviation < 1e-9
+    model = fit.fit(sweep_rows(noise=0))
+    assert model.latency_s.value == pytest.approx(LATENCY_S, rel=1e-9)
+    assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=1e-9)
+    assert model.deviation < 1e-9
 
 
 def test_small_messages_decide_latency_large_ones_bandwidth():
-    made = fit.fit(sweep_rows(noise=0.03))
-    assert made.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
-    assert made.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
+    model = fit.fit(sweep_rows(noise=0.03))
+    assert model.latency_s.value == pytest.approx(LATENCY_S, rel=0.03)
+    assert model.bandwidth_bytes_s.value == pytest.approx(BANDWIDTH_BYTES_S, rel=0.03)
     late = sweep_rows(noise=0)
     late.loc[late["bytes"] <= 16384, "seconds"] *= 2
     assert fit.fit(late).latency_s.value > 1.3 * LATENCY_S
@@ -35,31 +35,31 @@ def test_small_messages_decide_latency_large_ones_bandwidth():
 
 
 @pytest.mark.parametrize("round_noise", [0, 0.1])
-def test_intervals_hold_the_truth_as_often_as_they_say(round_noise):
-    made = [fit.fit(sweep_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
+def test_intervals_cover_the_true_value(round_noise):
+    models = [fit.fit(sweep_rows(noise=0.03, round_noise=round_noise, seed=seed)) for seed in range(200)]
     for truth, estimates in (
-        (LATENCY_S, [one.latency_s for one in made]),
-        (BANDWIDTH_BYTES_S, [one.bandwidth_bytes_s for one in made]),
+        (LATENCY_S, [model.latency_s for model in models]),
+        (BANDWIDTH_BYTES_S, [model.bandwidth_bytes_s for model in models]),
     ):
-        held = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
-        assert 0.90 <= held <= 0.99
+        coverage = np.mean([estimate.low <= truth <= estimate.high for estimate in estimates])
+        assert 0.90 <= coverage <= 0.99
         widths = [(estimate.high - estimate.low) / truth for estimate in estimates]
-        assert np.median(widths) < (0.05 if round_noise == 0 else 0.25), "an interval that says something"
+        assert np.median(widths) < (0.05 if round_noise == 0 else 0.25), "intervals are not trivially wide"
 
 
 def test_one_round_has_no_interval_and_one_size_no_fit():
-    made = fit.fit(sweep_rows(rounds=1))
-    assert np.isnan(made.latency_s.low) and np.isnan(made.bandwidth_bytes_s.low) and made.latency_s.n == 1
+    model = fit.fit(sweep_rows(rounds=1))
+    assert np.isnan(model.latency_s.low) and np.isnan(model.bandwidth_bytes_s.low) and model.latency_s.n == 1
     rows = sweep_rows()
     assert fit.fit(rows[rows["bytes"] == 1024]) is None
 
 
 def test_a_time_that_does_not_grow_has_no_bandwidth():
-    made = fit.fit(sweep_rows(noise=0).assign(seconds=0.001))
-    assert np.isnan(made.bandwidth_bytes_s.value) or made.bandwidth_bytes_s.value > 1e12
+    model = fit.fit(sweep_rows(noise=0).assign(seconds=0.001))
+    assert np.isnan(model.bandwidth_bytes_s.value) or model.bandwidth_bytes_s.value > 1e12
 
 
-# Messages of all ranks are 1: what each of four ranks, and each of two nodes with two, sends to the others at least.
+# Minimum traffic of each of four ranks, and of each of two nodes with two ranks, for messages of size 1.
 SENT = {
     "all_reduce": (2 * 3 / 4, 2 * 1 / 2),  # Patarasuk & Yuan 2009
     "all_gather": (3 / 4, 1 / 2),  # its share to three ranks; the shares of two ranks to the other node
@@ -85,39 +85,39 @@ def test_the_link_bounds_what_leaves_a_node(collective):
 
 def test_schemas_know_the_collectives():
     of_framework = json_schema(FrameworkKeys)["properties"]
-    told = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
-    assert [*told, *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "sweep"))] == [
+    enums = [of_framework[name]["items"]["enum"] for name in ("collectives", "sends")]
+    assert [*enums, *(schema(name)["properties"]["collective"]["enum"] for name in ("network", "sweep"))] == [
         list(COLLECTIVES)
     ] * 4
 
 
 def test_the_table_has_a_row_for_every_sweep(network):
-    made = fit.table(network)
-    assert made.data[["framework", "nodes", "status"]].values.tolist() == [
+    table = fit.table(network)
+    assert table.data[["framework", "nodes", "status"]].values.tolist() == [
         ["horovod-pytorch", 2, "failed"],
         ["pytorch-ddp", 2, "ok"],
         ["pytorch-ddp", 3, "ok"],
         ["tensorflow-multiworker", 2, "ok"],
     ]
-    ok = made.data[made.data["status"] == "ok"]
+    ok = table.data[table.data["status"] == "ok"]
     assert ok["share"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S / 125e6, rel=0.05)
     assert (ok["share_low"] < ok["share"]).all() and (ok["n"] == 5).all()
     assert ok["largest_bytes"].tolist() == [64 * 2**20] * 3
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
-    assert "share of the link (%)" in made.shown and "at 64 MiB (MB/s)" in made.shown
+    assert "share of the link (%)" in table.shown and "at 64 MiB (MB/s)" in table.shown
     failed = ("failed", "rank 1 ended with status 1: it broke")
-    assert find_note(made.notes, "missing-sweeps").facts == {"sweeps": {"horovod-pytorch on 2 nodes": failed}}
+    assert find_note(table.notes, "missing-sweeps").facts == {"sweeps": {"horovod-pytorch on 2 nodes": failed}}
     facts = {"rounds": [5], "placements": ["virtual"], "repetitions": [25]}
-    assert find_note(made.notes, "circumstances").facts == facts
-    assert find_note(made.notes, "link-rates").facts == {"bytes_s": [125e6]}
+    assert find_note(table.notes, "circumstances").facts == facts
+    assert find_note(table.notes, "link-rates").facts == {"bytes_s": [125e6]}
 
 
-def test_each_collective_has_rows_of_its_own(network):
-    others = [
+def test_each_collective_has_its_own_rows(network):
+    additional = [
         sweep_rows(nodes=2, seed=seed, collective=name) for seed, name in enumerate(("reduce_scatter", "all_gather"))
     ]
-    made = fit.table(pd.concat([network, *(rows.astype(object) for rows in others)], ignore_index=True))
-    ok = made.data[(made.data["status"] == "ok") & (made.data["nodes"] == 2)]
+    table = fit.table(pd.concat([network, *(rows.astype(object) for rows in additional)], ignore_index=True))
+    ok = table.data[(table.data["status"] == "ok") & (table.data["nodes"] == 2)]
     assert ok[["collective", "framework"]].values.tolist() == [
         ["all_reduce", "pytorch-ddp"],
         ["all_reduce", "tensorflow-multiworker"],
@@ -126,32 +126,32 @@ def test_each_collective_has_rows_of_its_own(network):
     ]
     for name, truth in (("latency_s", LATENCY_S), ("bandwidth_bytes_s", BANDWIDTH_BYTES_S)):
         assert ok[name].to_numpy() == pytest.approx(truth, rel=0.05)
-    assert made.shown["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
+    assert table.shown["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
     factors = {"2 (n − 1) / n": ["all_reduce"], "(n − 1) / n": ["all_gather", "reduce_scatter"]}
-    assert find_note(made.notes, "how-fitted").facts == {"factors": factors}
-    assert "faster-than-link" not in codes(made.notes)
+    assert find_note(table.notes, "how-fitted").facts == {"factors": factors}
+    assert "faster-than-link" not in codes(table.notes)
     assert "collective" not in fit.table(network).data, "tables of all-reduce alone are as they were"
 
 
 def test_without_the_links_rate_no_share_is_shown(network):
-    made = fit.table(network.assign(link_bytes_s=float("nan")))
-    assert "share of the link (%)" not in made.shown
-    assert "no-link-rate" in codes(made.notes) and "link-rates" not in codes(made.notes)
+    table = fit.table(network.assign(link_bytes_s=float("nan")))
+    assert "share of the link (%)" not in table.shown
+    assert "no-link-rate" in codes(table.notes) and "link-rates" not in codes(table.notes)
 
 
 def test_disturbed_sweeps_give_no_numbers(network):
-    made = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
-    assert made.data["latency_s"].isna().all()
-    assert made.shown["latency (ms)"].tolist() == ["–"] * 4
+    table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
+    assert table.data["latency_s"].isna().all()
+    assert table.shown["latency (ms)"].tolist() == ["–"] * 4
 
 
 @pytest.mark.parametrize("case", ["no sweep", "all failed"])
-def test_a_study_without_numbers_has_a_table_that_says_so(case, tmp_path):
+def test_study_without_numbers_has_a_table_with_reasons(case, tmp_path):
     empty = pd.DataFrame(columns=list(schema("network")["properties"]))
     write_table(empty if case == "no sweep" else failed_row(), "network", tmp_path / "network.csv")
     fit.main(network=tmp_path / "network.csv", out=tmp_path / "table")
-    said = (tmp_path / "table.md").read_text()
-    assert (fit.NO_SWEEP if case == "no sweep" else "it broke") in said
+    text = (tmp_path / "table.md").read_text()
+    assert (fit.NO_SWEEP if case == "no sweep" else "it broke") in text
     assert {path.suffix for path in tmp_path.glob("table.*")} == {".csv", ".md", ".tex"}
 
 
@@ -164,7 +164,7 @@ def test_the_table_is_made_from_the_file_alone(network, tmp_path):
 @pytest.mark.parametrize(
     ("size", "text"), [(512, "512 B"), (1024, "1 KiB"), (65536, "64 KiB"), (2**30, "1 GiB"), (2**32, "4 GiB")]
 )
-def test_sizes_are_written_as_people_write_them(size, text):
+def test_sizes_have_binary_units(size, text):
     assert fit.bytes_text(size) == text
 
 
@@ -177,10 +177,10 @@ def test_a_fit_above_the_link_is_named():
     rows = sweep_rows(nodes=2, noise=0.001, link_bytes_s=BANDWIDTH_BYTES_S)
     between = (rows["bytes"] > 4096) & (rows["bytes"] < 16 * 2**20)
     rows.loc[between, "seconds"] *= 0.6  # bursts
-    made = fit.table(rows)
-    assert made.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
-    assert made.data["share"][0] == pytest.approx(1, abs=0.02)
-    assert find_note(made.notes, "faster-than-link").facts == {"sweeps": ["pytorch-ddp on 2 nodes"]}
+    table = fit.table(rows)
+    assert table.data["bandwidth_bytes_s"][0] > BANDWIDTH_BYTES_S
+    assert table.data["share"][0] == pytest.approx(1, abs=0.02)
+    assert find_note(table.notes, "faster-than-link").facts == {"sweeps": ["pytorch-ddp on 2 nodes"]}
     assert "faster-than-link" not in codes(fit.table(sweep_rows()).notes)
 
 

@@ -1,4 +1,4 @@
-"""Real ranks sweep on this machine's loopback; a sweep that fails is data."""
+"""Collective benchmarks of real ranks on loopback; a benchmark that fails is recorded."""
 
 import json
 import re
@@ -103,13 +103,13 @@ def test_every_framework_sweeps_by_its_own_library(framework, study, site, tmp_p
         assert len(size["rounds"]) == rank_program.ROUNDS
         assert len({len(times) for times in size["rounds"]}) == 1, "every round has as many repetitions"
         assert all(0 < seconds < 5 for times in size["rounds"] for seconds in times)
-    # Two ranks exchange n bytes each per sum at least, and on loopback both are counted.
+    # Each of two ranks sends at least n bytes per all-reduce, and loopback counts both.
     timed = sum(size["bytes"] * sum(map(len, size["rounds"])) for size in record["sizes"])
     assert record["sent_bytes"] > timed
     assert record["ranks"] == 2 and record["placement"] == "emulated" and record["interface"] == "lo"
 
 
-OTHERS = [
+COLLECTIVES_OF_FRAMEWORKS = [
     (framework, collective)
     for framework in (
         "pytorch-ddp",
@@ -126,12 +126,15 @@ OTHERS = [
 
 @pytest.mark.parametrize(
     ("framework", "collective"),
-    [pytest.param(*one, marks=[pytest.mark.every_framework] * (one[0] != "pytorch-ddp")) for one in OTHERS],
+    [
+        pytest.param(name, collective, marks=[pytest.mark.every_framework] * (name != "pytorch-ddp"))
+        for name, collective in COLLECTIVES_OF_FRAMEWORKS
+    ],
 )
-def test_every_collective_gives_what_it_should(framework, collective, study, site, tmp_path, real):
+def test_every_collective_returns_the_right_values(framework, collective, study, site, tmp_path, real):
     real(load_framework(framework).environment)
     sweep = replace(sweep_of(framework, study, site), collective=collective)
-    record = measure(study, replace(site, sweep_max_bytes=1024), sweep, tmp_path)  # whose ranks check what they receive
+    record = measure(study, replace(site, sweep_max_bytes=1024), sweep, tmp_path)  # ranks check results
     assert (record["status"], record["reason"], record["collective"]) == ("ok", None, collective)
     sent = COLLECTIVES[collective].sent(2) * 2 * 1024 * sum(map(len, record["sizes"][0]["rounds"]))
     assert record["sent_bytes"] > sent, "by both ranks, on loopback"
@@ -139,10 +142,10 @@ def test_every_collective_gives_what_it_should(framework, collective, study, sit
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch, site):
-    """A maker of frameworks: sweeps with an adapter of which one line is changed, in the controller's environment."""
+    """Return a function that fakes a framework by an adapter with one changed line."""
     monkeypatch.setattr(alone, "read_made", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}})
 
-    def made(old="", new=""):
+    def install(old="", new=""):
         folder = tmp_path / "framework"
         folder.mkdir()
         assert old in ADAPTER
@@ -153,7 +156,7 @@ def fake(tmp_path, monkeypatch, site):
         )
         return replace(site, sweep_max_bytes=4096)
 
-    return made
+    return install
 
 
 def test_a_sweep_by_a_framework_that_works(fake, study, tmp_path):
@@ -203,30 +206,30 @@ def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     assert sorted(path.name for path in out.parent.glob("attempt-*")) == ["attempt-1", "attempt-2"]
 
 
-# Of messages of 8 MB in all, between two nodes of two ranks each: what has to leave a node.
+# Minimum traffic that leaves one of two nodes with two ranks each, for messages of 8 MB in total.
 LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 8, "point_to_point": 8}
 
 
 @pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
-def test_a_sweep_whose_bytes_went_elsewhere_is_invalid(collective, least, study, site):
-    there = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1)
+def test_sweep_over_another_interface_is_invalid(collective, least, study, site):
+    cluster = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1)
     sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
     sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
     ended = Outcome("ok", None, 1.0)
 
     def judged(megabytes):
-        told = [{"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)} for n in (1, 1, 2, 2)]
-        result = {"ranks": told, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
-        return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, there, ["node1", "node2"])
+        ranks = [{"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)} for n in (1, 1, 2, 2)]
+        result = {"ranks": ranks, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
+        return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, cluster, ["node1", "node2"])
 
     assert judged(0.51 * least) == ("ok", None)
     status, reason = judged(0.49 * least)
     assert status == "invalid"
-    assert reason.startswith("network: ") and there.interface in reason
+    assert reason.startswith("network: ") and cluster.interface in reason
     assert re.findall(r"[\d.]+ MB", reason) == [f"{0.49 * least:.1f} MB", f"{least}.0 MB"]
 
 
-def test_a_size_that_would_take_too_long_is_left_out(fake, study, tmp_path):
+def test_sizes_that_take_too_long_are_left_out(fake, study, tmp_path):
     site = fake("#", "time.sleep(len(self.values) / 256 * 0.8)")  # 0.8 s for 1 KiB, 3.2 s for 4 KiB
     record = swept("pytorch-ddp", study, replace(site, sweep_max_bytes=16384), tmp_path)
     assert [size["bytes"] for size in record["sizes"]] == [1024]
@@ -239,7 +242,7 @@ def test_an_old_key_and_an_unknown_sweep_are_refused(study):
         assert name in str(refused.value) and named in str(refused.value)
 
 
-def test_sweeps_of_other_links_are_told_apart(study):
+def test_sweeps_of_other_links_have_other_names(study):
     study = replace(
         study, factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]}, exclude=()
     )
@@ -248,7 +251,7 @@ def test_sweeps_of_other_links_are_told_apart(study):
     assert [find(study, load_site("virtual"), name).name for name in names] == names
 
 
-def test_a_broken_sweep_is_one_line(tmp_path, fake, study):
+def test_broken_sweep_is_refused_in_one_line(tmp_path, fake, study):
     record = swept("pytorch-ddp", study, fake(), tmp_path)
     file = tmp_path / "sweep.json"
     for text, named in (
@@ -285,38 +288,42 @@ def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path
     assert reasons["tensorflow-multiworker"].startswith("absent: ")
 
 
-def done(collective, given):
-    """What a collective is, said with numpy: each rank's array -> each rank's result."""
-    n, total = len(given), np.sum(given, axis=0, dtype=np.float32)
+def expected_results(collective, arrays):
+    """Return the result of a collective on each rank, computed with numpy from the arrays of all ranks."""
+    n, total = len(arrays), np.sum(arrays, axis=0, dtype=np.float32)
     return {
         "all_reduce": [total] * n,
-        "all_gather": [np.concatenate(given)] * n,
+        "all_gather": [np.concatenate(arrays)] * n,
         "reduce_scatter": np.split(total, n) if len(total) % n == 0 else [],
-        "all_to_all": [np.concatenate(parts) for parts in zip(*(np.array_split(own, n) for own in given), strict=True)],
-        "point_to_point": [given[rank - 1] for rank in range(n)],
+        "all_to_all": [
+            np.concatenate(parts) for parts in zip(*(np.array_split(own, n) for own in arrays), strict=True)
+        ],
+        "point_to_point": [arrays[rank - 1] for rank in range(n)],
     }[collective]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 7, 64])
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_what_is_expected_is_what_the_collective_makes(collective, ranks):
+def test_ranks_expect_the_result_of_the_collective(collective, ranks):
     elements = rank_program.elements_of(collective, 4096, ranks)
     assert 1024 <= elements < 1024 + ranks
-    results = done(collective, [rank_program.loaded(collective, elements, rank, ranks) for rank in range(ranks)])
+    results = expected_results(
+        collective, [rank_program.loaded(collective, elements, rank, ranks) for rank in range(ranks)]
+    )
     for rank, result in enumerate(results):
         rank_program.check(result, collective, elements, rank, ranks)
-        wrong = [result - 1, result[::-1]]
+        corrupted = [result - 1, result[::-1]]
         if collective in ("reduce_scatter", "all_to_all", "point_to_point"):
-            wrong.append(results[rank - 1])  # what is another rank's
+            corrupted.append(results[rank - 1])  # the result of another rank
         if collective in ("all_gather", "all_to_all"):
-            wrong.append(np.roll(result, elements // ranks))  # every share at another's place
-        for found in wrong:
+            corrupted.append(np.roll(result, elements // ranks))  # shares in another order
+        for values in corrupted:
             with pytest.raises(ArithmeticError) as refused:
-                rank_program.check(found, collective, elements, rank, ranks)
+                rank_program.check(values, collective, elements, rank, ranks)
             named = (
                 collective,
                 f"{4 * elements} bytes",
-                f"{np.count_nonzero(found != result)} of {len(found)}",
+                f"{np.count_nonzero(values != result)} of {len(values)}",
                 f"rank {rank}:",
             )
             assert all(name in str(refused.value) for name in named), refused.value

@@ -30,7 +30,7 @@ def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs:
 
 @pytest.mark.parametrize(("fixed_s", "run", "epoch"), [(10.0, 0.02, 0.06), (40.0, 0.02, 0.02), (3.0, 0.03, 0.06)])
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
-    """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many, so that rounding does not matter."""
+    """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
     rows = pilot.compare(components(run=run, epoch=epoch), times, Aim((0.003,)))
     assert rows.loc[0, "until"] == 0.003
@@ -85,7 +85,7 @@ def test_page_has_the_numbers_of_kept_campaigns() -> None:
     shares, cheapest = [], []
     for file in CAMPAIGN.parent.glob("*/runs.csv"):
         runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
-        if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two timed epochs
+        if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two are timed
             result = pilot.table(runs, epochs, Aim((0.05,)))
             shares.append(100 * find_note(result.notes, "measured-spread").facts["startup_share"])
             cheapest += result.data.loc[result.data["until"] == 0.05, "best_epochs"].tolist()

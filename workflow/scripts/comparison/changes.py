@@ -1,7 +1,8 @@
-"""Compute the ratio of epoch times between two campaigns for each cell, with intervals and corrected p-values.
+"""Compute ratios of epoch times between two campaigns by cell, with intervals and corrected p-values.
 
-Campaigns share no block, so the runs of a cell are independent groups (Welch 1947). Standard deviations are those of each
-campaign's own intervals (analysis.pooling), degrees of freedom are by Satterthwaite (Biometrics 2, 1946).
+Campaigns share no block, so the runs of a cell are independent groups (Welch 1947). Standard deviations are
+those of each campaign's own intervals (analysis.pooling), degrees of freedom are by Satterthwaite (Biometrics
+2, 1946).
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,10 @@ def changes(compared: Compared) -> pd.DataFrame:
     """Return the changes of all compared cells.
 
     Returns:
-        A row per cell: cell, the factors that vary, from_n, from_s, to_n, to_s, ratio with bounds, p, p_holm, change. The ratio
-        is the mean epoch time in the contender over that in the base. The change is "slower" or "faster" (p_holm < 0.05), "no
-        change shown", or "no interval" if the cell has a single run and its campaign has no pooled standard deviation.
+        A row per cell: cell, the factors that vary, from_n, from_s, to_n, to_s, ratio with bounds, p, p_holm,
+        change. The ratio is the mean epoch time in the contender over that in the base. The change is
+        "slower" or "faster" (p_holm < 0.05), "no change shown", or "no interval" if the cell has a single run
+        and its campaign has no pooled standard deviation.
     """
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
@@ -51,7 +53,7 @@ def changes(compared: Compared) -> pd.DataFrame:
 
 
 def _cell_statistics(pooling: Pooling, cells: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return means in s, standard errors of mean logarithms, their degrees of freedom, and n; each has shape [cells]."""
+    """Return means in s, standard errors of mean logarithms, their df, and n; each has shape [cells]."""
     own = pooling.cells.loc[list(cells)]
     mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
     return mean, s / np.sqrt(n), df, n.astype(int)

@@ -1,7 +1,8 @@
 """Match the cells of two campaigns, and list what else differs between them.
 
-A cell is compared if both campaigns trained the same model on the same data in it and measured it in the same way. Date, site
-and software may differ. They are listed, because a change cannot be attributed to one of several differences.
+A cell is compared if both campaigns trained the same model on the same data in it and measured it in the same
+way. Date, site and software may differ. They are listed, because a change cannot be attributed to one of
+several differences.
 """
 
 from collections import Counter
@@ -146,7 +147,7 @@ class Compared:
 
     @cached_property
     def algorithms(self) -> str:
-        """Compared frameworks that train with their own algorithms, with accuracies in each campaign, or ""."""
+        """Compared frameworks with algorithms of their own, with accuracies in each campaign, or ""."""
         notes = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.contender)]
         by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
         text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
@@ -179,7 +180,7 @@ def read(base: str, contender: str) -> Compared:
 
 
 def names(base: str, contender: str) -> tuple[str, str]:
-    """Return the names of two campaigns: those of their folders, marked if both folders have the same name."""
+    """Return the names of two campaigns: those of their folders, marked if both are the same."""
     first, second = (Path(folder).resolve().name for folder in (base, contender))
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 

@@ -1,1 +1,1 @@
-"""Neural networks as graphs of operators, from which every library builds the same model; meshes and strategies that divide them."""
+"""Neural networks as graphs that every library builds alike, and meshes and strategies that divide them."""

@@ -1,7 +1,7 @@
 """Collectives, and the minimum traffic of each.
 
-The size of a message is that of its larger side on a rank, as in nccl-tests (PERFORMANCE.md): the input of a reduction, a
-scatter or an all-to-all, the output of a gather. Standard library only, like models.graph.
+The size of a message is that of its larger side on a rank, as in nccl-tests (PERFORMANCE.md): the input of a
+reduction, a scatter or an all-to-all, the output of a gather. Standard library only, like models.graph.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,8 @@ class Collective:
         does: What it computes.
         factor: `sent` as a formula of n ranks.
         sent: Traffic that a rank sends, as a function of the number of ranks.
-        leaves: Traffic that leaves the busiest node, as a function of the number of nodes and of ranks per node.
+        leaves: Traffic that leaves the busiest node, as a function of the number of nodes and of ranks per
+            node.
     """
 
     title: str
@@ -34,8 +35,9 @@ class Collective:
     leaves: Callable[[Any, Any], Any]
 
 
-# Reductions: Patarasuk & Yuan, J. Parallel Distrib. Comput. 69 (2009), section 3. In the others, each rank and each node sends
-# the data that others do not have; an all-to-all keeps on the node the messages between its own ranks.
+# Reductions: Patarasuk & Yuan, J. Parallel Distrib. Comput. 69 (2009), section 3. In the others, each rank
+# and each node sends the data that others do not have; an all-to-all keeps on the node the messages between
+# its own ranks.
 COLLECTIVES = {
     ALL_REDUCE: Collective(
         "all-reduce",
@@ -85,7 +87,7 @@ MESH_COLLECTIVES = tuple(name for name in COLLECTIVES if any(name in used for us
 
 
 def titles(names: Iterable[str]) -> str:
-    """Return the titles of collectives as an enumeration in the order of COLLECTIVES, such as "all-reduce and all-gather"."""
+    """Return titles as an enumeration in the order of COLLECTIVES, such as "all-reduce and all-gather"."""
     chosen = set(names)
     ordered = [collective.title for name, collective in COLLECTIVES.items() if name in chosen]
     return " and ".join(part for part in (", ".join(ordered[:-1]), *ordered[-1:]) if part)

@@ -1,9 +1,9 @@
 """Partition a model along the axes of a mesh: operators by a tensor axis, stages by a pipeline.
 
-A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions separate: the first by
-columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section 3). Every rank of the axis computes the
-other operators. A pipeline is cut where a single output is passed on, so that its largest stage has as few multiplications as
-possible. Standard library only, like models.graph.
+A tensor axis divides attention by heads, and pairs of dense operators that only elementwise functions
+separate: the first by columns, the second by rows of its kernel (Shoeybi et al., arXiv:1909.08053, section
+3). Every rank of the axis computes the other operators. A pipeline is cut where a single output is passed on,
+so that its largest stage has as few multiplications as possible. Standard library only, like models.graph.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,7 +41,7 @@ def _check_divisible(graph: Graph, operator: Operator, setting: str, parts: int)
 
 
 def _next_dense(graph: Graph, first: Operator) -> Operator | None:
-    """Return the dense operator that is the only user of `first`, directly or through elementwise functions, or None."""
+    """Return the dense operator that alone uses `first`, possibly through elementwise functions, or None."""
     current = first
     while len(users := graph.users(current.name)) == 1:
         (current,) = users
@@ -79,7 +79,7 @@ def stages(graph: Graph, count: int, tensor: int = 1) -> list[Graph]:
 
 
 def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
-    """Return the operators whose outputs are divided: from one divided by columns up to the one divided by rows."""
+    """Return the operators with divided outputs: those from columns up to, but without, rows."""
     divided = {name for name, part in parts.items() if part == COLUMNS}
     for operator in graph.operators:
         if _is_elementwise(operator) and operator.inputs[0] in divided:
@@ -88,7 +88,7 @@ def divided_outputs(graph: Graph, parts: Mapping[str, str]) -> Collection[str]:
 
 
 def _is_cut(graph: Graph, place: int, undivided: Collection[str]) -> bool:
-    """Return whether later operators use only the output of the operator at `place`, and do not depend on its kind."""
+    """Return whether later operators need only the output of the operator at `place`, not its kind."""
     last = graph.operators[place]
     if last.name in undivided or any(user.kind == "final_state" for user in graph.users(last.name)):
         return False
@@ -102,9 +102,10 @@ def _is_cut(graph: Graph, place: int, undivided: Collection[str]) -> bool:
 
 
 def _balanced(work: list[int], places: list[int], count: int) -> list[int] | None:
-    """Return the last operator of each of `count` stages that minimize the largest work of a stage, or None if there are too few.
+    """Return the last operator of each of `count` stages with the smallest maximum of work, or None.
 
-    Dynamic programming: `best[i]` is the largest work of the stages up to `ends[i]`, and where these stages end.
+    Dynamic programming: `best[i]` is the largest work of the stages up to `ends[i]`, and where these stages
+    end.
     """
     ends = [*places, len(work) - 1]
     sums = [sum(work[: end + 1]) for end in ends]

@@ -1,8 +1,8 @@
 """Describe a model as a graph of operators, from which every library builds it.
 
-Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length, units) of sequences, and
-(length,) of tokens, which are integers below the `vocabulary` of the input operator. An element of a sequence is a position.
-Weights are named `<operator>.<weight>` and have a canonical layout:
+Shapes are those of one sample: (height, width, channels) of images, (units,) of vectors, (length, units) of
+sequences, and (length,) of tokens, which are integers below the `vocabulary` of the input operator. An
+element of a sequence is a position. Weights are named `<operator>.<weight>` and have a canonical layout:
 
     conv             kernel [height, width, in, out], bias [out]
     depthwise_conv   kernel [height, width, channels, 1], bias [channels]
@@ -13,10 +13,10 @@ Weights are named `<operator>.<weight>` and have a canonical layout:
     embedding        table [vocabulary, units]
     positions        table [length, units]
     class_token      token [units]
-    attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], each with its bias [out];
+    attention        query_kernel, key_kernel, value_kernel, output_kernel [in, out], each with a bias [out];
                      outputs of the first three, and inputs of the last one, are ordered by head
-    lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units]; columns in the order
-                     input gate, forget gate, candidate, output gate
+    lstm             kernel [in, 4 units], recurrent_kernel [units, 4 units], bias [4 units];
+                     columns in the order input gate, forget gate, candidate, output gate
 
 Standard library only: ranks import it in every framework's environment.
 """
@@ -37,7 +37,7 @@ SHARED = "shared"  # kind of an operator without output that holds a copy of ano
 
 @dataclass(frozen=True)
 class Operator:
-    """A node of the graph: `inputs` are names of operators, `shape` is that of its output, `macs` are those of one sample."""
+    """A node: `inputs` are names of operators, `shape` is that of the output, `macs` are for one sample."""
 
     name: str
     kind: str
@@ -55,8 +55,8 @@ class Operator:
 class Graph:
     """A model for samples of one shape.
 
-    Operators follow their inputs. The last one returns logits: (classes,), or (length, vocabulary) if each position has a
-    label, the next token.
+    Operators follow their inputs. The last one returns logits: (classes,), or (length, vocabulary) if each
+    position has a label, the next token.
     """
 
     model: str
@@ -96,7 +96,7 @@ class Graph:
         return [operator for operator in self.operators if name in operator.inputs]
 
     def flattened(self, operator: Operator) -> Shape | None:
-        """Return the shape (height, width, channels) of a dense operator's input before `flatten`, None if it was not an image."""
+        """Return the shape of the image that a dense operator's input was before `flatten`, or None."""
         below = self.by_name[operator.inputs[0]]
         while below.kind in ("activation", "dropout"):
             below = self.by_name[below.inputs[0]]
@@ -116,12 +116,12 @@ class Graph:
 
     @property
     def activation_bytes(self) -> int:
-        """Size of the outputs of all operators for one sample in float32, which training may keep for the backward pass."""
+        """Size of all outputs for one sample in float32, which training may keep for the backward pass."""
         return BYTES * sum(math.prod(operator.shape) for operator in self.operators)
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulate operations of convolutions, dense operators, attention and LSTMs in the forward pass of one sample."""
+        """Multiply-accumulate operations in the forward pass of one sample."""
         return sum(operator.macs for operator in self.operators)
 
     @property
@@ -156,7 +156,7 @@ def is_trained(weight: str) -> bool:
 
 
 def is_kernel(weight: str) -> bool:
-    """Return whether a weight is a kernel of a matrix product or a convolution; tables are not, even if tied."""
+    """Return whether a weight is the kernel of a matrix product or convolution; a tied table is not."""
     return weight.endswith("kernel")
 
 
@@ -174,8 +174,8 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
 class Builder:
     """Build a graph operator by operator.
 
-    Each method adds an operator and returns its name; `x` is the name of its input. Methods raise ValueError if a sample is too
-    small for the operator or if shapes do not match.
+    Each method adds an operator and returns its name; `x` is the name of its input. Methods raise ValueError
+    if a sample is too small for the operator or if shapes do not match.
     """
 
     def __init__(self, model: str, shape: Shape, initializer: str, vocabulary: int | None = None) -> None:
@@ -203,7 +203,7 @@ class Builder:
         bias: bool = True,
         name: str = "",
     ) -> str:
-        """Add a convolution with zero padding on all four sides. Sizes that are not square are lists: kernel [1, 7], padding [0, 3]."""
+        """Add a convolution with zero padding on all sides; a kernel [1, 7] may have padding [0, 3]."""
         channels = self.shape(x)[-1]
         weights: dict[str, Shape] = {"kernel": (*pair(kernel), channels, filters)}
         return self._convolution("conv", x, (filters, weights), kernel, stride, padding, bias, name)
@@ -229,8 +229,8 @@ class Builder:
     def activation(self, x: str, function: str, *, name: str = "") -> str:
         """Add an activation.
 
-        `function` is relu, silu, sigmoid, tanh, gelu (Hendrycks & Gimpel 2016), gelu_tanh (its approximation, section 2), or
-        softmax over the last axis.
+        `function` is relu, silu, sigmoid, tanh, gelu (Hendrycks & Gimpel 2016), gelu_tanh (its approximation,
+        section 2), or softmax over the last axis.
         """
         return self._add("activation", (x,), self.shape(x), {"function": function}, name=name)
 
@@ -286,7 +286,7 @@ class Builder:
         return self._add("dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name)
 
     def tied_dense(self, x: str, embedding: str, *, name: str = "") -> str:
-        """Add a dense layer without bias whose kernel is the transposed table of an embedding (Press & Wolf 2017)."""
+        """Add a dense layer without bias by the transposed table of an embedding (Press & Wolf 2017)."""
         vocabulary, units = self._operators[embedding].weights["table"]
         if self.shape(x)[-1] != units:
             raise ValueError(f"cannot multiply {x} {self.shape(x)} by the table of {embedding}, of {units} units")
@@ -318,8 +318,8 @@ class Builder:
     def attention(self, x: str, heads: int, *, to: str = "", causal: bool = False, name: str = "") -> str:
         """Add multi-head attention (Vaswani et al. 2017, section 3.2).
 
-        Queries are the positions of `x`; keys and values are those of `to`, by default of `x`. With `causal` a position
-        attends only to itself and earlier ones; `macs` are counted as if it attended to all.
+        Queries are the positions of `x`; keys and values are those of `to`, by default of `x`. With `causal`
+        a position attends only to itself and earlier ones; `macs` are counted as if it attended to all.
         """
         (length, units), (to_length, to_units) = self._sequence(x), self._sequence(to or x)
         if units % heads:
@@ -381,7 +381,7 @@ class Builder:
         return self._add("concatenate", inputs, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), name=name)
 
     def dropout(self, x: str, rate: float, *, name: str = "") -> str:
-        """Add dropout: in training, an element is zero with probability `rate`, else divided by 1 - `rate`."""
+        """Add dropout: in training, an element is 0 with probability `rate`, else divided by 1 - `rate`."""
         return self._add("dropout", (x,), self.shape(x), {"rate": rate}, name=name)
 
     def _convolution(

@@ -11,18 +11,18 @@ from models.graph import Graph, Operator, Shape, is_kernel
 def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     """Return all weights of a graph in float32 and the canonical layout (models.graph).
 
-    Each weight depends only on the seed and its own name. Scales and running variances are 1; other weights are 0 unless the
-    graph's initializer draws them:
+    Each weight depends only on the seed and its own name. Scales and running variances are 1; other weights
+    are 0 unless the graph's initializer draws them:
 
         glorot     kernels uniform (Glorot & Bengio 2010, eq. 16), tables normal with standard deviation 0.02
-        he         kernels normal (He et al. 2015, eq. 10); those that no relu follows (last operator, attention, LSTMs) and
-                   tables as with glorot
-        gpt-2      kernels and tables normal with standard deviation 0.02, divided by the square root of the number of residual
-                   additions for kernels whose output is added (Radford et al. 2019, section 2.3)
-        vit        as glorot; convolutions normal with variance 1 / fan-in, the last operator 0, biases of other dense operators
-                   normal with standard deviation 1e-6 (Dosovitskiy et al. 2021, their code)
-        uniform    kernels and tables uniform within 1 / sqrt(n), where n is the number of units of an LSTM or a table, and the
-                   number of inputs of other kernels (as PyTorch initializes LSTMs)
+        he         kernels normal (He et al. 2015, eq. 10); those that no relu follows (last operator,
+                   attention, LSTMs) and tables as with glorot
+        gpt-2      kernels and tables normal with standard deviation 0.02; for kernels whose output is added,
+                   divided by the root of the number of additions (Radford et al. 2019, section 2.3)
+        vit        as glorot; convolutions normal with variance 1 / fan-in, the last operator 0, biases of
+                   other dense operators normal with deviation 1e-6 (Dosovitskiy et al. 2021, their code)
+        uniform    kernels and tables uniform within 1 / sqrt(n), where n is the number of units of an LSTM or
+                   a table, and the number of inputs of other kernels (as PyTorch initializes LSTMs)
     """
     draw = INITIALIZERS[graph.initializer]
     weights = {}

@@ -1,4 +1,7 @@
-"""Lay out a strategy as messages between devices: the regions that parts of layers need of other parts. Standard library only."""
+"""Lay out a strategy as messages: the regions that parts of layers need of other parts.
+
+Standard library only, like models.graph.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +14,8 @@ from models.strategy import Strategy
 Region = Sequence[tuple[int, int]]
 Place = tuple[int, int]  # indices of a layer and of one of its parts
 
-# Gradients are all-reduced in buckets of about this size, so that the fixed cost of an all-reduce does not dominate.
+# Gradients are all-reduced in buckets of about this size, so that the fixed cost of an all-reduce does not
+# dominate.
 BUCKET_BYTES = 2**20
 
 
@@ -38,7 +42,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Layout:
-    """Degrees and devices by layer, and all messages of a step in the order of their targets, also those within a device."""
+    """Degrees and devices by layer, and all messages of a step, ordered by target, also within a device."""
 
     space: Space
     degrees: tuple[Degrees, ...]
@@ -87,10 +91,10 @@ class Layout:
         return tuple(sorted({*self.holders(layer, shard), *users}))
 
     def sums(self, bucket_bytes: int = BUCKET_BYTES) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield the gradient all-reduces in the order of the backward pass, each as its layers and the shard of their weights.
+        """Yield the layers and the shard of each gradient all-reduce, in the order of the backward pass.
 
-        Consecutive layers whose undivided weights are on the same devices share a bucket, which is closed once it has
-        `bucket_bytes`.
+        Consecutive layers whose undivided weights are on the same devices share a bucket, which is closed
+        once it has `bucket_bytes`.
         """
         bucket: list[int] = []
         size = 0
@@ -156,7 +160,8 @@ def needs(space: Space, degrees: Degrees, target: Place) -> Iterator[tuple[int |
         target: The part.
 
     Yields:
-        Index of the edge (None along a chain), region (along a chain a range of samples), and whether it is an LSTM's state.
+        Index of the edge (None along a chain), region (along a chain a range of samples), and whether it is
+        an LSTM's state.
     """
     place, part = target
     layer = space.layers[place]

@@ -31,7 +31,7 @@ LEGEND = (
 
 
 def format_row(name: str, samples: Samples) -> tuple[str, ...]:
-    """Return the row of a model for samples of one kind; raise ValueError if the model cannot be built for them."""
+    """Return the row of a model for samples of one kind, or raise ValueError if it cannot be built."""
     model: Graph = graph(name, *samples)
     stem = ("small" if is_small(model.shape) else "original") if has_small_stem(name) else ""
     megabytes = (f"{size / 1e6:.2f}" for size in (model.gradient_bytes, model.activation_bytes))
@@ -100,7 +100,7 @@ def choose_inputs(image: str | None, tokens: str | None, classes: int) -> dict[s
 
 
 def to_json(names: Sequence[str], inputs: Mapping[str, Sequence[Samples]]) -> str:
-    """Return the table of the models as JSON; a model that cannot be built for such samples has a reason instead of numbers."""
+    """Return the table as JSON; a model that cannot be built for samples has a reason instead of numbers."""
     rows = []
     for name in names:
         for samples in inputs_of(name, inputs):

@@ -5,8 +5,8 @@
     sharded    like data, but ranks keep shards of parameters, gradients or optimizer state (ZeRO)
     tensor     ranks compute shards of a layer for the same samples
 
-Ranks are numbered in row-major order of these axes, so neighbours, such as the ranks of a node, differ in `tensor`.
-Standard library only, like models.graph.
+Ranks are numbered in row-major order of these axes, so neighbours, such as the ranks of a node, differ in
+`tensor`. Standard library only, like models.graph.
 """
 
 import math
@@ -68,7 +68,7 @@ class Mesh:
         return indices["data"] * self.sharded + indices["sharded"]
 
     def is_reporter(self, rank: int) -> bool:
-        """Return whether a rank reports loss and accuracy of its replica: the first rank of it that has the logits."""
+        """Return whether a rank reports its replica's loss: the replica's first rank that has the logits."""
         indices = self.coordinates(rank)
         return indices["tensor"] == 0 and indices["pipeline"] == self.pipeline - 1
 

@@ -1,10 +1,11 @@
 """Compute memory and messages of a rank in one step of training on a mesh, and the idle share of a pipeline.
 
-A ring all-reduce among n ranks sends 2 (n - 1) / n of its payload, an all-gather or reduce-scatter (n - 1) / n (Patarasuk & Yuan,
-J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis, ranks gather parameters and reduce-scatter gradients once a step; if
-parameters are sharded, ranks gather them in the forward and the backward pass of each batch (Rajbhandari et al., SC'20, section 7).
-Along a tensor axis, ranks all-reduce outputs of divided operators in the forward pass and gradients of their inputs in the backward
-pass (Shoeybi et al., arXiv:1909.08053, section 3). Numbers are float32; libraries need more memory, and may send more.
+A ring all-reduce among n ranks sends 2 (n - 1) / n of its payload, an all-gather or reduce-scatter (n - 1) /
+n (Patarasuk & Yuan, J. Parallel Distrib. Comput. 69, 2009). Along a sharded axis, ranks gather parameters and
+reduce-scatter gradients once a step; if parameters are sharded, ranks gather them in the forward and the
+backward pass of each batch (Rajbhandari et al., SC'20, section 7). Along a tensor axis, ranks all-reduce
+outputs of divided operators in the forward pass and gradients of their inputs in the backward pass (Shoeybi
+et al., arXiv:1909.08053, section 3). Numbers are float32; libraries need more memory, and may send more.
 Standard library only, like models.graph.
 """
 
@@ -81,7 +82,7 @@ class Need:
 
 
 def bubble(mesh: Mesh, microbatches: int) -> float:
-    """Return the share of a step in which a stage of a balanced pipeline idles (Huang et al., NeurIPS 2019, section 2.3)."""
+    """Return the idle share of a stage in a balanced pipeline (Huang et al., NeurIPS 2019, section 2.3)."""
     return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
 
 
@@ -121,7 +122,8 @@ def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_
 class _Stage:
     """A rank's part of pipeline stage `number`.
 
-    A step has `batches` batches or microbatches of `samples` samples each; `parts` says how a tensor axis divides operators.
+    A step has `batches` batches or microbatches of `samples` samples each; `parts` says how a tensor axis
+    divides operators.
     """
 
     graph: Graph
@@ -216,7 +218,7 @@ def units(layers: Sequence[float], limit: float) -> list[list[int]]:
 
 
 def _inputs_with_gradient(stage: Graph, operator: Operator, is_later_stage: bool) -> list[Operator]:
-    """Return the inputs of an operator that have a gradient: all but samples, which are the input of the first stage."""
+    """Return the inputs of an operator that have a gradient: all but samples, the first stage's input."""
     return [node for name in operator.inputs if (node := stage.by_name[name]).kind != "input" or is_later_stage]
 
 
@@ -225,7 +227,7 @@ def _output_bytes(operator: Operator) -> int:
 
 
 def _own_bytes(operator: Operator, part: str | None, tensor: int) -> float:
-    """Return the bytes of an operator's trained weights on a rank; a bias that is added after an all-reduce is not divided."""
+    """Return the bytes of trained weights on a rank; biases after an all-reduce are not divided."""
     undivided = {"bias"} if part == ROWS else {"output_bias"} if part == HEADS else set()
     return sum(
         BYTES * math.prod(shape) / (tensor if part and name not in undivided else 1)

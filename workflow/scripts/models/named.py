@@ -23,8 +23,8 @@ class Model:
         title: Name for people.
         source: Where the model was published.
         initializer: See models.initial.
-        sample_kind: `images` or `texts` (sequences of tokens) that have a class, or sequences of `tokens` whose label at each
-            position is the next token; `classes` is then the size of the vocabulary.
+        sample_kind: `images` or `texts` (sequences of tokens) that have a class, or sequences of `tokens`
+            whose label at each position is the next token; `classes` is then the size of the vocabulary.
     """
 
     build: Callable[[Builder, int], None]
@@ -90,7 +90,7 @@ def graph(name: str, shape: Shape, classes: int, vocabulary: int | None = None, 
 
 
 def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:
-    """Raise ValueError if a model does not end with logits, which the loss would not notice, or selects a missing position."""
+    """Raise ValueError if a model does not end with logits, or selects a missing position."""
     for operator in model.operators:
         if operator.kind == "step":
             length, index = model.by_name[operator.inputs[0]].shape[0], operator["index"]
@@ -105,7 +105,7 @@ def _check_logits(model: Graph, classes: int, sample_kind: str) -> None:
 
 
 def _check_labels_unseen(model: Graph) -> None:
-    """Raise ValueError if a position depends on the token that it predicts, which the model would learn to copy."""
+    """Raise ValueError if a position depends on the token that it predicts and could copy."""
     last = model.operators[-1]
     first_label = model.operators[0].shape[0] - last.shape[0] + 1
     for position, seen in enumerate(_last_seen(model)[last.name]):
@@ -117,7 +117,7 @@ def _check_labels_unseen(model: Graph) -> None:
 
 
 def _last_seen(model: Graph) -> dict[str, list[int]]:
-    """Return the last token that each position of each operator depends on; a vector counts as one position."""
+    """Return the last token that each position of each operator depends on; a vector is one position."""
     seen: dict[str, list[int]] = {}
     for operator in model.operators:
         inputs = [seen[name] for name in operator.inputs]

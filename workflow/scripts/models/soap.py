@@ -1,13 +1,15 @@
-"""Define the search space of parallelization strategies: layers, the dimensions that can be cut, and the inputs of each part.
+"""Define the search space of strategies: layers, dimensions that can be cut, and inputs of each part.
 
-The space is SOAP (Jia, Zaharia & Aiken, MLSys 2019, section 4): the output of a layer is cut into equal parts along samples (S), along
-positions, rows and columns (attributes, A), and along channels, units or heads (parameters, P); each part has its own device
-(operators, O). A region is a half-open range in each of DIMENSIONS dimensions, the first of which is samples; an output with fewer
-dimensions is padded with dimensions of size 1.
+The space is SOAP (Jia, Zaharia & Aiken, MLSys 2019, section 4): the output of a layer is cut into equal parts
+along samples (S), along positions, rows and columns (attributes, A), and along channels, units or heads
+(parameters, P); each part has its own device (operators, O). A region is a half-open range in each of
+DIMENSIONS dimensions, the first of which is samples; an output with fewer dimensions is padded with
+dimensions of size 1.
 
-Elementwise functions, dropout, batch normalization and learned positions belong to the layer of their input if nothing else uses that
-input. Attention is two layers: its heads, and the output projection. An LSTM is a chain: each part along positions needs the final state
-of the part before it. The last layer is the loss. Standard library only, like models.graph.
+Elementwise functions, dropout, batch normalization and learned positions belong to the layer of their input
+if nothing else uses that input. Attention is two layers: its heads, and the output projection. An LSTM is a
+chain: each part along positions needs the final state of the part before it. The last layer is the loss.
+Standard library only, like models.graph.
 """
 
 import itertools
@@ -29,8 +31,8 @@ Degrees = tuple[int, int, int, int]
 class Needed:
     """The range of one dimension of an input that a region of the output needs.
 
-    For the range [first, end) of the output along `dimension` it is [stride first - padding, stride (end - 1) - padding + kernel),
-    clipped to the input; without `dimension` it is `fixed`.
+    For the range [first, end) of the output along `dimension` it is [stride first - padding, stride (end - 1)
+    - padding + kernel), clipped to the input; without `dimension` it is `fixed`.
     """
 
     dimension: int | None = None
@@ -173,7 +175,7 @@ def region_of(layer: Layer, degrees: Degrees, index: int) -> tuple[tuple[int, in
 def region_needed(
     needed: Sequence[Needed], output: Sequence[tuple[int, int]], shape: Sequence[int]
 ) -> tuple[tuple[int, int], ...] | None:
-    """Return the region of an input of this shape that a region of the output needs, or None if it is empty."""
+    """Return the region of an input of this shape that an output region needs, or None if it is empty."""
     region = []
     for rule, size in zip(needed, shape, strict=True):
         first, end = rule.fixed
@@ -204,7 +206,7 @@ class _SpaceBuilder:
     layers: list[Layer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     layer_of: dict[str, int | None] = field(default_factory=dict)  # by operator; None: samples
-    begins: dict[str, int] = field(default_factory=dict)  # first position of the samples that an operator reads
+    begins: dict[str, int] = field(default_factory=dict)  # first position of samples that an operator reads
 
     def add(self, operator: Operator) -> None:
         inputs = [self.layer_of[name] for name in operator.inputs]
@@ -378,7 +380,7 @@ class _SpaceBuilder:
         )
 
     def _attention(self, operator: Operator) -> None:
-        """Add two layers: the heads, with the projections of queries, keys and values; and the output projection."""
+        """Add two layers: the heads with their input projections, and the output projection."""
         length, units = operator.shape
         heads, x, source = operator["heads"], operator.inputs[0], operator.inputs[-1]
         kernels = {name: math.prod(shape) for name, shape in operator.weights.items()}

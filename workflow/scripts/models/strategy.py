@@ -1,6 +1,7 @@
 """Describe parallelization strategies (models.soap), and build those that need no search.
 
-A strategy partitions each layer of a model and assigns each part to a device. Standard library only, like models.graph.
+A strategy partitions each layer of a model and assigns each part to a device. Standard library only, like
+models.graph.
 """
 
 import math
@@ -54,9 +55,9 @@ def data_parallel(space: Space, devices: int) -> dict[str, Part]:
 def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
     """Return an expert's strategy.
 
-    Without recurrent layers: convolutions by samples, dense layers of vectors by units (Krizhevsky, arXiv:1404.5997). Otherwise
-    each recurrent layer on its own device (Wu et al., arXiv:1609.08144); with several devices per node, layers are assigned
-    within a node, and nodes partition samples.
+    Without recurrent layers: convolutions by samples, dense layers of vectors by units (Krizhevsky,
+    arXiv:1404.5997). Otherwise each recurrent layer on its own device (Wu et al., arXiv:1609.08144); with
+    several devices per node, layers are assigned within a node, and nodes partition samples.
     """
     devices = nodes * devices_per_node
     n_stages = devices_per_node if devices_per_node > 1 else nodes

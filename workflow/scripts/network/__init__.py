@@ -1,1 +1,1 @@
-"""The network as each framework sees it: collectives with growing messages by its own library, timed, and a model of them."""
+"""Run and model the collective benchmark: collectives of growing size in each framework's library."""

@@ -1,12 +1,12 @@
-"""What a time of a collective says of the links."""
+"""Convert times of collectives to bus bandwidth."""
 
 from models.collectives import COLLECTIVES
 
 
 def bus_bandwidth(message_bytes: float, seconds: float, ranks: int, collective: str) -> float:
-    """Bus bandwidth of one collective in bytes/s: what a rank must send of a message at least, over seconds.
+    """Return the bus bandwidth of a collective in bytes/s: the minimum traffic of a rank divided by the time.
 
-    So the number can be held against a link's rate, whatever the number of ranks. The name is that of NCCL's tests
+    It is comparable with the rate of a link for any number of ranks. The definition is that of nccl-tests
     (PERFORMANCE.md).
     """
     return COLLECTIVES[collective].sent(ranks) * message_bytes / seconds

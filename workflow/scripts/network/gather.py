@@ -1,4 +1,4 @@
-"""All sweeps of a study -> network.csv: one row per repetition; a sweep without any has one row that says why."""
+"""Gather collective benchmarks in network.csv: a row per repetition, or one row with a reason."""
 
 import sys
 from pathlib import Path
@@ -20,8 +20,8 @@ from plan.sweeps import KEYS, Sweep, key, output, wanted
 from records.ways import CONFIGURED, Named, named_for, to_repeat
 
 
-def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
-    """What is known of a sweep before it is measured."""
+def planned_columns(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
+    """Return the columns of a benchmark that are known before it is run."""
     return {
         "study": campaign.study.name,
         "site": campaign.site.name,
@@ -36,14 +36,14 @@ def known(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
 
 
 def missing(file: Path) -> str:
-    """Why there is no sweep.json under the current key."""
+    """Return why there is no sweep.json for the current key."""
     if any(file.parents[1].glob("*/sweep.json")):
         return "old: measured with other software, code or settings only"
     return "absent: has not been measured"
 
 
 def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The part of its rows that a sweep.json gives, in the order of sizes, rounds and repetitions."""
+    """Return the measured columns of a sweep.json, a row per repetition, by size, round and repetition."""
     head = {name: record[name] for name in ("status", "reason", "transport")}
     rows = [
         {
@@ -62,10 +62,14 @@ def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def gather(campaign: Campaign) -> pd.DataFrame:
-    """The table, sweeps by framework and nodes. InputError where a sweep.json is broken."""
+    """Return network.csv, ordered by framework and nodes.
+
+    Raises:
+        InputError: If a sweep.json is broken.
+    """
     rows: list[dict[str, Any]] = []
     for sweep in wanted(campaign.runs):
-        head = known(campaign, sweep)
+        head = planned_columns(campaign, sweep)
         if reason := lacks(campaign.site, sweep.run.levels):
             rows.append({**head, "status": "missing", "reason": reason})
             continue
@@ -79,7 +83,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
-    """Return how many sweeps are ok, which are not and why, a line each. `named`: see records.aggregate.summary."""
+    """Return how many benchmarks are ok, and a line for each other one; `named` as in records.aggregate."""
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
     ok = len(sweeps) - len(bad)
@@ -94,7 +98,7 @@ def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
 
 
 def main(*, study: str, site: str, out: Path) -> None:
-    """Gather the sweeps of a study into network.csv.
+    """Gather the collective benchmarks of a study in network.csv.
 
     Args:
         study: name of a file in config/studies/

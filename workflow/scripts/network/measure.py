@@ -1,4 +1,4 @@
-"""One sweep from launch to sweep.json (runs.alone): `python -m network.measure`, called once for every collective, framework and number of nodes."""
+"""Run one collective benchmark and write its sweep.json (runs.alone), as `python -m network.measure`."""
 
 import sys
 import time
@@ -25,23 +25,27 @@ PROGRAM = "ranks.sweep"
 
 
 def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:
-    """Make and return the content of the sweep's sweep.json in `results` (results/<study>)."""
+    """Run a benchmark unless it can be reused, and return its sweep.json in `results` (results/<study>)."""
     attempt = partial(attempt_sweep, study, site, sweep)
     return alone.settle(KIND, sweep, spec(site, sweep), output(results, site, sweep), study, site, results, attempt)
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A sweep.json, checked. InputError in one line where it is broken."""
+    """Return the content of a sweep.json.
+
+    Raises:
+        InputError: If the file is broken.
+    """
     return alone.read(file, KIND)
 
 
 def attempt_sweep(
     study: Study, site: Site, sweep: Sweep, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
 ) -> dict[str, Any]:
-    """Sweep once, in the attempt's `folder`; what became of it."""
+    """Run a benchmark once in the attempt's `folder`, and return its record."""
     sweep_spec = spec(site, sweep)
-    told = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=ranks.hosts)
-    write_json(folder / "spec.json", told)
+    rank_spec = job(sweep_spec, sweep.run.framework, environment, model={}, data=Path(), hosts=ranks.hosts)
+    write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
     result = alone.left(folder)
@@ -86,15 +90,26 @@ def judge(
     site: Site,
     hosts: Sequence[str],
 ) -> tuple[str, Note | None]:
-    """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
+    """Return status and reason of an attempt.
+
+    Args:
+        outcome: How the launch ended.
+        result: What the ranks wrote, if anything.
+        described: Description of the transport.
+        sweep_spec: Spec of the benchmark.
+        site: The site.
+        hosts: Nodes that it was started on.
+    """
     status, reason = alone.judge(outcome, result, site, hosts)
     if status != "ok" or result is None or described is None:
         return status, reason
-    # The transport's objections are those of a run with one epoch in which all messages of the sweep were exchanged.
+    # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
     leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
-    if said := transport.objection(described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True):
-        return "invalid", Note(said.code, f"network: {said}", **said.facts)
+    if objection := transport.objection(
+        described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True
+    ):
+        return "invalid", Note(objection.code, f"network: {objection}", **objection.facts)
     return "ok", None
 
 
@@ -104,13 +119,17 @@ def _most_sent(result: Mapping[str, Any]) -> int | None:
 
 
 def find(study: Study, site: Site, name: str) -> Sweep:
-    """The sweep of this name. InputError where the study has none."""
-    found: Sweep = alone.named(KIND, planned(design(study, site), site), name, study)
-    return found
+    """Return the benchmark of this name.
+
+    Raises:
+        InputError: If the study has no such benchmark.
+    """
+    sweep: Sweep = alone.named(KIND, planned(design(study, site), site), name, study)
+    return sweep
 
 
 def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
-    """Sweep a collective over message sizes by one framework on some nodes, and write sweep.json.
+    """Benchmark a collective over message sizes with one framework on some nodes, and write sweep.json.
 
     Args:
         study: name of a file in config/studies/
@@ -119,10 +138,10 @@ def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
         key: the key that the caller expects the sweep to have
         out: sweep.json, in the folder of the key
     """
-    declared, there = load_study(study), load_site(site)
-    one = find(declared, there, sweep)
-    do = partial(measure, declared, there, one)
-    alone.carry_out(f"{KIND} {one.name}", key_of(there, one), key, out, there, do)
+    loaded_study, loaded_site = load_study(study), load_site(site)
+    planned_sweep = find(loaded_study, loaded_site, sweep)
+    do = partial(measure, loaded_study, loaded_site, planned_sweep)
+    alone.carry_out(f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Make the table of a pilot: the number and length of runs that reach a target interval in the least time.
 
-A run pays its start-up once; a longer run averages more epochs. With the variance components of logarithms (analysis.variance),
-the mean of n runs of e timed epochs has the variance
+A run pays its start-up once; a longer run averages more epochs. With the variance components of logarithms
+(analysis.variance), the mean of n runs of e timed epochs has the variance
 
     (block + run + epoch / e) / n
 
-and costs n (start-up + e epochs). This is two-stage sampling: the best e grows with the ratio of start-up to epoch time, and with
-the ratio of the variances within and between runs (Cochran, Sampling Techniques, 3rd ed., 1977, section 10.6). All e up to
-MAX_EPOCHS are tried, because n is an integer, at least MIN_RUNS, and Student's t widens the intervals of few runs.
+and costs n (start-up + e epochs). This is two-stage sampling: the best e grows with the ratio of start-up to
+epoch time, and with the ratio of the variances within and between runs (Cochran, Sampling Techniques, 3rd
+ed., 1977, section 10.6). All e up to MAX_EPOCHS are tried, because n is an integer, at least MIN_RUNS, and
+Student's t widens the intervals of few runs.
 
 The pilot is the first two blocks of the campaign, so its runs count for the campaign unless `epochs` changes.
 """
@@ -46,7 +47,7 @@ TITLE = "What an interval costs: more runs, or longer ones"
 
 @dataclass(frozen=True)
 class Times:
-    """Time of a run of a cell: fixed time (start-up, warm-up epochs, shutdown), and time of each timed epoch with validation."""
+    """Fixed time of a run (start-up, warm-up epochs, shutdown), and time of a timed epoch with validation."""
 
     fixed_s: float
     epoch_s: float
@@ -86,7 +87,7 @@ def runs_needed(sd: float, until: float, prior_df: float) -> float:
 
 
 def run_sd(variances: Components, epochs: float) -> float:
-    """Return the standard deviation of the mean logarithm of a run of `epochs` timed epochs, with the variance of blocks."""
+    """Return the sd of the mean logarithm of a run of `epochs` timed epochs, with the variance of blocks."""
     parts = {part: 0.0 if math.isnan(value) else value for part, value in variances.variance.items()}
     return math.sqrt(parts["block"] + parts["run"] + parts["epoch"] / epochs)
 
@@ -100,14 +101,14 @@ class Aim:
 
     @classmethod
     def from_study(cls, study: Study) -> "Aim":
-        """Return the target of a study: its precision, else its margin, and none for ratios, which a pilot cannot judge."""
+        """Return a study's target: its precision, else its margin; none for ratios."""
         rule = study.replicates
         if rule.until is None:
             return cls((study.margin,) if study.margin else ())
         return cls(() if rule.contrasts else (rule.until,), rule)
 
     def runs(self, sd: float, until: float, cells: int) -> float:
-        """Return the runs that a cell needs, infinity above MAX_RUNS; the study's own target is judged by its stopping rule."""
+        """Return the runs that a cell needs, infinity above MAX_RUNS; the study's rule judges its own target."""
         if self.rule is None or until not in self.until:
             return runs_needed(sd, until, MOST_PRIOR if cells > 1 else 0.0)
         n = float(needed(sd, replace(self.rule, at_most=MAX_RUNS), cells))
@@ -118,8 +119,9 @@ def compare(variances: Components, times: Mapping[str, Times], aim: Aim = Aim())
     """Return the cost of each target with the current and with the cheapest length of runs.
 
     Returns:
-        A row per half width in TARGETS and in the study's aim: until (the half width); epochs, runs of a cell and seconds of all
-        cells, with runs as they are (now_...) and with the cheapest ones (best_...); NaN if no number of runs suffices.
+        A row per half width in TARGETS and in the study's aim: until (the half width); epochs, runs of a cell
+        and seconds of all cells, with runs as they are (now_...) and with the cheapest ones (best_...); NaN
+        if no number of runs suffices.
     """
     now = round(variances.epochs)
     candidates = sorted({*range(1, MAX_EPOCHS + 1), now})

@@ -1,4 +1,4 @@
-"""Report the precision that the cells of a study reached, if it sets a target instead of a number of replicates."""
+"""Report the precision that cells reached, in studies with a target instead of a number of replicates."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ TITLE = "Precision that was wanted and reached"
 
 
 def precision_note(runs: pd.DataFrame, rule: Replicates) -> str:
-    """Return that replicates were chosen by precision, and the cells that missed the target; "" if their number is fixed."""
+    """Return which cells missed the precision target, or "" if the number of replicates is fixed."""
     return (
         ""
         if not rule.adaptive or runs.empty

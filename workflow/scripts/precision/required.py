@@ -10,8 +10,8 @@ from plan.decisions import read
 class Required:
     """The required records of a campaign.
 
-    `decision` returns the file of the decision after a block. It is Snakemake's `checkpoints.get`, which raises until the file is
-    up to date; Snakemake then evaluates the rule again.
+    `decision` returns the file of the decision after a block. It is Snakemake's `checkpoints.get`, which
+    raises until the file is up to date; Snakemake then evaluates the rule again.
     """
 
     def __init__(self, campaign: Campaign, decision: Callable[[int], str]) -> None:

@@ -1,15 +1,17 @@
 """Decide whether a cell has enough runs: pure functions of measurements and a study's stopping rule.
 
-A rule that stops as soon as an interval is narrow enough favours cells whose standard deviation is small by chance, so the reported
-intervals cover the true value in less than 95 % of studies (Anscombe, J. R. Stat. Soc. B 15, 1953; Chow & Robbins, Ann. Math. Stat. 36,
-1965). With three runs per cell, a stricter confidence level does not correct that. Therefore the standard deviation has to be known
-before it decides, as after the first stage of Stein (Ann. Math. Stat. 16, 1945): a cell is stopped only with at least MIN_CELL_DF and
-KNOWN_OF_ALL degrees of freedom, and only if the interval is also narrow with the standard deviation that is moderated by all cells
-without the limit that analysis.pooling sets for reported intervals. Reported intervals are the ordinary ones.
+A rule that stops as soon as an interval is narrow enough favours cells whose standard deviation is small by
+chance, so the reported intervals cover the true value in less than 95 % of studies (Anscombe, J. R. Stat.
+Soc. B 15, 1953; Chow & Robbins, Ann. Math. Stat. 36, 1965). With three runs per cell, a stricter confidence
+level does not correct that. Therefore the standard deviation has to be known before it decides, as after the
+first stage of Stein (Ann. Math. Stat. 16, 1945): a cell is stopped only with at least MIN_CELL_DF and
+KNOWN_OF_ALL degrees of freedom, and only if the interval is also narrow with the standard deviation that is
+moderated by all cells without the limit that analysis.pooling sets for reported intervals. Reported intervals
+are the ordinary ones.
 
-Simulations of other rules are in docs/explanation/statistics.md: more runs after the interval is narrow (Hall, Ann. Stat. 9, 1981;
-Mukhopadhyay & de Silva, Sequential Methods and Their Applications, 2009), stricter levels, the pooled standard deviation of all cells,
-fewer interim analyses.
+Simulations of other rules are in docs/explanation/statistics.md: more runs after the interval is narrow
+(Hall, Ann. Stat. 9, 1981; Mukhopadhyay & de Silva, Sequential Methods and Their Applications, 2009), stricter
+levels, the pooled standard deviation of all cells, fewer interim analyses.
 """
 
 import itertools
@@ -27,8 +29,9 @@ from analysis.pooling import MOST_PRIOR, Pooling, pooled
 from declared.study import KNOWN_OF_ALL, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
-# Degrees of freedom of a cell's moderated standard deviation; KNOWN_OF_ALL is the minimum for that of all cells together. With fewer,
-# intervals cover the true value too rarely; more only cost runs (make bench-stopping).
+# Degrees of freedom of a cell's moderated standard deviation; KNOWN_OF_ALL is the minimum for that of all
+# cells together. With fewer, intervals cover the true value too rarely; more only cost runs (make
+# bench-stopping).
 MIN_CELL_DF = 8.0
 
 
@@ -40,11 +43,11 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
         rule: The study's stopping rule.
 
     Returns:
-        A row per cell: n, the number of successful runs; half_width, half of the 95 % interval relative to the value, with
-        contrasts of the cell's widest ratio, NaN if the cell is in no contrast or not timed; reached, one of
-        plan.decisions.REACHED, where "by chance" means that the standard deviation is not known well enough; refine, whether the
-        cell gets another run, which needs a successful run and fewer than `at_most` runs; known, the degrees of freedom of the
-        standard deviation of all cells.
+        A row per cell: n, the number of successful runs; half_width, half of the 95 % interval relative to
+        the value, with contrasts of the cell's widest ratio, NaN if the cell is in no contrast or not timed;
+        reached, one of plan.decisions.REACHED, where "by chance" means that the standard deviation is not
+        known well enough; refine, whether the cell gets another run, which needs a successful run and fewer
+        than `at_most` runs; known, the degrees of freedom of the standard deviation of all cells.
     """
     timed_runs = timed(runs)
     pooling = pooled(timed_runs)
@@ -66,8 +69,8 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
 def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
     """Return the expected final number of runs of each cell.
 
-    The half width of the interval of a logarithm is arcsinh(half_width). It shrinks with 1 / sqrt(n) and with Student's t; each
-    cell contributes n - 1 degrees of freedom.
+    The half width of the interval of a logarithm is arcsinh(half_width). It shrinks with 1 / sqrt(n) and with
+    Student's t; each cell contributes n - 1 degrees of freedom.
 
     Args:
         verdicts: Verdicts of `judge_cells`.
@@ -86,7 +89,8 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     """Return the number of runs that cells are expected to need.
 
     Args:
-        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks; NaN needs `at_most` runs.
+        spread: Standard deviations of the logarithm of epoch times, with the variance of blocks; NaN needs
+            `at_most` runs.
         rule: The study's stopping rule.
         cells: Number of cells, or the degrees of freedom that one more run of each cell adds.
     """
@@ -103,7 +107,7 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
 
 
 def _cell_widths(pooling: Pooling) -> pd.DataFrame:
-    """Return for each cell: half_width as reported; alike, the half width with full moderation, and its df; known, the df of all cells."""
+    """Return by cell half_width as reported, alike and df with full moderation, known (df of all cells)."""
     moderated = replace(pooling, most=math.inf).cells
     return pd.DataFrame(
         {
@@ -116,7 +120,7 @@ def _cell_widths(pooling: Pooling) -> pd.DataFrame:
 
 
 def _contrast_widths(runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[str, tuple[Any, ...]]) -> pd.DataFrame:
-    """Return the columns of `_cell_widths` of each cell's widest contrast; NaN if one of its contrasts has no interval."""
+    """Return the columns of `_cell_widths` of each cell's widest contrast, NaN if one has no interval."""
     pairs = pd.DataFrame(_pairs(runs, contrasts), columns=["to", "base"])
     columns = ["half_width", "alike", "df", "known"]
     pairs[columns] = math.nan

@@ -177,7 +177,7 @@ class MessageCost:
 def message_cost(messages: pd.DataFrame) -> MessageCost | None:
     """Lines through the rows of messages.csv of one framework, fitted as sweeps are; None where fewer than two sizes were measured."""
     ok = messages[messages["status"] == "ok"]
-    if len(ok) < fit.FEWEST_SIZES:
+    if len(ok) < fit.MIN_SIZES:
         return None
     size = ok["bytes"].to_numpy(float)
     lines = [

@@ -16,7 +16,10 @@ STAGES = (
 
 
 def efficientnet_b0(model: Builder, classes: int) -> None:
-    """Add a stem (stride 2, on small images 1), sixteen inverted bottlenecks with squeeze-and-excitation, and a dense layer."""
+    """Add a stem, sixteen inverted bottlenecks with squeeze-and-excitation, and a dense layer.
+
+    The stem has stride 2, on small images 1.
+    """
     stride = 1 if is_small(model.shape(model.input)) else 2
     x = _conv_norm(model, model.input, 32, 3, stride, "stem", silu=True)
     for stage, (expansion, channels, blocks, stride, kernel) in enumerate(STAGES, 1):

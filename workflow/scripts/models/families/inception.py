@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from models.graph import Builder, Size
 from models.named import Model, is_small
 
-Layer = tuple[int, Size] | tuple[int, Size, int]  # filters, kernel, and the stride of a convolution without padding
+Layer = tuple[int, Size] | tuple[int, Size, int]  # filters, kernel, stride of a convolution without padding
 
 
 def inception_v3(model: Builder, classes: int) -> None:
-    """Add a stem of five convolutions, eleven modules and a dense layer; on small images the stem has no stride and no pooling."""
+    """Add a stem of five convolutions, eleven modules and a dense layer.
+
+    On small images the stem has no stride and no pooling.
+    """
     small = is_small(model.shape(model.input))
     x = _row(model, model.input, [(32, 3, 1 if small else 2), (32, 3, 1), (64, 3)], "stem")
     x = x if small else model.max_pool(x, 3, 2, name="stem_pool1")

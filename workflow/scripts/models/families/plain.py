@@ -16,7 +16,10 @@ def small_cnn(model: Builder, classes: int, *, units: int) -> None:
 
 
 def cnn_cifar10(model: Builder, classes: int) -> None:
-    """Add two blocks of two 3x3 convolutions (the second without padding), pooling and dropout, and two dense layers."""
+    """Add two blocks of two 3x3 convolutions, pooling and dropout, and two dense layers.
+
+    The second convolution of a block has no padding.
+    """
     x = model.input
     for filters in (32, 64):
         x = model.activation(model.conv(x, filters, 3, padding=1), "relu")
@@ -27,7 +30,7 @@ def cnn_cifar10(model: Builder, classes: int) -> None:
 
 
 def lenet_5(model: Builder, classes: int) -> None:
-    """Add two 5x5 convolutions with average pooling and three dense layers, all with tanh; pad 28 pixels to 32."""
+    """Add two 5x5 convolutions with average pooling, and three dense layers; pad 28 pixels to 32."""
     x = model.conv(model.input, 6, 5, padding=2 if model.shape(model.input)[0] == 28 else 0)
     x = model.average_pool(model.activation(x, "tanh"), 2, 2)
     x = model.average_pool(model.activation(model.conv(x, 16, 5), "tanh"), 2, 2)
@@ -38,7 +41,10 @@ def lenet_5(model: Builder, classes: int) -> None:
 
 
 def alexnet(model: Builder, classes: int) -> None:
-    """Add five convolutions and three dense layers; on small images the first is 3x3 without stride, and pooling is 2x2."""
+    """Add five convolutions and three dense layers.
+
+    On small images the first convolution is 3x3 without stride, and pooling is 2x2.
+    """
     small = is_small(model.shape(model.input))
     pool = (2, 2) if small else (3, 2)
     x = model.conv(model.input, 64, 3, 1, 1) if small else model.conv(model.input, 64, 11, 4, 2)
@@ -74,7 +80,7 @@ def vgg(model: Builder, classes: int, *, convolutions: tuple[int, ...]) -> None:
 
 
 def wide_mlp(model: Builder, classes: int) -> None:
-    """Add four hidden layers of 2,048 units, so that matrix products that can be partitioned dominate the time."""
+    """Add four hidden layers of 2,048 units: matrix products that can be partitioned dominate the time."""
     x = model.flatten(model.input)
     for _ in range(4):
         x = model.activation(model.dense(x, 2048), "relu")

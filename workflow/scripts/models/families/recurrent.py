@@ -1,9 +1,9 @@
 """Recurrent networks of the FlexFlow paper (Jia, Zaharia & Aiken, MLSys 2019, section 8.1).
 
-The paper specifies the number of LSTM layers of 1,024 units, unrolled for 40 steps, the embedding before and the softmax after them,
-and attention on top of the decoder. Our choices: embeddings have 1,024 units, a classifier uses the last position, a decoder layer
-starts with the final state of its encoder layer, and attention is that of Luong et al. (EMNLP 2015, section 3.1). The softmax is part
-of the loss.
+The paper specifies the number of LSTM layers of 1,024 units, unrolled for 40 steps, the embedding before and
+the softmax after them, and attention on top of the decoder. Our choices: embeddings have 1,024 units, a
+classifier uses the last position, a decoder layer starts with the final state of its encoder layer, and
+attention is that of Luong et al. (EMNLP 2015, section 3.1). The softmax is part of the loss.
 """
 
 from functools import partial
@@ -29,7 +29,7 @@ def language_model(model: Builder, classes: int, *, layers: int, units: int) -> 
 
 
 def translation(model: Builder, classes: int, *, layers: int, units: int) -> None:
-    """Add an encoder of the first half of the tokens, and a decoder that predicts the next token in the second half."""
+    """Add an encoder of the first half of the tokens, and a decoder that predicts the second half."""
     (length,) = model.shape(model.input)
     source = model.steps(model.input, 0, length // 2, name="source")
     target = model.steps(model.input, length // 2, length, name="target")

@@ -1,4 +1,4 @@
-"""Residual networks (He et al., CVPR 2016). The stride of a bottleneck is in its 3x3 convolution ("version 1.5")."""
+"""Residual networks (He et al., CVPR 2016), version 1.5: the 3x3 convolution of a bottleneck has the stride."""
 
 from functools import partial
 
@@ -11,8 +11,8 @@ PLANES = (64, 128, 256, 512)
 def resnet(model: Builder, classes: int, *, blocks: tuple[int, ...], bottleneck: bool) -> None:
     """Add a stem, four stages of residual blocks, and a dense layer.
 
-    The stem is a 7x7 convolution with stride 2 and 3x3 max pooling with stride 2; on small images a 3x3 convolution without stride,
-    and pooling only for 64 pixels.
+    The stem is a 7x7 convolution with stride 2 and 3x3 max pooling with stride 2; on small images a 3x3
+    convolution without stride, and pooling only for 64 pixels.
     """
     small, side = is_small(model.shape(model.input)), max(model.shape(model.input)[:2])
     x = model.conv(model.input, 64, *((3, 1, 1) if small else (7, 2, 3)), bias=False, name="stem_conv")

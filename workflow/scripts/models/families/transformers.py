@@ -1,4 +1,4 @@
-"""Pre-norm transformers (Vaswani et al., NeurIPS 2017): GPT, which predicts tokens, and ViT, which classifies images."""
+"""Pre-norm transformers (Vaswani et al., NeurIPS 2017): GPT for tokens and ViT for images."""
 
 from functools import partial
 
@@ -18,7 +18,10 @@ def gpt(model: Builder, classes: int, *, layers: int, heads: int, units: int) ->
 
 
 def vit(model: Builder, classes: int, *, layers: int, heads: int, units: int) -> None:
-    """Add patches of 16 x 16 pixels (small images: 4 x 4), a class token, position embeddings, blocks and a dense layer."""
+    """Add patches, a class token, position embeddings, blocks and a dense layer.
+
+    Patches have 16 x 16 pixels, on small images 4 x 4.
+    """
     height, width, _ = model.shape(model.input)
     patch = 4 if is_small(model.shape(model.input)) else 16
     if height % patch or width % patch:
