@@ -108,7 +108,7 @@ class Aim:
         return cls(() if rule.contrasts else (rule.until,), rule)
 
     def runs(self, sd: float, until: float, cells: int) -> float:
-        """Return the runs that a cell needs, infinity above MAX_RUNS; the study's rule judges its own target."""
+        """Return the runs that a cell needs, infinity above MAX_RUNS; the study's own target by its rule."""
         if self.rule is None or until not in self.until:
             return runs_needed(sd, until, MOST_PRIOR if cells > 1 else 0.0)
         n = float(needed(sd, replace(self.rule, at_most=MAX_RUNS), cells))

@@ -1,4 +1,4 @@
-"""Residual networks (He et al., CVPR 2016), version 1.5: the 3x3 convolution of a bottleneck has the stride."""
+"""Residual networks (He et al., CVPR 2016), version 1.5: 3x3 convolutions of bottlenecks have the stride."""
 
 from functools import partial
 
