@@ -100,9 +100,8 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     n = np.arange(rule.at_least, rule.at_most + 1)
     lent = np.where(cells > 1, MOST_PRIOR, 0.0)[..., None]
     _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
-    enough = (half <= math.asinh(rule.until)) & (
-        (n - 2) * cells[..., None] >= KNOWN_OF_ALL
-    )  # n - 2 instead of n - 1: one more run than in the best case
+    # n - 2 instead of n - 1: about one run more than in the best case.
+    enough = (half <= math.asinh(rule.until)) & ((n - 2) * cells[..., None] >= KNOWN_OF_ALL)
     return np.where(enough.any(axis=-1), n[enough.argmax(axis=-1)], rule.at_most)
 
 
