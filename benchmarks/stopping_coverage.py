@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.intervals import CONFIDENCE
-from analysis.pooling import FEWEST_BLOCKS
+from analysis.pooling import MIN_SHARED_BLOCKS
 from declared.study import KNOWN_OF_ALL
 from document import section, table
 from precision.stopping import MIN_CELL_DF
@@ -38,7 +38,7 @@ def twice(until: float) -> Rule:
 
     def refine(report: Report) -> np.ndarray:
         before = report.log[:, :, :-1]
-        if before.shape[2] < FEWEST_BLOCKS:
+        if before.shape[2] < MIN_SHARED_BLOCKS:
             return np.ones(report.n.shape, dtype=bool)
         return (report.half() > until) | (Report(before).half() > until)
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from analysis.intervals import CONFIDENCE
-from analysis.pooling import FEWEST_BLOCKS, MOST_PRIOR, SMALLEST
+from analysis.pooling import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from declared.study import KNOWN_OF_ALL
 from precision.stopping import MIN_CELL_DF
 
@@ -24,7 +24,7 @@ APART = special.polygamma(1, OF_PRIOR)  # ascending
 
 
 def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`pooling.prior_of` of each row of variances [studies, cells] (NaN: none), without a limit of their degrees of freedom: both [studies]."""
+    """`pooling.estimate_prior` of each row of variances [studies, cells] (NaN: none), without a limit of their degrees of freedom: both [studies]."""
     known = ~np.isnan(variances)
     if known.sum(axis=1).max() < 2:
         return np.full(len(variances), np.nan), np.zeros(len(variances))
@@ -32,7 +32,7 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
     middle = np.nanmedian(variances, axis=1, keepdims=True)
     half = np.where(known, df / 2, 1.0)
     digamma, trigamma = special.digamma(half), special.zeta(2.0, half)
-    logs = np.where(known, np.log(np.maximum(variances, SMALLEST * middle)) + np.log(half) - digamma, np.nan)
+    logs = np.where(known, np.log(np.maximum(variances, MIN_VARIANCE_RATIO * middle)) + np.log(half) - digamma, np.nan)
     mean = np.nanmean(logs, axis=1)
     apart = np.nanvar(logs, axis=1, ddof=1) - np.where(known, trigamma, 0).sum(axis=1) / many
     alike = apart <= special.polygamma(1, 1e6)
@@ -90,7 +90,7 @@ class Report:
 
     @cached_property
     def freedom(self) -> np.ndarray:
-        """`Pooling.freedom`, [studies]."""
+        """`Pooling.effective_df`, [studies]."""
         df = (self.n - 1.0).sum(axis=1)
         total = (self.own * (self.n - 1)).sum(axis=1)
         _, about, left, lost, _ = self.in_blocks
@@ -104,7 +104,7 @@ class Report:
         """Logarithms of cells' mean epoch times, [studies, cells]."""
         return np.log(np.nanmean(np.exp(self.log), axis=2))
 
-    def moderated(self, most: float = MOST_PRIOR) -> tuple[np.ndarray, np.ndarray]:
+    def moderated(self, most: float = MAX_PRIOR_DF) -> tuple[np.ndarray, np.ndarray]:
         """Standard deviations of cells, moderated, and their degrees of freedom, [studies, cells]."""
         variance, df = moderated(self.own, self.n - 1.0, *self.prior, most)
         return np.sqrt(variance), np.minimum(df, self.freedom[:, None])
@@ -116,7 +116,7 @@ class Report:
         s = np.sqrt((self.own * (self.n - 1)).sum(axis=1) / df)
         return np.sinh(quantile(self.freedom)[:, None] * s[:, None] / np.sqrt(self.n))
 
-    def half(self, confidence: float = CONFIDENCE, most: float = MOST_PRIOR) -> np.ndarray:
+    def half(self, confidence: float = CONFIDENCE, most: float = MAX_PRIOR_DF) -> np.ndarray:
         """Half-widths of the intervals of cells' means over these, [studies, cells]."""
         s, df = self.moderated(most)
         return np.sinh(quantile(df, confidence) * s / np.sqrt(self.n))
@@ -127,7 +127,7 @@ class Report:
         s, df = self.moderated()
         return np.abs(self.means) < quantile(df) * s / np.sqrt(self.n)
 
-    def ratios(self, to: np.ndarray, base: np.ndarray, most: float = MOST_PRIOR) -> "Ratios":
+    def ratios(self, to: np.ndarray, base: np.ndarray, most: float = MAX_PRIOR_DF) -> "Ratios":
         """Pairs of cells, by their places."""
         there, _, left, _, df = self.in_blocks
         counts = np.maximum(there.sum(axis=2) - 1.0, 0)
@@ -137,7 +137,7 @@ class Report:
         typical, of_prior = prior_of(variances, counts * share)
         both = there[:, to] & there[:, base]
         n = both.sum(axis=2)
-        assert n.min() >= FEWEST_BLOCKS
+        assert n.min() >= MIN_SHARED_BLOCKS
         one, other = (np.where(both, self.log[:, cells], np.nan) for cells in (to, base))
         variance, own_df = moderated(np.nanvar(one - other, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, most)
         value = np.log(np.nanmean(np.exp(one), axis=2) / np.nanmean(np.exp(other), axis=2))

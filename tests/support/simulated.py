@@ -131,7 +131,7 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
     mean = truth(found.adjusted.slopes.covariates)
     made, bias = held(found.adjusted, spread, mean), plain_bias
     shown = plain
-    if found.of_ratios:
+    if found.adjusts_ratios:
         shown = shown._replace(ratios=made.ratios, width_of_ratios=made.width_of_ratios)
     if found.means is not None:
         shown = shown._replace(cells=made.cells, noisiest=made.noisiest, width=made.width)

@@ -18,7 +18,7 @@ def runs(csv):
 
 @pytest.fixture
 def read(tmp_path):
-    def of(**options):
+    def read_campaign(**options):
         return read_table(write_campaign(tmp_path, **options)[0], "runs")
 
-    return of
+    return read_campaign

@@ -10,25 +10,25 @@ from statsmodels.formula.api import ols
 
 from analysis import adjusted, cells, effects, tables
 from analysis.adjusted import (
-    APART,
     BACKWARDS,
-    CHOICE,
     CONSTANT,
+    INCOMPLETE_COVARIATE,
     NO_BETTER,
     NO_REFERENCE,
     NO_RUN,
+    NO_SHARED_SETTING,
     NO_SLOPE,
     NO_VALID_REFERENCE,
-    NOT_TOLD,
     PLAIN_FIRST,
     REFERENCE,
-    SINGLE,
-    TOO_LITTLE,
+    SELECTION_DF,
+    SINGLE_RUNS,
+    TOO_LITTLE_GAIN,
     WITHHELD,
     adjusted_times,
     adjustment,
 )
-from analysis.covariance import fitted, leverages
+from analysis.covariance import fit_slopes, leverages
 from analysis.pooling import Pooling, pooled
 from common.notes import Note, find_note
 from common.tables import read_table
@@ -47,7 +47,7 @@ def in_blocks(y, x, **setting):
     frame = pd.DataFrame({"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"})
     frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
     frame = frame.assign(steal_share=math.nan, foreign_cpu_share=math.nan)
-    return frame.assign(**{**SETTING, **setting})[lambda made: made["epoch_time_s"].notna()]
+    return frame.assign(**{**SETTING, **setting})[lambda rows: rows["epoch_time_s"].notna()]
 
 
 def disturbed(cells=6, blocks=4, seed=1, noise=0.02):
@@ -61,15 +61,17 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     # Montgomery, 8th ed., Example 15.5: slope 0.9540, MSE 2.54 on 11 degrees of freedom, adjusted means 40.38, 41.42, 38.80
     y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
     runs = in_blocks(y, x).assign(block=1)
-    found = adjustment(runs)
-    slope = found.alone[REFERENCE]
+    result = adjustment(runs)
+    slope = result.alone[REFERENCE]
     assert slope.values == pytest.approx(0.9540, abs=5e-5)
     assert slope.df == 11
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
-    means = 100 * pd.Series({cell: values.mean() for cell, values in found.adjusted.groups.items()})
+    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.groups.items()})
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
-    made, (distances,) = found.adjusted.cells, found.adjusted.distances
-    error = np.log(made["high"] / made["mean"]) / np.log(pooled(runs).cells["high"] / pooled(runs).cells["mean"])
+    adjusted_cells, (distances,) = result.adjusted.cells, result.adjusted.distances
+    error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
+        pooled(runs).cells["high"] / pooled(runs).cells["mean"]
+    )
     assert (error < 1).all()
     assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(25.2 - 21.2)
 
@@ -80,8 +82,8 @@ def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels(names):
     cell, block = (codes.ravel()[2:] for codes in np.indices((5, 4)))
     y, x, z = rng.standard_normal((3, len(cell)))
     frame = pd.DataFrame({"y": y, "x": x, "z": x / 2 + z, "cell": cell, "block": block})
-    slopes = fitted(y, frame[names], cell, block)
-    bare, full = (ols(" + ".join(["y ~ C(cell) + C(block)", *more]), frame).fit() for more in ([], names))
+    slopes = fit_slopes(y, frame[names], cell, block)
+    bare, full = (ols(" + ".join(["y ~ C(cell) + C(block)", *covariates]), frame).fit() for covariates in ([], names))
     for fit, error in ((full, slopes.error_with), (bare, slopes.error_without)):
         influence = fit.get_influence()
         assert error == pytest.approx(np.sqrt(np.mean(influence.resid_press**2)))
@@ -91,24 +93,24 @@ def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels(names):
     assert slopes.covariance == pytest.approx(full.cov_params().loc[names, names].to_numpy())
     assert abs(slopes.correlation) == pytest.approx(math.sqrt(1 - full.ssr / bare.ssr))
     twice = frame.assign(again=2 * frame["x"])
-    assert fitted(y, twice[["x", "again"]], cell, block) is None, "one says what the other does"
+    assert fit_slopes(y, twice[["x", "again"]], cell, block) is None, "one says what the other does"
 
 
 def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_has_the_error_of_the_slope():
     runs = disturbed()
-    found = adjustment(runs)
-    made, slope = found.adjusted, found.alone[REFERENCE]
+    result = adjustment(runs)
+    adjusted_pooling, slope = result.adjusted, result.alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
-    assert made.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
-    plain = Pooling(made.groups, 1 + CHOICE, made.seconds)
-    distance = pd.Series({cell: values.mean() for cell, values in made.distances[0].groups.items()})
+    assert adjusted_pooling.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
+    plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.seconds)
+    distance = pd.Series({cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()})
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
-    for row, bare in zip(made.cells.itertuples(), plain.cells.itertuples(), strict=True):
+    for row, bare in zip(adjusted_pooling.cells.itertuples(), plain.cells.itertuples(), strict=True):
         wider = math.hypot(bare.s / 2, error * distance[row.Index]) / (bare.s / 2)
         assert math.log(row.high / row.mean) == pytest.approx(wider * math.log(bare.high / bare.mean))
-    one, other = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (made, plain))
-    assert one["value"] == other["value"] and one["high"] > other["high"]
+    with_slope, without_slope = (rows.ratios(["c00"], ["c01"]).iloc[0] for rows in (adjusted_pooling, plain))
+    assert with_slope["value"] == without_slope["value"] and with_slope["high"] > without_slope["high"]
 
 
 def withheld(runs, share):
@@ -120,16 +122,16 @@ def withheld(runs, share):
 def test_withheld_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
-    one, both = adjustment(runs), adjustment(withheld(runs, share))
-    assert one.adjusted.slopes.covariates == (REFERENCE,) and set(both.adjusted.slopes.covariates) == {
+    by_reference, by_both = adjustment(runs), adjustment(withheld(runs, share))
+    assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(by_both.adjusted.slopes.covariates) == {
         REFERENCE,
         WITHHELD,
     }
-    assert both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1) and both.adjusted.lost == CHOICE + 2
-    assert both.adjusted.cells["mean"].tolist() == pytest.approx(
+    assert by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1) and by_both.adjusted.lost == SELECTION_DF + 2
+    assert by_both.adjusted.cells["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
     )
-    assert both.narrower > 0.7
+    assert by_both.narrower > 0.7
     flat = runs.assign(
         **dict(
             zip(
@@ -141,14 +143,16 @@ def test_withheld_time_is_taken_out_with_or_without_reference():
     )
     alone = adjustment(withheld(flat, share))
     assert alone.adjusted.slopes.covariates == (WITHHELD,) and alone.leading == WITHHELD
-    assert adjusted.holds(alone).facts == {"means": True, "ratios": True, "covariates": (WITHHELD,)}
-    assert WITHHELD in adjusted.told(alone).facts["slopes"]
+    assert adjusted.adjusted_tables_note(alone).facts == {"means": True, "ratios": True, "covariates": (WITHHELD,)}
+    assert WITHHELD in adjusted.slopes_note(alone).facts["slopes"]
     unknown = withheld(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
-    told = adjustment(unknown)
-    assert set(told.alone) == {REFERENCE} and adjusted.told(told).facts["unused"] == [NOT_TOLD]
+    recorded = adjustment(unknown)
+    assert set(recorded.alone) == {REFERENCE} and adjusted.slopes_note(recorded).facts["unused"] == [
+        INCOMPLETE_COVARIATE
+    ]
     of_cell = withheld(flat, share / 10 + 0.3 * (flat["cell"] == "c00"))
-    (unused,) = adjusted.told(adjustment(of_cell)).facts["unused"]
+    (unused,) = adjusted.slopes_note(adjustment(of_cell)).facts["unused"]
     assert (unused.code, unused.facts["covariate"]) == ("cells-differ", WITHHELD)
     assert set(adjustment(withheld(flat, share / 10)).alone) == {REFERENCE}, "less than 5 % is not notable"
     assert np.isfinite(adjustment(withheld(flat, share).assign(steal_share=1.0)).covariates).all(axis=None)
@@ -161,11 +165,11 @@ def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_in
         times = runs["epoch_time_s"] * np.exp(0.3 * runs["block"])
         return runs.assign(epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"]))
 
-    one, told, untold = (adjustment(of) for of in (runs, slower(0.3), slower(0.0)))
-    slopes = [of.adjusted.slopes.values[0] for of in (one, told, untold)]
+    first, explained, unexplained = (adjustment(result) for result in (runs, slower(0.3), slower(0.0)))
+    slopes = [result.adjusted.slopes.values[0] for result in (first, explained, unexplained)]
     assert slopes == pytest.approx([slopes[0]] * 3)
-    assert (untold.adjusted.half_widths > 0.5).all() and (told.adjusted.half_widths < 0.1).all()
-    ends = [of.adjusted.ratios(["c01"], ["c00"])["high"][0] for of in (one, told, untold)]
+    assert (unexplained.adjusted.half_widths > 0.5).all() and (explained.adjusted.half_widths < 0.1).all()
+    ends = [result.adjusted.ratios(["c01"], ["c00"])["high"][0] for result in (first, explained, unexplained)]
     assert ends == pytest.approx([ends[0]] * 3, rel=0.02), "ratios are within blocks"
 
 
@@ -173,11 +177,13 @@ def test_references_are_compared_within_a_setting_alone():
     runs = disturbed(cells=8)
     larger = runs["cell"] > "c03"
     again = runs.assign(nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0))
-    one, other = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
-    pd.testing.assert_frame_equal(one.adjusted.cells, other.adjusted.cells)
+    first, second = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
+    pd.testing.assert_frame_equal(first.adjusted.cells, second.adjusted.cells)
     alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
-    moved = [of.mean() for of in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))]
-    plain = [of.mean() for of in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))]
+    moved = [
+        result.mean() for result in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))
+    ]
+    plain = [result.mean() for result in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))]
     assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
     assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
 
@@ -198,10 +204,10 @@ def test_a_reference_that_differs_by_cell_is_not_used():
         ("some", Note("some-without-reference", "", lacking=1, runs=24)),
         ("quiet", NO_BETTER),
         ("other way", BACKWARDS),
-        ("one cell", APART),
+        ("one cell", NO_SHARED_SETTING),
         ("three cells", Note("too-few-degrees", "", df=3)),
-        ("no blocks", APART),
-        ("one replicate", SINGLE),
+        ("no blocks", NO_SHARED_SETTING),
+        ("one replicate", SINGLE_RUNS),
         ("nothing", NO_RUN),
     ],
 )
@@ -226,9 +232,9 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
             runs = runs[runs["block"] == 0]
         case "nothing":
             runs = runs[:0]
-    found = adjustment(runs)
-    assert (found.adjusted, found.why.code, found.why.facts) == (None, why.code, why.facts)
-    assert math.isnan(found.narrower)
+    result = adjustment(runs)
+    assert (result.adjusted, result.why.code, result.why.facts) == (None, why.code, why.facts)
+    assert math.isnan(result.narrower)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +258,8 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
         case "invalid":
             runs.loc[runs.index[0], "reference_s"] = math.nan
             runs.loc[runs.index[1:], "status"] = "invalid"
-    found = adjustment(runs)
-    assert (found.leading, found.why.code, found.why.facts) == (None, why.code, why.facts)
+    result = adjustment(runs)
+    assert (result.leading, result.why.code, result.why.facts) == (None, why.code, why.facts)
 
 
 def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
@@ -261,24 +267,29 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
     runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
-    found = adjustment(runs)
-    assert (found.means, found.of_ratios) == (None, True) and found.narrower < -1
+    result = adjustment(runs)
+    assert (result.means, result.adjusts_ratios) == (None, True) and result.narrower < -1
     pairs = ["c01", "c05"], ["c00", "c00"]
-    shown, made = found.ratios(*pairs), found.adjusted.ratios(*pairs)
-    assert shown.loc[0].tolist() == made.loc[0, ["value", "low", "high"]].tolist()
-    assert made["within_blocks"][1] == 0 and shown.loc[1].isna().all(), "independent groups are compared by means"
+    ratios, adjusted_ratios = result.ratios(*pairs), result.adjusted.ratios(*pairs)
+    assert ratios.loc[0].tolist() == adjusted_ratios.loc[0, ["value", "low", "high"]].tolist()
+    assert adjusted_ratios["within_blocks"][1] == 0 and ratios.loc[1].isna().all(), (
+        "independent groups are compared by means"
+    )
     assert adjusted_times(runs).equals(runs["epoch_time_s"])
-    said = adjusted.said(found).facts
-    assert (said["means_adjusted"], said["ratios_adjusted"], said["means"]) == (False, True, found.narrower)
-    assert adjusted.summarize(runs, found).empty
-    assert (adjusted.holds(found).facts["means"], adjusted.holds(found).facts["ratios"]) == (False, True)
+    facts = adjusted.interval_gain_note(result).facts
+    assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["means"]) == (False, True, result.narrower)
+    assert adjusted.summarize(runs, result).empty
+    assert (
+        adjusted.adjusted_tables_note(result).facts["means"],
+        adjusted.adjusted_tables_note(result).facts["ratios"],
+    ) == (False, True)
     monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
     again = adjustment.__wrapped__(runs)  # the last one is kept
-    assert again.why == TOO_LITTLE and list(again.alone) == list(found.alone)
+    assert again.why == TOO_LITTLE_GAIN and list(again.alone) == list(result.alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
-    said = adjusted.said(of_means).facts
-    assert (said["means_adjusted"], said["ratios_adjusted"], said["ratios"]) == (True, False, 0.04)
+    facts = adjusted.interval_gain_note(of_means).facts
+    assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["ratios"]) == (True, False, 0.04)
 
 
 @pytest.fixture
@@ -288,60 +299,61 @@ def of_campaign(tmp_path):
 
 
 def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
-    made = adjusted.table(of_campaign)
+    table = adjusted.table(of_campaign)
     plain = cells.summarize(of_campaign).dropna(subset="epoch_time_s_mean").set_index("cell")
-    assert made.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()
-    assert PLAIN_FIRST in made.notes[0].facts["notes"]
-    narrower = find_note(made.notes, "intervals-narrower").facts
-    assert narrower["means"] == pytest.approx(1 - made.data["width"].median())
+    assert table.data.set_index("cell")["epoch_time_s"].tolist() == plain["epoch_time_s_mean"].tolist()
+    assert PLAIN_FIRST in table.notes[0].facts["notes"]
+    narrower = find_note(table.notes, "intervals-narrower").facts
+    assert narrower["means"] == pytest.approx(1 - table.data["width"].median())
     rows = effects.compare(of_campaign)
     sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
     assert narrower["ratios"] == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
-    slope, said = find_note(made.notes, "slopes").facts["slopes"][REFERENCE], find_note(made.notes, "slopes")
-    assert slope.low < slope.value < slope.high and tables.difference(slope) in said, "the slope with its interval"
+    slope, note = find_note(table.notes, "slopes").facts["slopes"][REFERENCE], find_note(table.notes, "slopes")
+    assert slope.low < slope.value < slope.high and tables.difference(slope) in note, "the slope with its interval"
     compared = effects.table(of_campaign)
-    assert "ratio, adjusted" in compared.shown and effects.ADJUSTED in compared.notes
+    assert "ratio, adjusted" in compared.display and effects.ADJUSTED in compared.notes
     rows = compared.data
-    one = rows[["ratio", "ratio_adjusted"]].map(math.log).sub(np.log(truth(rows)), axis=0).abs().mean()
-    assert one["ratio_adjusted"] < one["ratio"] / 3, "nearer to what the campaign is made of"
+    errors = rows[["ratio", "ratio_adjusted"]].map(math.log).sub(np.log(truth(rows)), axis=0).abs().mean()
+    assert errors["ratio_adjusted"] < errors["ratio"] / 3, "nearer to what the campaign is made of"
 
 
 def truth(rows):
-    def of(name):
+    def time_of(name):
         framework, _, _, batch, nodes, sync = name.split(".")[:6]
         return epoch_time(framework, int(batch[1:]), int(nodes[1:]), int(sync[1:]))
 
-    return [of(to) / of(base) for to, base in zip(rows["to_cell"], rows["from_cell"], strict=True)]
+    return [time_of(to) / time_of(base) for to, base in zip(rows["to_cell"], rows["from_cell"], strict=True)]
 
 
 def test_without_a_reference_every_table_is_what_it_was(runs):
-    assert adjusted.table(runs).shown.empty
+    assert adjusted.table(runs).display.empty
     assert find_note(adjusted.table(runs).notes, "not-adjusted").facts["why"] == NO_REFERENCE
-    made = effects.table(runs)
-    assert not [name for name in made.data if "adjusted" in name] and effects.ADJUSTED not in made.notes
+    table = effects.table(runs)
+    assert not [name for name in table.data if "adjusted" in name] and effects.ADJUSTED not in table.notes
 
 
 def test_sentences_on_what_is_adjusted(of_campaign):
     """The whole wording, once."""
-    found = adjustment(of_campaign)
+    result = adjustment(of_campaign)
     assert (
-        adjusted.holds(found) == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
+        adjusted.adjusted_tables_note(result)
+        == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
     )
-    assert adjusted.said(found).startswith("Intervals of adjusted means are ")
+    assert adjusted.interval_gain_note(result).startswith("Intervals of adjusted means are ")
 
 
 def test_the_error_of_the_slope_is_in_intervals_of_means_and_of_ratios(monkeypatch):
     """Of five cells one always met slow moments, one always quick ones: without the error of the slope three of ten ratios are missed."""
-    monkeypatch.setattr(adjusted, "SAME", 0.0)
-    rng, held = np.random.default_rng(8), []
+    monkeypatch.setattr(adjusted, "MIN_HOMOGENEITY_P", 0.0)
+    rng, covered = np.random.default_rng(8), []
     always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
     for _ in range(60):
         x = always + 0.1 * rng.standard_normal((5, 4))
-        made = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
-        if made is not None:
-            ratio, mean = made.ratios(["c00"], ["c01"]).iloc[0], made.cells.loc["c00"]
-            held.append([ratio["low"] < 1 < ratio["high"], mean["low"] < 1 < mean["high"]])
-    assert len(held) > 50 and (np.mean(held, axis=0) > 0.9).all()
+        adjusted_pooling = adjustment(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
+        if adjusted_pooling is not None:
+            ratio, mean = adjusted_pooling.ratios(["c00"], ["c01"]).iloc[0], adjusted_pooling.cells.loc["c00"]
+            covered.append([ratio["low"] < 1 < ratio["high"], mean["low"] < 1 < mean["high"]])
+    assert len(covered) > 50 and (np.mean(covered, axis=0) > 0.9).all()
 
 
 STUDIES = 25
@@ -365,7 +377,7 @@ CASES = [
 def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spreads):
     """On average over correlations from none to nearly all, without and with blocks; three standard errors are about 2 %."""
     rng = np.random.default_rng(20261126)
-    found = {
+    by_case = {
         case: [
             referenced_coverage(*beside_reference(rng, cells_, blocks, spreads, case[1], case[0], *case[2:]))
             for cells_, blocks in ((2, 8), (4, 3), (4, 5), (12, 3))
@@ -373,20 +385,20 @@ def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spr
         ]
         for case in CASES
     }
-    every = [one for studies in found.values() for one in studies]
-    plain, shown = (
-        np.mean([(of.cells, of.ratios) for of in some], axis=0)
-        for some in zip(*(one[1:3] for one in every), strict=True)
+    every = [study for studies in by_case.values() for study in studies]
+    plain, adjusted_share = (
+        np.mean([(coverage.cells, coverage.ratios) for coverage in coverages], axis=0)
+        for coverages in zip(*(study[1:3] for study in every), strict=True)
     )
-    assert (shown > plain - 0.012).all() and (shown > 0.93).all() and (shown < 0.985).all()
-    assert abs(np.mean([one.bias - one.plain_bias for one in every])) < 0.003, "no bias"
-    quiet, driven = found[0.0, 0.0], found[0.9, 0.0]
+    assert (adjusted_share > plain - 0.012).all() and (adjusted_share > 0.93).all() and (adjusted_share < 0.985).all()
+    assert abs(np.mean([study.bias - study.plain_bias for study in every])) < 0.003, "no bias"
+    quiet, driven = by_case[0.0, 0.0], by_case[0.9, 0.0]
     for name in ("width", "width_of_ratios"):
-        wider = np.mean([[getattr(of, name) for of in one[1:3]] for one in quiet], axis=0)
+        wider = np.mean([[getattr(coverage, name) for coverage in study[1:3]] for study in quiet], axis=0)
         assert wider[1] < 1.04 * wider[0], (
             "on a quiet machine hardly anything is lost: three studies of a hundred set this"
         )
-    apart = np.mean([one.shown.width / one.plain.width for one in found[0.9, 0.1, 0.1]])
+    apart = np.mean([study.shown.width / study.plain.width for study in by_case[0.9, 0.1, 0.1]])
     assert apart < 1, "no wider means where blocks move the reference alone"
-    assert np.mean([one.shown.width_of_ratios / one.plain.width_of_ratios for one in driven]) < 0.65
-    assert np.mean([one.chosen for one in quiet]) < 0.12 and np.mean([one.chosen for one in driven]) > 0.85
+    assert np.mean([study.shown.width_of_ratios / study.plain.width_of_ratios for study in driven]) < 0.65
+    assert np.mean([study.chosen for study in quiet]) < 0.12 and np.mean([study.chosen for study in driven]) > 0.85

@@ -18,8 +18,8 @@ from support.published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, T
 
 
 def analysed(data, factors, block=None):
-    made = anova.analyse(data["y"].to_numpy(), data[factors], data[block].to_numpy() if block else None)
-    return made, made.rows.set_index("term")
+    analysis = anova.analyse(data["y"].to_numpy(), data[factors], data[block].to_numpy() if block else None)
+    return analysis, analysis.rows.set_index("term")
 
 
 def test_jains_example_of_a_22r_design():
@@ -47,15 +47,15 @@ def test_jains_example_of_a_fraction():
     # Chapter 19, the 2^(7-4) design: q = 12.62, 4.37, 13.62, 5.37, 0.125, 5.87, 0.37; 37.26, 4.47, 43.40, 6.75, 0, 8.06, 0.03 %
     fraction = of_resolution(list("ABCDEFG"), 3)
     factors = pd.DataFrame(list(fraction.signs())).sort_values(["C", "B", "A"]).reset_index(drop=True)
-    made = anova.analyse(JAIN_274, factors)
-    rows = made.rows.set_index("term")
+    analysis = anova.analyse(JAIN_274, factors)
+    rows = analysis.rows.set_index("term")
     assert rows["q"].dropna().tolist() == pytest.approx([12.625, 4.375, 13.625, 5.375, 0.125, 5.875, 0.375])
     assert (100 * rows["share"][:7]).tolist() == pytest.approx([37.26, 4.47, 43.40, 6.75, 0.0, 8.07, 0.03], abs=0.006)
-    assert (made.aliased["A × B"], made.aliased["B × D"], made.aliased["F × G"]) == ("D", "A", "A")
-    assert len(made.aliased) == 21
+    assert (analysis.aliased["A × B"], analysis.aliased["B × D"], analysis.aliased["F × G"]) == ("D", "A", "A")
+    assert len(analysis.aliased) == 21
     assert rows.loc["error", "df"] == 0
     assert rows[["F", "p", "q_low", "eta_sq_partial"]].isna().all(axis=None)
-    assert made.problem == anova.NO_ERROR_DF
+    assert analysis.problem == anova.NO_ERROR_DF
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_two_way_analyses_are_those_of_r(data, factors, expected):
 
 def test_a_blocked_design_is_that_of_r():
     # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?npk; N x P x K is confounded with blocks and has no row
-    made, rows = analysed(NPK, ["N", "P", "K"], "block")
+    analysis, rows = analysed(NPK, ["N", "P", "K"], "block")
     expected = {
         "block": (5, 343.3, 4.447, 0.01594),
         "N": (1, 189.3, 12.259, 0.00437),
@@ -101,7 +101,7 @@ def test_a_blocked_design_is_that_of_r():
         assert rows.loc[term, ["sum_sq", "F", "p"]].tolist() == pytest.approx([sum_sq, f, p], abs=0.05)
         assert rows.loc[term, "p"] == pytest.approx(p, abs=6e-6)
     assert (rows.loc["error", "df"], round(rows.loc["error", "sum_sq"], 1)) == (12, 185.3)
-    assert "interactions of more factors" not in rows.index and not made.aliased
+    assert "interactions of more factors" not in rows.index and not analysis.aliased
 
 
 def test_nists_certified_analysis():
@@ -144,8 +144,8 @@ def test_effect_sizes_of_a_worked_example():
 
 def test_missing_cells_leave_a_part_of_an_interaction_or_none(unbalanced):
     hole = unbalanced[~((unbalanced["a"] == 1) & (unbalanced["b"] == 2))]
-    made, rows = analysed(hole, ["a", "b", "c"])
-    assert made.partly == {"a × b": (1, 2)}
+    analysis, rows = analysed(hole, ["a", "b", "c"])
+    assert analysis.partly == {"a × b": (1, 2)}
     assert rows.loc["a × b", "df"] == 1
     small = ols("y ~ C(a) + C(b) + C(c) + C(a):C(c) + C(b):C(c)", hole).fit()
     cells = hole.assign(ab=hole["a"].astype(str) + hole["b"].astype(str))
@@ -153,8 +153,8 @@ def test_missing_cells_leave_a_part_of_an_interaction_or_none(unbalanced):
     assert rows.loc["a × b", "sum_sq"] == pytest.approx(small.ssr - large.ssr)
     assert rows["q"].isna().all()
     corner = unbalanced[(unbalanced["a"] == 0) | (unbalanced["b"] == 0)]
-    made, rows = analysed(corner, ["a", "b"])
-    assert made.aliased == {"a × b": ""}
+    analysis, rows = analysed(corner, ["a", "b"])
+    assert analysis.aliased == {"a × b": ""}
     assert "a × b" not in rows.index
 
 
@@ -165,8 +165,8 @@ def test_of_factors_whose_interaction_is_refused_no_effect_is_shown():
         [(a, b, c, r) for a, b in cells for c in (0, 1) for r in range(3)], columns=["a", "b", "c", "r"]
     )
     data["y"] = data["c"] + 0.1 * np.random.default_rng(1).standard_normal(len(data))
-    made, rows = analysed(data, ["a", "b", "c"])
-    assert made.aliased == {"a × b": ""} and made.confounded == ["a", "b"]
+    analysis, rows = analysed(data, ["a", "b", "c"])
+    assert analysis.aliased == {"a × b": ""} and analysis.confounded == ["a", "b"]
     assert rows.loc[["a", "b"], "q"].isna().all()
     assert rows.loc["c", "q"] == pytest.approx(0.5, abs=0.1)
 
@@ -185,8 +185,8 @@ def test_a_table_names_its_assumptions_and_confounded_terms(read):
 
 
 def test_a_factor_that_always_goes_with_another_is_refused_by_name(unbalanced):
-    made, rows = analysed(unbalanced.assign(d=unbalanced["a"]), ["a", "b", "d"])
-    assert made.aliased["d"] == "a"
+    analysis, rows = analysed(unbalanced.assign(d=unbalanced["a"]), ["a", "b", "d"])
+    assert analysis.aliased["d"] == "a"
     assert rows.loc["a", "df"] == 1 and "d" not in rows.index
 
 
@@ -195,8 +195,8 @@ def test_interactions_of_too_many_levels_are_left_out_by_name():
     data = pd.DataFrame(
         {"a": rng.integers(0, 30, 2000), "b": rng.integers(0, 30, 2000), "y": rng.standard_normal(2000)}
     )
-    made, rows = analysed(data, ["a", "b"])
-    assert made.too_many == ["a × b"]
+    analysis, rows = analysed(data, ["a", "b"])
+    assert analysis.too_many == ["a × b"]
     assert rows.loc["interactions of more factors", "df"] > 700
 
 
@@ -241,8 +241,8 @@ def test_little_gives_a_table_that_says_so(case, read):
         }
         assert problem == expected.get(case, anova.NO_ERROR_DF)
         assert (find_note(table.notes, "runs-analysed").facts["factors"] == []) == (case == "one cell")
-        one = find_note(anova.table(runs.head(1)).notes, "runs-analysed").facts
-        assert (one["runs"], one["cells"], one["factors"]) == (1, 1, [])
+        single = find_note(anova.table(runs.head(1)).notes, "runs-analysed").facts
+        assert (single["runs"], single["cells"], single["factors"]) == (1, 1, [])
     assert not np.isinf(table.data.select_dtypes("number").to_numpy(float)).any()
 
 

@@ -23,7 +23,9 @@ def table_of(runs):
 
 def verdict(runs, assumption):
     """What the table says of an assumption."""
-    (row,) = (row for row in checks.checks(runs, checks.residuals(runs), pooled(runs)) if row.assumption == assumption)
+    (row,) = (
+        row for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs)) if row.assumption == assumption
+    )
     return row.verdict
 
 
@@ -43,22 +45,24 @@ def growth_runs(runs):
 def test_what_n_runs_can_tell_apart(n, half, least):
     # t(4) = 2.776 / sqrt(5); t(8) = 2.306 sqrt(2 / 5): any table of Student's t
     assert checks.half_width(n) == pytest.approx(half, abs=0.006)
-    assert checks.least_difference(n) == pytest.approx(least, abs=0.006)
+    assert checks.significant_difference(n) == pytest.approx(least, abs=0.006)
     rng = np.random.default_rng(n)
     x = rng.standard_normal(n)
     x = (x - x.mean()) / x.std(ddof=1)
-    beyond, within = (stats.ttest_ind(x, x + checks.least_difference(n) * factor).pvalue for factor in (1.001, 0.999))
+    beyond, within = (
+        stats.ttest_ind(x, x + checks.significant_difference(n) * factor).pvalue for factor in (1.001, 0.999)
+    )
     assert beyond < 0.05 < within
 
 
-@pytest.mark.parametrize(("n", "found"), [(3, 3.07), (5, 2.02), (10, 1.32)])
-def test_what_n_runs_find_four_times_in_five(n, found):
+@pytest.mark.parametrize(("n", "detectable"), [(3, 3.07), (5, 2.02), (10, 1.32)])
+def test_what_n_runs_find_four_times_in_five(n, detectable):
     # statsmodels' power of the two-sample t test
-    assert checks.found_difference(n) == pytest.approx(found, abs=0.006)
-    assert checks.found_difference(n) == pytest.approx(
+    assert checks.detectable_difference(n) == pytest.approx(detectable, abs=0.006)
+    assert checks.detectable_difference(n) == pytest.approx(
         TTestIndPower().solve_power(nobs1=n, alpha=0.05, power=0.8), rel=1e-4
     )
-    assert checks.least_difference(n) < checks.found_difference(n, 100 * n) < checks.found_difference(n)
+    assert checks.significant_difference(n) < checks.detectable_difference(n, 100 * n) < checks.detectable_difference(n)
 
 
 def test_the_shapiro_wilk_test_is_that_of_r(runs):
@@ -88,23 +92,23 @@ def test_outliers_are_judged_one_after_the_other(read):
     ):
         runs.loc[runs["run_id"] == run_id, "epoch_time_s"] *= factor
     data = checks.residuals(runs)
-    found = data[data[checks.OUTLIER]].sort_values("p_outlier")
-    assert found["run_id"].tolist() == [
+    outliers = data[data[checks.OUTLIER]].sort_values("p_outlier")
+    assert outliers["run_id"].tolist() == [
         "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2",
         "pytorch-single.small-cnn.digits.b16.n1.s1.r1",
     ], "not those that share a cell with one"
-    rest = runs[runs["run_id"] != found["run_id"].iloc[0]]
+    rest = runs[runs["run_id"] != outliers["run_id"].iloc[0]]
     fit = ols("np.log(epoch_time_s) ~ C(cell)", rest.assign(epoch_time_s=rest["epoch_time_s"].astype(float))).fit()
-    second = fit.outlier_test().set_axis(rest["run_id"]).loc[found["run_id"].iloc[1]]
-    assert found["p_outlier"].iloc[1] == pytest.approx(second["bonf(p)"])
+    second = fit.outlier_test().set_axis(rest["run_id"]).loc[outliers["run_id"].iloc[1]]
+    assert outliers["p_outlier"].iloc[1] == pytest.approx(second["bonf(p)"])
 
 
 def test_of_two_runs_both_are_outliers(read):
     runs = read(failures={}, replicates=2)
     late = runs["run_id"] == "pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"
     runs.loc[late, "epoch_time_s"] *= 2
-    found = checks.residuals(runs)[lambda data: data[checks.OUTLIER]]
-    assert set(found["cell"]) == set(runs.loc[late, "cell"]) and len(found) == 2
+    outliers = checks.residuals(runs)[lambda data: data[checks.OUTLIER]]
+    assert set(outliers["cell"]) == set(runs.loc[late, "cell"]) and len(outliers) == 2
 
 
 def test_an_outlier_is_listed_with_its_size_and_kept(read):
@@ -118,24 +122,24 @@ def test_an_outlier_is_listed_with_its_size_and_kept(read):
     assert (row["foreign_cpu_share"], row["steal_share"], row["p"] < 0.001) == (0.031, 0.12, True)
     assert verdict(runs, checks.OUTLIER).facts["size_percent"] == row["size_percent"]
     assert verdict(runs, checks.NO_OUTLIERS).facts == {"outliers": 1, "runs": 114}
-    holds = {name: holds for name, holds, _ in checks.judged(table.data)}
+    holds = {name: holds for name, holds, _ in checks.judge_assumptions(table.data)}
     assert holds[checks.NO_OUTLIERS] is False
-    shown = table.shown.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
-    assert (shown["foreign CPU (%)"], shown["stolen (%)"]) == ("3.1", "12.0")
+    outlier = table.display.set_index("assumption").loc["pytorch-ddp.small-cnn.digits.b64.n2.s1.r2"]
+    assert (outlier["other processes (%)"], outlier["CPU steal (%)"]) == ("3.1", "12.0")
     assert pooled(runs).cells.loc[runs.loc[late, "cell"].iloc[0], "n"] == 3
     none = read(failures={})
     assert verdict(none, checks.NO_OUTLIERS).facts == {"outliers": 0, "runs": 114}
-    assert checks.judged(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
+    assert checks.judge_assumptions(checks.table(none).data)[-1][:2] == (checks.NO_OUTLIERS, True)
 
 
 def test_very_many_runs_get_the_test_of_anderson_and_darling(runs):
     rng = np.random.default_rng(8)
-    many = pd.concat([runs[runs["status"] == "ok"][:1]] * 6000, ignore_index=True)
-    many["cell"] = [f"c{number // 5}" for number in range(6000)]
-    many["epoch_time_s"] = np.exp(rng.normal(0, 0.05, 6000))
-    row = table_of(many).loc[checks.NORMAL]
+    runs_of_many = pd.concat([runs[runs["status"] == "ok"][:1]] * 6000, ignore_index=True)
+    runs_of_many["cell"] = [f"c{number // 5}" for number in range(6000)]
+    runs_of_many["epoch_time_s"] = np.exp(rng.normal(0, 0.05, 6000))
+    row = table_of(runs_of_many).loc[checks.NORMAL]
     assert row["test"] == "Anderson-Darling, n = 6000"
-    data = checks.residuals(many)
+    data = checks.residuals(runs_of_many)
     assert (row["statistic"], row["p"]) == pytest.approx(normal_ad(data["studentized"].to_numpy()))
 
 
@@ -145,24 +149,24 @@ def test_a_drift_is_found_with_its_slope(read):
     runs["epoch_time_s"] *= np.exp(0.001 * order)
     row = table_of(runs).loc[checks.NO_DRIFT]
     assert row["size_percent"] == pytest.approx(100 * math.expm1(0.1), abs=1)
-    said = verdict(runs, checks.NO_DRIFT)
-    assert row["p"] < 0.001 and said.code == "drift"
-    assert said.facts == {"slope_percent": row["size_percent"], "runs": 100, "all_runs": False}
+    finding = verdict(runs, checks.NO_DRIFT)
+    assert row["p"] < 0.001 and finding.code == "drift"
+    assert finding.facts == {"slope_percent": row["size_percent"], "runs": 100, "all_runs": False}
     data = runs.assign(order=order, log=np.log(runs["epoch_time_s"].astype(float)))
     fit = ols("log ~ C(cell) + order", data).fit()
     assert row["statistic"] == pytest.approx(fit.tvalues["order"])
     assert not checks.residuals(runs)["by_clock"].any(), "in planned order"
-    few = runs[runs["framework"] == "pytorch-ddp"]
-    row = table_of(few).loc[checks.NO_DRIFT]
-    assert verdict(few, checks.NO_DRIFT).facts["runs"] == len(few) < 100
-    assert verdict(few, checks.NO_DRIFT).facts["all_runs"]
+    short = runs[runs["framework"] == "pytorch-ddp"]
+    row = table_of(short).loc[checks.NO_DRIFT]
+    assert verdict(short, checks.NO_DRIFT).facts["runs"] == len(short) < 100
+    assert verdict(short, checks.NO_DRIFT).facts["all_runs"]
     ranked = (
-        np.log(few["epoch_time_s"].astype(float))
+        np.log(short["epoch_time_s"].astype(float))
         .to_frame("log")
-        .assign(order=few["order_key"].rank(), cell=few["cell"])
+        .assign(order=short["order_key"].rank(), cell=short["cell"])
     )
     slope = ols("log ~ C(cell) + order", ranked).fit().params["order"]
-    assert row["size_percent"] == pytest.approx(100 * math.expm1(len(few) * slope))
+    assert row["size_percent"] == pytest.approx(100 * math.expm1(len(short) * slope))
     still = read(failures={}, noise=0.005)
     assert table_of(still).loc[checks.NO_DRIFT, "p"] > 0.05
     assert verdict(still, checks.NO_DRIFT).code == "no-drift"
@@ -186,9 +190,9 @@ def test_blocks_and_sessions_that_differ_are_found(column, read):
     runs["session"] = "only" if column == "block" else [f"s{number}" for number in group]
     runs["epoch_time_s"] *= np.exp(0.01 * (group == 2))
     row = table_of(runs).loc[f"{column}s alike"]
-    said = verdict(runs, f"{column}s alike")
-    assert row["p"] < 0.001 and said.code == "levels-differ" and said.facts["levels"] == 3
-    assert said.facts["apart_percent"] == row["size_percent"]
+    finding = verdict(runs, f"{column}s alike")
+    assert row["p"] < 0.001 and finding.code == "levels-differ" and finding.facts["levels"] == 3
+    assert finding.facts["apart_percent"] == row["size_percent"]
     data = runs.assign(group=group.astype(str).tolist(), log=np.log(runs["epoch_time_s"].astype(float)))
     table = anova_lm(ols("log ~ C(cell)", data).fit(), ols("log ~ C(cell) + C(group)", data).fit())
     assert row["statistic"] == pytest.approx(table["F"].iloc[1])
@@ -199,9 +203,9 @@ def test_sessions_that_are_blocks_are_not_tested_twice(read):
     runs = read(failures={})
     as_blocks = runs.assign(session="s" + runs["block"].astype(str))
     assert verdict(as_blocks, "sessions alike").code == "sessions-are-blocks"
-    for some, levels in ((runs, 1), (runs.assign(session=None), 0)):
-        said = verdict(some, "sessions alike")
-        assert (said.code, said.facts["levels"]) == ("nothing-to-compare", levels)
+    for session, levels in ((runs, 1), (runs.assign(session=None), 0)):
+        finding = verdict(session, "sessions alike")
+        assert (finding.code, finding.facts["levels"]) == ("nothing-to-compare", levels)
 
 
 def test_runs_that_follow_their_neighbours_are_found(read):
@@ -218,9 +222,9 @@ def test_unequal_spreads_are_told_with_their_range(read):
     runs = read(failures={})
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.3 * (runs["replicate"] - 2)[runs["nodes"] == 2])
     row = table_of(runs).loc[checks.EQUAL_SPREAD]
-    spreads, said = pooled(runs).spreads, verdict(runs, checks.EQUAL_SPREAD)
-    assert row["p"] < 0.001 and said.code == "unequal-spread"
-    assert said.facts == {"least": spreads.min(), "most": spreads.max()}
+    spreads, finding = pooled(runs).spreads, verdict(runs, checks.EQUAL_SPREAD)
+    assert row["p"] < 0.001 and finding.code == "unequal-spread"
+    assert finding.facts == {"least": spreads.min(), "most": spreads.max()}
     normal = verdict(runs, checks.NORMAL)
     assert normal.code == "not-normal" and normal.facts["unequal_spread"]
     width = table_of(runs).loc[f"{checks.HALF_INTERVAL}, n = 3", "statistic"]
@@ -233,31 +237,31 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     runs = read(failures={})
     spread = np.log(runs["epoch_time_s"].astype(float)).groupby(runs["cell"]).transform("std")
     runs = runs[spread > spread.max() / 3]
-    row = table_of(runs).loc[f"{checks.LEAST_DIFFERENCE}, n = 3"]
+    row = table_of(runs).loc[f"{checks.MIN_DIFFERENCE}, n = 3"]
     pooling = pooled(runs)
     within = pooling.within
     assert pooling.df == 2 * runs["cell"].nunique() and within.df == pooling.df - 2
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.prior.df + 2) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))
-    facts = verdict(runs, f"{checks.LEAST_DIFFERENCE}, n = 3").facts
+    facts = verdict(runs, f"{checks.MIN_DIFFERENCE}, n = 3").facts
     assert facts["after_blocks"]
     assert (facts["sd"], facts["percent"]) == (row["statistic"], row["size_percent"])
     mean = table_of(runs).loc[f"{checks.HALF_INTERVAL}, n = 3"]
-    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.of_mean(3)) / math.sqrt(3))
+    assert mean["statistic"] == pytest.approx(stats.t.ppf(0.975, pooling.mean_df(3)) / math.sqrt(3))
     assert mean["size_percent"] == pytest.approx(100 * math.expm1(mean["statistic"] * pooling.sd))
 
 
 def test_differences_of_five_runs_are_of_the_paired_test(read):
     runs = read(failures={}, replicates=5)
     runs.loc[runs["nodes"] == 2, "epoch_time_s"] *= np.exp(0.1 * (runs["replicate"] - 3)[runs["nodes"] == 2])
-    row, spread = table_of(runs).loc[f"{checks.LEAST_DIFFERENCE}, n = 5"], pooled(runs).within
+    row, spread = table_of(runs).loc[f"{checks.MIN_DIFFERENCE}, n = 5"], pooled(runs).within
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, spread.prior.df + 4) * math.sqrt(2 / 5))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * spread.sd))
-    facts = verdict(runs, f"{checks.LEAST_DIFFERENCE}, n = 5").facts
+    facts = verdict(runs, f"{checks.MIN_DIFFERENCE}, n = 5").facts
     assert facts["after_blocks"] and facts["percent_by_cell"]
-    other = find_note(checks.table(runs).notes, "other-replicates").facts
-    assert other["sd_by_n"][5] == pytest.approx((1.24, 1.46, 2.02), abs=0.006)
-    assert other["sd"] == pooled(runs).sd
+    second = find_note(checks.table(runs).notes, "other-replicates").facts
+    assert second["sd_by_n"][5] == pytest.approx((1.24, 1.46, 2.02), abs=0.006)
+    assert second["sd"] == pooled(runs).sd
 
 
 @pytest.mark.parametrize("case", ["no run", "one replicate", "all equal", "one cell", "two replicates"])
@@ -272,10 +276,12 @@ def test_little_is_said_by_its_reason(case, read):
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     data = checks.table(runs).data
     if case in ("no run", "one replicate", "all equal"):
-        said = [row.verdict for row in checks.checks(runs, checks.residuals(runs), pooled(runs))]
-        assert codes(said) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
-        assert data["verdict"].tolist() == said
-        assert [name for name, _, _ in checks.judged(data)] == [checks.ALL], "a report's mark has this name alone"
+        verdict = [row.verdict for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))]
+        assert codes(verdict) == ["no-successful-run" if case == "no run" else "runs-do-not-differ"]
+        assert data["verdict"].tolist() == verdict
+        assert [name for name, _, _ in checks.judge_assumptions(data)] == [checks.ALL], (
+            "a report's mark has this name alone"
+        )
     else:
         assert len(data) >= 9
         assert not np.isinf(data["statistic"]).any()
@@ -283,25 +289,25 @@ def test_little_is_said_by_its_reason(case, read):
 
 def test_the_residuals_stand_beside_the_table(csv, runs, tmp_path):
     study.main(runs=csv[0], epochs=csv[1], out=tmp_path)
-    made = pd.read_csv(tmp_path / "residuals.csv")
-    assert len(made) == 110
-    assert (made["fitted_log"] + made["residual"]).to_numpy() == pytest.approx(
-        np.log(runs.set_index("run_id").loc[made["run_id"], "epoch_time_s"].to_numpy(float))
+    residuals = pd.read_csv(tmp_path / "residuals.csv")
+    assert len(residuals) == 110
+    assert (residuals["fitted_log"] + residuals["residual"]).to_numpy() == pytest.approx(
+        np.log(runs.set_index("run_id").loc[residuals["run_id"], "epoch_time_s"].to_numpy(float))
     )
-    assert made.groupby("cell")["residual"].sum().abs().max() < 1e-9
-    assert made["normal_quantile"].median() == pytest.approx(0, abs=1e-9)
-    assert made["studentized"].corr(made["normal_quantile"]) > 0.97
+    assert residuals.groupby("cell")["residual"].sum().abs().max() < 1e-9
+    assert residuals["normal_quantile"].median() == pytest.approx(0, abs=1e-9)
+    assert residuals["studentized"].corr(residuals["normal_quantile"]) > 0.97
 
 
 @pytest.mark.parametrize(
     ("assumption", "text"),
     [
         (checks.NORMAL, "cannot be judged from 6 residuals"),
-        (checks.EQUAL_SPREAD, "nothing speaks against it: s.d. from 0.58 to 0.73 %"),
+        (checks.EQUAL_SPREAD, "no evidence against it: s.d. from 0.58 to 0.73 %"),
         ("blocks alike", "no difference is seen (3 blocks, up to 0.70 % apart, within chance)"),
     ],
 )
 def test_a_verdict_is_a_clause(assumption, text, read):
     runs = read(failures={})
-    said = verdict(runs[runs["cell"].isin(runs["cell"].unique()[:2])], assumption)
-    assert isinstance(said, Note) and said == text
+    finding = verdict(runs[runs["cell"].isin(runs["cell"].unique()[:2])], assumption)
+    assert isinstance(finding, Note) and finding == text

@@ -37,10 +37,10 @@ SMALL_CNN_BYTES = 4 * 544_522
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    def of(**options):
+    def read_designed(**options):
         return read_table(write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0], "runs")
 
-    return of
+    return read_designed
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,9 @@ def at(data, **levels):
     return data
 
 
-def one(data, **levels):
-    (_, row), *more = at(data, **levels).iterrows()
-    assert not more
+def single_row(data, **levels):
+    (_, row), *rest = at(data, **levels).iterrows()
+    assert not rest
     return row
 
 
@@ -84,11 +84,11 @@ def test_every_pair_that_differs_in_one_factor_stands_once_with_the_base_level_f
         "model": 27,
         "batch_size": 36,
     }
-    found = {factor: list(zip(part["from"], part["to"], strict=True)) for factor, part in data.groupby("factor")}
-    assert set(found["nodes"]) == {(1, 2), (1, 3)}
-    assert set(found["training_loop"]) == {("custom", "fit")}
-    assert set(found["sync_every"]) == {(1, 4)}
-    assert set(found["batch_size"]) == {(32, 64), (32, 96)}
+    pairs = {factor: list(zip(part["from"], part["to"], strict=True)) for factor, part in data.groupby("factor")}
+    assert set(pairs["nodes"]) == {(1, 2), (1, 3)}
+    assert set(pairs["training_loop"]) == {("custom", "fit")}
+    assert set(pairs["sync_every"]) == {(1, 4)}
+    assert set(pairs["batch_size"]) == {(32, 64), (32, 96)}
     assert not data[["from_cell", "to_cell"]].duplicated().any()
 
 
@@ -106,7 +106,7 @@ def test_without_noise_ratio_and_difference_are_the_true_ones(exact, truth):
     to, base = data["to_cell"].map(truth), data["from_cell"].map(truth)
     assert np.allclose(data["ratio"], to / base)
     assert np.allclose(data["difference_s"], to - base)
-    row = one(data, factor="sync_every", **AT)
+    row = single_row(data, factor="sync_every", **AT)
     saved = exchanges(2) - exchanges(2, 4)
     assert row["difference_s"] == pytest.approx(
         -saved * (SECONDS_PER_EXCHANGE + all_reduce_time(SMALL_CNN_BYTES, nodes=2))
@@ -166,12 +166,12 @@ def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measur
 
 
 def test_without_a_margin_nothing_is_called_equal(measured):
-    plain, asked = effects.table(measured), effects.table(measured, 0.1)
+    plain, with_margin = effects.table(measured), effects.table(measured, 0.1)
     assert not {"p_equal", "p_equal_holm", "verdict"} & set(plain.data)
     assert "large-p-is-not-equal" in codes(plain.notes) and "p-of-equality" not in codes(plain.notes)
-    said = find_note(asked.notes, "p-of-equality")
-    assert said.facts["margin"] == 0.1 and "margin, 10 % (ratio between 0.909 and 1.100)" in said
-    assert asked.shown["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
+    note = find_note(with_margin.notes, "p-of-equality")
+    assert note.facts["margin"] == 0.1 and "margin, 10 % (ratio between 0.909 and 1.100)" in note
+    assert with_margin.display["verdict"].isin(["differs", "differs within margin", "equal", "open"]).all()
 
 
 def test_of_frameworks_every_pair_is_compared(runs):
@@ -208,16 +208,16 @@ def test_cells_that_share_no_session_are_flagged(measured):
     data = table.data
     flagged = (data["factor"] == "nodes") & (data["to"] == 3)
     assert ((data["shared_sessions"] == 0) == flagged).all()
-    assert table.shown["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
+    assert table.display["same session"].tolist() == ["no" if flag else "yes" for flag in flagged]
     assert find_note(table.notes, "no-shared-session").facts == {"rows": flagged.sum(), "of": len(data)}
-    assert "same session" not in effects.table(measured.assign(session=sessions[0])).shown
-    assert "same session" not in effects.table(measured.assign(session=None)).shown
+    assert "same session" not in effects.table(measured.assign(session=sessions[0])).display
+    assert "same session" not in effects.table(measured.assign(session=None)).display
 
 
 def test_a_missing_cell_is_named_and_does_not_count(read):
     runs = read(missing=[CELL])
     table = effects.table(runs)
-    row = one(table.data, factor="sync_every", **AT)
+    row = single_row(table.data, factor="sync_every", **AT)
     assert row[["ratio", "difference_s", "p", "p_holm"]].isna().all()
     assert (row["from_n"], row["to_n"]) == (5, 0)
     assert find_note(table.notes, "cells-without-runs").facts["cells"] == [CELL]
@@ -226,17 +226,17 @@ def test_a_missing_cell_is_named_and_does_not_count(read):
 
 def test_what_was_not_recorded_is_not_said(measured):
     table = effects.table(measured.assign(throttled_s=math.nan, sent_bytes=math.nan))
-    assert not {"throttled: difference (s)", "sent (MB)"} & set(table.shown)
+    assert not {"throttled: difference (s)", "sent (MB)"} & set(table.display)
     assert effects.THROTTLED not in table.notes
     recorded = effects.table(measured)
-    assert {"throttled: difference (s)", "sent (MB)"} <= set(recorded.shown)
+    assert {"throttled: difference (s)", "sent (MB)"} <= set(recorded.display)
     assert effects.THROTTLED in recorded.notes
 
 
 def test_the_factor_that_differs_has_an_arrow_and_whole_numbers_stay_whole(measured):
-    shown = effects.table(measured).shown
-    assert list(shown.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]
-    arrows = shown.iloc[:, :5].apply(lambda column: column.str.contains("→")).sum(axis=1)
+    display = effects.table(measured).display
+    assert list(display.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]
+    arrows = display.iloc[:, :5].apply(lambda column: column.str.contains("→")).sum(axis=1)
     assert (arrows == 1).all()
 
 
@@ -253,10 +253,10 @@ def test_parts_add_up_and_multiply_to_the_total(measured):
 
 
 def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
-    few = at(measured, **AT)
-    assert sentence(decomposition.table(few).notes, "total-of-parts").facts["exact"]
-    lost = (few["cell"] == CELL) & (few["block"] == 2)
-    assert not sentence(decomposition.table(few[~lost]).notes, "total-of-parts").facts["exact"]
+    incomplete = at(measured, **AT)
+    assert sentence(decomposition.table(incomplete).notes, "total-of-parts").facts["exact"]
+    lost = (incomplete["cell"] == CELL) & (incomplete["block"] == 2)
+    assert not sentence(decomposition.table(incomplete[~lost]).notes, "total-of-parts").facts["exact"]
 
 
 def test_known_parts_are_recovered(exact):
@@ -329,7 +329,7 @@ def test_the_networks_prediction_of_a_worked_example(exact):
     # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for them.
     # Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752 ms.
     network = made_sweep({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
-    row = one(decomposition.decompose(exact, network), part="sync_every", **AT)
+    row = single_row(decomposition.decompose(exact, network), part="sync_every", **AT)
     assert row["gradient_bytes"] == 2_178_088
     assert (row["from_exchanges"], row["to_exchanges"]) == (72, 18)
     assert row["network_s"] == pytest.approx(-0.117616752)
@@ -345,7 +345,7 @@ def test_a_network_that_explains_all_but_the_optimizer_leaves_the_optimizer(exac
 
 
 def test_the_interval_of_the_prediction_is_that_of_the_rounds_and_in_order(measured):
-    row = one(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
+    row = single_row(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
     assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])
     widths = [row[f"{name}_high"] - row[f"{name}_low"] for name in ("difference_s", "network_s", "beyond_network_s")]
@@ -354,27 +354,27 @@ def test_the_interval_of_the_prediction_is_that_of_the_rounds_and_in_order(measu
 
 def test_a_difference_of_estimates_of_a_worked_example():
     # Half-widths 3 and 4 (below) make 5; 6 and 8 (above) make 10.
-    assert decomposition.less(Estimate(10, 7, 16), Estimate(4, -4, 8)) == Estimate(6, 1, 16)
+    assert decomposition.subtract(Estimate(10, 7, 16), Estimate(4, -4, 8)) == Estimate(6, 1, 16)
 
 
 def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
     def notes(runs, network):
         return decomposition.table(runs, network).notes
 
-    whole = notes(measured, sweeps(FRAMEWORK))
-    assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(whole)
-    assert sentence(whole, "throttled-is-processor-time") == effects.THROTTLED
-    assert "network-not-predicted" not in codes(whole)
-    assert decomposition.NO_SWEEP in notes(measured, None) and decomposition.NO_SWEEP not in whole
-    assert "network alone (s)" not in decomposition.table(measured).shown
+    complete = notes(measured, sweeps(FRAMEWORK))
+    assert {decomposition.NETWORK_ALONE, decomposition.ON_ONE_NODE} <= set(complete)
+    assert sentence(complete, "throttled-is-processor-time") == effects.THROTTLED
+    assert "network-not-predicted" not in codes(complete)
+    assert decomposition.NO_BENCHMARK in notes(measured, None) and decomposition.NO_BENCHMARK not in complete
+    assert "network alone (s)" not in decomposition.table(measured).display
     partly = find_note(notes(measured, sweeps(FRAMEWORK, nodes=[2])), "network-not-predicted").facts["cells"]
     assert {name.split(".")[4] for name in partly} == {"n3"} and all(".s4." in name for name in partly)
     assert find_note(notes(read(missing=[CELL]), None), "cells-without-runs").facts["cells"] == [CELL]
 
 
 def test_the_parts_follow_the_factors_whichever_they_are(exact):
-    other = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
-    data = decomposition.decompose(other.assign(framework="quite-new", base="quite-new"))
+    renamed = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
+    data = decomposition.decompose(renamed.assign(framework="quite-new", base="quite-new"))
     assert data["part"].tolist() == ["precision", "sync_every", "total"] * 18
     assert np.allclose(data["difference_s"], decomposition.decompose(exact)["difference_s"])
 
@@ -389,10 +389,10 @@ def test_a_model_without_a_description_has_no_prediction(exact):
 def test_accumulation_alone_is_the_whole_contrast(exact):
     alone = exact[exact["training_loop"] == "custom"]
     data = decomposition.decompose(alone, sweeps(FRAMEWORK))
-    whole = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)
-    pd.testing.assert_frame_equal(data, whole.assign(**{"from": "every batch", "to": "every 4 batches"}))
+    total = at(decomposition.decompose(exact, sweeps(FRAMEWORK)), part="sync_every").reset_index(drop=True)
+    pd.testing.assert_frame_equal(data, total.assign(**{"from": "every batch", "to": "every 4 batches"}))
     table = decomposition.table(alone, sweeps(FRAMEWORK))
-    assert len(table.shown) == 18 and (table.shown["network alone (s)"] != "").all()
+    assert len(table.display) == 18 and (table.display["network alone (s)"] != "").all()
     assert "total-of-parts" not in codes(sentences(table.notes))
 
 
@@ -408,6 +408,6 @@ def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monke
     write_frames(tmp_path, *designed_campaign())
     write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
     assert run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"]) == 0
-    made = pd.read_csv("made/decomposition.csv")
-    assert len(made) == 54
-    assert ("network_s" in made) == (len(flags) == 2)
+    table = pd.read_csv("made/decomposition.csv")
+    assert len(table) == 54
+    assert ("network_s" in table) == (len(flags) == 2)

@@ -53,10 +53,10 @@ def test_the_ratio_to_the_base_is_that_of_energies_with_an_interval_around_it(fr
     base = speedup.base_cells(runs)
     assert data["base_cell"].dropna().to_dict() == base
     means = runs.groupby("cell")["energy_package_j"].mean()
-    for cell, other in base.items():
+    for cell, base_cell in base.items():
         row = data.loc[cell]
-        assert row["ratio"] == pytest.approx(means[cell] / means[other])
-        if cell != other:
+        assert row["ratio"] == pytest.approx(means[cell] / means[base_cell])
+        if cell != base_cell:
             assert row["ratio_low"] < row["ratio"] < row["ratio_high"]
 
 
@@ -64,33 +64,35 @@ def test_energy_to_an_accuracy_is_that_of_all_epochs_until_then(frames):
     runs, epochs = frames
     accuracies = [0.3, 0.7, 0.5, 0.9, 0.9, 0.9]
     epochs = epochs.assign(validation_accuracy=[accuracies[epoch - 1] for epoch in epochs["epoch"]])
-    told = energy.chosen(runs)
+    scope = energy.choose_scope(runs)
     for target, through in ((0.3, 1), (0.6, 2), (0.8, 4)):
-        spent = energy.to_accuracy(runs, epochs, told, target)
+        spent = energy.energy_to_accuracy(runs, epochs, scope, target)
         expected = epochs[epochs["epoch"] <= through].groupby("run_id")["energy_package_j"].sum()
         assert spent.to_numpy() == pytest.approx(expected.reindex(spent.index).to_numpy())
-    assert energy.to_accuracy(runs, epochs, told, 0.95).isna().all()
+    assert energy.energy_to_accuracy(runs, epochs, scope, 0.95).isna().all()
     broken = epochs.assign(energy_package_j=epochs["energy_package_j"].mask(epochs["epoch"] == 2))
-    assert energy.to_accuracy(runs, broken, told, 0.3).notna().all()
-    assert energy.to_accuracy(runs, broken, told, 0.8).isna().all(), "one of the epochs until then has no energy"
-    one = runs["run_id"].iloc[0]
-    slow = epochs.assign(validation_accuracy=epochs["validation_accuracy"].mask(epochs["run_id"] == one, 0.1))
+    assert energy.energy_to_accuracy(runs, broken, scope, 0.3).notna().all()
+    assert energy.energy_to_accuracy(runs, broken, scope, 0.8).isna().all(), (
+        "one of the epochs until then has no energy"
+    )
+    run = runs["run_id"].iloc[0]
+    slow = epochs.assign(validation_accuracy=epochs["validation_accuracy"].mask(epochs["run_id"] == run, 0.1))
     data = energy.summarize(runs, slow, 0.8).set_index("cell")["energy_to_accuracy_j"]
     assert np.isnan(data[runs["cell"].iloc[0]]) and data.notna().sum() == len(data) - 1
 
 
 def scopes(runs, by_framework):
     """Runs whose frameworks tell these scopes: framework -> scope -> joules."""
-    for framework, told in by_framework.items():
-        of = runs["framework"] == framework
-        for scope, joules in told.items():
-            runs.loc[of, f"energy_{scope}_j"] = joules
-        runs.loc[of, "energy_scope"] = next(scope for scope in ("node", "device", "package") if scope in told)
+    for framework, column in by_framework.items():
+        values = runs["framework"] == framework
+        for scope, joules in column.items():
+            runs.loc[values, f"energy_{scope}_j"] = joules
+        runs.loc[values, "energy_scope"] = next(scope for scope in ("node", "device", "package") if scope in column)
     return runs
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "scope", "others"),
+    ("first", "second", "scope", "n_other_cells"),
     [
         ({"node": 9.0, "package": 5.0}, {"node": 8.0, "package": 4.0}, "node", 0),
         ({"node": 9.0, "package": 5.0}, {"package": 4.0}, "package", 0),
@@ -101,56 +103,56 @@ def scopes(runs, by_framework):
     ],
     ids=["widest", "what all have", "never packages of accelerators", "devices and packages", "unlike machines", "nothing in common"],
 )  # fmt: skip
-def test_one_scope_for_all_cells(one, other, scope, others, tmp_path):
+def test_one_scope_for_all_cells(first, second, scope, n_other_cells, tmp_path):
     runs, epochs = campaign(failures={})
-    kept = ["pytorch-ddp", "horovod-pytorch"]
-    runs = runs[runs["framework"].isin(kept) & (runs["nodes"] == 2)].assign(energy_j=1.0, energy_scope=None)
+    cells = ["pytorch-ddp", "horovod-pytorch"]
+    runs = runs[runs["framework"].isin(cells) & (runs["nodes"] == 2)].assign(energy_j=1.0, energy_scope=None)
     runs = scopes(
         runs.assign(**{f"energy_{name}_j": np.nan for name in energy.WIDEST_FIRST}),
-        dict(zip(kept, (one, other), strict=True)),
+        dict(zip(cells, (first, second), strict=True)),
     )
     runs, epochs = read(tmp_path, runs, epochs)
-    told = energy.chosen(runs)
-    assert told is not None and told.scope == scope and len(told.others) == others
+    chosen = energy.choose_scope(runs)
+    assert chosen is not None and chosen.scope == scope and len(chosen.other_cells) == n_other_cells
     data = energy.summarize(runs, epochs)
-    assert set(data["energy_j"]) <= {one.get(scope), other.get(scope)} - {None} or data["energy_j"].notna().all()
-    assert len(data) == 8 - others and set(data["scope"]) == {scope}
-    made = energy.table(runs, epochs)
-    said = sentence(made.notes, "whose-energy")
-    assert said.facts["scope"] == scope and energy.WHOSE[scope] in said
-    assert ("cells-of-another-scope" in codes(made.notes)) == bool(others)
-    assert not others or find_note(made.notes, "cells-of-another-scope").facts["cells"] == told.others
+    assert set(data["energy_j"]) <= {first.get(scope), second.get(scope)} - {None} or data["energy_j"].notna().all()
+    assert len(data) == 8 - n_other_cells and set(data["scope"]) == {scope}
+    table = energy.table(runs, epochs)
+    note = sentence(table.notes, "whose-energy")
+    assert note.facts["scope"] == scope and energy.SCOPE_TITLES[scope] in note
+    assert ("cells-of-another-scope" in codes(table.notes)) == bool(n_other_cells)
+    assert not n_other_cells or find_note(table.notes, "cells-of-another-scope").facts["cells"] == chosen.other_cells
 
 
 def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
     runs, epochs = campaign(failures={})
     older = runs.assign(energy_j=40.0)
-    told = energy.chosen(read(tmp_path, older, epochs)[0])
-    assert told is not None and told.scope is None and told.joules.eq(40.0).all()
-    assert told.whose == energy.WHOSE[None]
+    chosen = energy.choose_scope(read(tmp_path, older, epochs)[0])
+    assert chosen is not None and chosen.scope is None and chosen.joules.eq(40.0).all()
+    assert chosen.title == energy.SCOPE_TITLES[None]
     newer, _ = metered(older, epochs)
     mixed = pd.concat([older[older["framework"] == "pytorch-ddp"], newer[newer["framework"] != "pytorch-ddp"]])
-    told = energy.chosen(read(tmp_path, mixed, epochs)[0])
-    assert told is not None and told.scope == "package" and len(told.others) == 8
+    chosen = energy.choose_scope(read(tmp_path, mixed, epochs)[0])
+    assert chosen is not None and chosen.scope == "package" and len(chosen.other_cells) == 8
 
 
 def test_the_table_says_what_it_has_in_units_that_fit(frames):
     runs, epochs = frames
-    made = energy.table(runs, epochs, TARGET)
-    assert [name for name in made.shown if "(" in name] == [
+    table = energy.table(runs, epochs, TARGET)
+    assert [name for name in table.display if "(" in name] == [
         "energy (J)", "per sample (mJ)", "to accuracy (J)", "power (W)", "idle (W)", "energy × time (J s)",
     ]  # fmt: skip
-    assert made.shown["energy (J)"].str.fullmatch(r"\d+\.\d \[\d+\.\d, \d+\.\d\]").all()
-    assert "ratio to base" in made.shown and not made.shown.isin(["nan"]).any(axis=None)
+    assert table.display["energy (J)"].str.fullmatch(r"\d+\.\d \[\d+\.\d, \d+\.\d\]").all()
+    assert "ratio to base" in table.display and not table.display.isin(["nan"]).any(axis=None)
 
 
 def test_without_energy_there_are_no_rows_and_the_reason(tmp_path):
     runs, epochs = read(tmp_path, *campaign())
-    made = energy.table(runs, epochs, TARGET)
-    assert made.shown.empty and made.notes[0] == energy.NOTHING
+    table = energy.table(runs, epochs, TARGET)
+    assert table.display.empty and table.notes[0] == energy.NO_ENERGY
     for folder in (path for path in (CHECKOUT / "docs" / "campaigns").iterdir() if path.is_dir()):
-        kept = read_table(folder / "runs.csv", "runs")
-        assert len(successful(kept)) and energy.chosen(kept) is None
+        columns = read_table(folder / "runs.csv", "runs")
+        assert len(successful(columns)) and energy.choose_scope(columns) is None
 
 
 def test_energy_of_nodes_of_their_own_is_beside_the_idle_power_of_all(tmp_path):

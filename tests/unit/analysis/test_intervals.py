@@ -14,12 +14,12 @@ from support.published import SLEEP
 
 
 def differences(groups, to, base):
-    return intervals.bounded(intervals.welch(groups, to, base))
+    return intervals.difference_intervals(intervals.welch(groups, to, base))
 
 
-def single(one, other):
+def single(to, base):
     """The difference of two groups."""
-    row = differences({"one": np.array(one, float), "other": np.array(other, float)}, ["one"], ["other"]).iloc[0]
+    row = differences({"one": np.array(to, float), "other": np.array(base, float)}, ["one"], ["other"]).iloc[0]
     return intervals.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
 
 
@@ -91,11 +91,11 @@ def test_many_pairs_at_once_are_each_that_of_scipy():
     groups = {name: rng.lognormal(1, 0.2, n) for name, n in (("a", 5), ("b", 4), ("c", 5), ("d", 1))}
     to, base = ["a", "b", "c", "d", "a", "b"], ["b", "c", "a", "a", "absent", "a"]
     rows = differences(groups, to, base)
-    for row, one, other in zip(rows.itertuples(), to, base, strict=True):
-        if "d" in (one, other) or "absent" in (one, other):
+    for row, to_cell, base_cell in zip(rows.itertuples(), to, base, strict=True):
+        if "d" in (to_cell, base_cell) or "absent" in (to_cell, base_cell):
             assert math.isnan(row.p) and math.isnan(row.low)
             continue
-        expected = stats.ttest_ind(groups[one], groups[other], equal_var=False).pvalue
+        expected = stats.ttest_ind(groups[to_cell], groups[base_cell], equal_var=False).pvalue
         assert row.p == pytest.approx(expected)
     assert rows["n"].tolist() == [4, 4, 5, 1, 0, 4]
     assert math.isnan(rows["value"][4]) and not math.isnan(rows["value"][3])
@@ -106,26 +106,26 @@ def test_the_paired_test_is_that_of_r():
     pairs = intervals.paired(*(hours[None] for hours in SLEEP))
     assert (pairs["to"] - pairs["base"])[0] / pairs["error"][0] == pytest.approx(-4.0621, abs=5e-5)
     assert pairs["df"][0] == 9
-    row = intervals.bounded(pairs).iloc[0]
+    row = intervals.difference_intervals(pairs).iloc[0]
     assert row["p"] == pytest.approx(0.002833, abs=5e-7)
     assert (row["value"], row["low"], row["high"]) == pytest.approx((-1.58, -2.4598858, -0.7001142), abs=5e-7)
 
 
 def test_pairs_are_compared_over_the_blocks_that_both_have():
     rng = np.random.default_rng(8)
-    one, other = rng.normal(3, 1, (4, 6)), rng.normal(2, 1, (4, 6))
-    one[1, 2] = other[1, 5] = one[2, :5] = one[3] = math.nan
-    rows = intervals.bounded(intervals.paired(one, other))
+    to, base = rng.normal(3, 1, (4, 6)), rng.normal(2, 1, (4, 6))
+    to[1, 2] = base[1, 5] = to[2, :5] = to[3] = math.nan
+    rows = intervals.difference_intervals(intervals.paired(to, base))
     assert rows["n"].tolist() == [6, 4, 1, 0]
     for place in (0, 1):
-        known = ~np.isnan(one[place] + other[place])
-        test = stats.ttest_rel(one[place][known], other[place][known])
+        complete = ~np.isnan(to[place] + base[place])
+        test = stats.ttest_rel(to[place][complete], base[place][complete])
         low, high = test.confidence_interval()
         assert rows.loc[place, ["low", "high", "p"]].tolist() == pytest.approx([low, high, test.pvalue])
     assert rows["low"].isna().tolist() == [False, False, True, True]
-    assert rows["value"][2] == one[2, 5] - other[2, 5] and math.isnan(rows["value"][3])
-    same = intervals.bounded(intervals.paired(np.full((2, 5), 0.1), np.array([[0.1] * 5, [0.3] * 5])))
-    assert same["p"].tolist() == [1, 0] and (same["low"] == same["high"]).all()
+    assert rows["value"][2] == to[2, 5] - base[2, 5] and math.isnan(rows["value"][3])
+    constant = intervals.difference_intervals(intervals.paired(np.full((2, 5), 0.1), np.array([[0.1] * 5, [0.3] * 5])))
+    assert constant["p"].tolist() == [1, 0] and (constant["low"] == constant["high"]).all()
 
 
 def test_means_of_many_groups_are_the_mean_of_each():
@@ -134,8 +134,10 @@ def test_means_of_many_groups_are_the_mean_of_each():
     values = pd.Series(rng.normal(1, 0.3, 9)).where(groups.index != 1)
     rows = intervals.means(values, groups, minimum=0, maximum=1.2)
     for name, row in rows.iterrows():
-        one = intervals.mean(values[groups == name], minimum=0, maximum=1.2)
-        assert row.tolist() == pytest.approx([one.value, one.low, one.high, one.n, one.cv], nan_ok=True)
+        expected = intervals.mean(values[groups == name], minimum=0, maximum=1.2)
+        assert row.tolist() == pytest.approx(
+            [expected.value, expected.low, expected.high, expected.n, expected.cv], nan_ok=True
+        )
 
 
 def test_a_difference_of_groups_too_small_or_without_spread():
@@ -143,8 +145,8 @@ def test_a_difference_of_groups_too_small_or_without_spread():
     alone = single([3.0], [1.0, 2.0])
     assert alone.value == 1.5
     assert math.isnan(alone.low)
-    same = single([3.0, 3.0], [1.0, 1.0])
-    assert (same.low, same.high) == (2.0, 2.0)
+    constant = single([3.0, 3.0], [1.0, 1.0])
+    assert (constant.low, constant.high) == (2.0, 2.0)
     equal = {"x": np.array([3.0, 3.0]), "y": np.array([1.0, 1.0])}
     assert differences(equal, ["x", "x"], ["y", "x"])["p"].tolist() == [0, 1]
 
@@ -162,35 +164,37 @@ def test_holm_of_a_worked_example_leaves_what_is_absent():
 
 def test_the_bootstrap_of_single_values_is_that_of_scipy():
     x = np.random.default_rng(3).lognormal(size=40)
-    found = intervals.bootstrap_mean(x, np.arange(40))
+    estimate = intervals.bootstrap_mean(x, np.arange(40))
     expected = stats.bootstrap((x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)).confidence_interval
-    assert found.value == pytest.approx(x.mean())
-    assert [found.low, found.high] == pytest.approx([expected.low, expected.high], rel=0.03)
-    assert intervals.bootstrap_mean(x, np.arange(40)) == found
+    assert estimate.value == pytest.approx(x.mean())
+    assert [estimate.low, estimate.high] == pytest.approx([expected.low, expected.high], rel=0.03)
+    assert intervals.bootstrap_mean(x, np.arange(40)) == estimate
 
 
 def test_what_is_like_within_a_cluster_counts_once():
     """Each value four times: as many values, and no more that is known."""
     x = np.random.default_rng(3).lognormal(size=30)
-    once, again = (intervals.bootstrap_mean(np.repeat(x, n), np.repeat(np.arange(30), n)) for n in (1, 4))
-    assert [again.value, again.low, again.high, again.n] == pytest.approx([once.value, once.low, once.high, 30])
+    distinct, again = (intervals.bootstrap_mean(np.repeat(x, n), np.repeat(np.arange(30), n)) for n in (1, 4))
+    assert [again.value, again.low, again.high, again.n] == pytest.approx(
+        [distinct.value, distinct.low, distinct.high, 30]
+    )
 
 
 def test_few_clusters_and_equal_ones_are_not_resampled():
-    few = intervals.bootstrap_mean(np.arange(10.0), np.arange(10) % 5)
-    assert (few.value, few.n) == (4.5, 5) and math.isnan(few.low)
+    small = intervals.bootstrap_mean(np.arange(10.0), np.arange(10) % 5)
+    assert (small.value, small.n) == (4.5, 5) and math.isnan(small.low)
     assert intervals.bootstrap_mean(np.full(8, 2.0), np.arange(8)) == intervals.Estimate(2.0, 2.0, 2.0, 8)
     assert math.isnan(intervals.bootstrap_mean(np.array([]), np.array([])).value)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.03, 0.08, -0.2])
 def test_the_equivalence_test_is_that_of_statsmodels(shift):
-    one, other = np.random.default_rng(4).normal([[0.0], [shift]], 0.05, (2, 8))
-    difference = other - one
-    p = intervals.equivalence(np.array([difference.mean()]), stats.sem(difference), 7, -0.1, 0.1)
-    assert p == pytest.approx(ttost_paired(other, one, -0.1, 0.1)[0])
+    to, base = np.random.default_rng(4).normal([[0.0], [shift]], 0.05, (2, 8))
+    difference = base - to
+    p = intervals.equivalence_p(np.array([difference.mean()]), stats.sem(difference), 7, -0.1, 0.1)
+    assert p == pytest.approx(ttost_paired(base, to, -0.1, 0.1)[0])
 
 
 def test_without_an_error_a_difference_is_inside_or_outside():
-    found = intervals.equivalence(np.array([0.0, 0.05, 0.1, -0.3]), np.zeros(4), 3, -0.1, 0.1)
-    assert found.tolist() == [0, 0, 1, 1]
+    p = intervals.equivalence_p(np.array([0.0, 0.05, 0.1, -0.3]), np.zeros(4), 3, -0.1, 0.1)
+    assert p.tolist() == [0, 0, 1, 1]

@@ -28,11 +28,11 @@ from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
 from traces.cells import of as of_traces
 
-KEPT = CHECKOUT / "docs" / "campaigns"
-FOLDERS = sorted(path for path in KEPT.iterdir() if path.is_dir())
+CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
+FOLDERS = sorted(path for path in CAMPAIGNS.iterdir() if path.is_dir())
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
 WHAT_IF, HYBRID, PHASES, STRATEGIES = "what-if-virtual", "hybrid-virtual", "phases-virtual", "strategies-virtual"
-FOUND = "found-strategies-virtual"
+SEARCHED = "found-strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
 STOLEN = 0.05  # of the processor time, from which on the page names a run
 
@@ -50,14 +50,14 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
 
 @functools.cache
 def records(study: str, name: str = "runs") -> pd.DataFrame:
-    return read_table(KEPT / study / f"{name}.csv", name)
+    return read_table(CAMPAIGNS / study / f"{name}.csv", name)
 
 
 @functools.cache
 def compared(study: str) -> pd.DataFrame:
     """The table of effects; `loop`: the training loop of a row, where it is not what changes."""
-    made = effects.compare(records(study))
-    return made.assign(loop=made.get("training_loop", "custom"))
+    rows = effects.compare(records(study))
+    return rows.assign(loop=rows.get("training_loop", "custom"))
 
 
 @functools.cache
@@ -76,8 +76,8 @@ def accumulated(study: str) -> pd.DataFrame:
 
 def parts_of_loop(data: pd.DataFrame) -> list[str]:
     """What the loop alone gives of the contrast on several nodes, for the small and the large model."""
-    several = data[data["nodes"] > 1]
-    parts = several.pivot_table(index=["model", "batch_size", "nodes"], columns="part", values="difference_s")
+    multi_node = data[data["nodes"] > 1]
+    parts = multi_node.pivot_table(index=["model", "batch_size", "nodes"], columns="part", values="difference_s")
     shares = parts["training_loop"] / parts["total"]
     return [percent(shares.loc[model]) for model in (SMALL, LARGE)]
 
@@ -101,11 +101,13 @@ def interval(row: "pd.Series[float]", name: str, star: bool = False) -> str:
 
 def lines(cells: list[list[str]]) -> list[str]:
     """Rows of a table; what a row has as the one before it, from the left, is left empty."""
-    said = []
+    rows = []
     for before, row in zip([[""] * 9, *cells], cells, strict=False):
-        same = next(place for place, (one, other) in enumerate(zip(before, row, strict=False)) if one != other)
-        said.append("| " + " ".join(f"{'' if place < same else cell} |" for place, cell in enumerate(row)))
-    return [" ".join(line.split()) for line in said]
+        first_change = next(
+            place for place, (left, right) in enumerate(zip(before, row, strict=False)) if left != right
+        )
+        rows.append("| " + " ".join(f"{'' if place < first_change else cell} |" for place, cell in enumerate(row)))
+    return [" ".join(line.split()) for line in rows]
 
 
 def test_the_tables_in_the_text_are_those_of_the_records() -> None:
@@ -173,7 +175,7 @@ def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
     by_nodes = slow[slow["factor"] == "nodes"]
     of_custom = by_nodes[by_nodes["loop"] == "custom"]
     every = of_custom[(of_custom["model"] == LARGE) & (of_custom["sync_every"] == 1)]
-    on = {nodes: times(rows["ratio"]) for nodes, rows in every.groupby("to")}
+    links = {nodes: times(rows["ratio"]) for nodes, rows in every.groupby("to")}
     less = accumulated(SLOW).query("model == @LARGE")["throttled_difference_s"]
     two = accumulated(UNSHAPED).query("model == @LARGE and nodes == 2").iloc[0]
     assert (by_nodes["throttled_difference_s"] < 0).all() and (less < 0).all()
@@ -188,7 +190,7 @@ def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
     faster = of_custom[(of_custom["to"] == 3) & (of_custom["sync_every"] == 4) & (of_custom["ratio"] < 1)]
     faster = faster[faster["p_holm"] < 0.05]
     batches = {model: sorted(rows["batch_size"]) for model, rows in faster.groupby("model")}
-    claims["in every batch"] = [on[3], on[2], f"{batches[LARGE][0]}, {batches[LARGE][1]}"]
+    claims["in every batch"] = [links[3], links[2], f"{batches[LARGE][0]}, {batches[LARGE][1]}"]
     assert batches[SMALL] == [32, 64, 96] and len(batches[LARGE]) == 2
     assert unsaid(SLOW, claims) == []
     assert set(unshaped["within_blocks"]) == {4, 5}, "the run that was repeated is in no block"
@@ -200,7 +202,7 @@ def test_accumulation_and_loops_in_the_text_are_of_the_tables() -> None:
     at = [data.query("model == @LARGE and nodes == 2").iloc[-1] for data in (slow.query("batch_size == 64"), unshaped)]
     alone = pd.concat([compared(SLOW), compared(UNSHAPED)]).query("nodes == 1")
     accumulation, loop = (alone[alone["factor"] == name] for name in ("sync_every", "training_loop"))
-    most = max(1 - accumulation["ratio_low"].min(), accumulation["ratio_high"].max() - 1)
+    largest = max(1 - accumulation["ratio_low"].min(), accumulation["ratio_high"].max() - 1)
     runs = records(SLOW)
     stolen = runs["steal_share"] > STOLEN
     every, undisturbed = (parts_of_loop(data) for data in (decomposed(SLOW), decomposition.decompose(runs[~stolen])))
@@ -215,7 +217,7 @@ def test_accumulation_and_loops_in_the_text_are_of_the_tables() -> None:
             f"{-at[0]['network_s']:.1f} to {-at[1]['network_s']:.1f} s",
             f"{-at[0]['difference_s']:.1f} to {-at[1]['difference_s']:.1f} s",
             WORDS[at[1]["within_blocks"]],
-            f"{100 * most:.0f} %",
+            f"{100 * largest:.0f} %",
         ],
         "`fit`": [
             *every,
@@ -248,17 +250,17 @@ def test_accuracies_in_the_text_are_those_of_the_records() -> None:
 
 def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
     slow, unshaped, six = (
-        100 * anova.of_runs(records(name)).rows.set_index("term")["share"] for name in (SLOW, UNSHAPED, SIX)
+        100 * anova.analyse_runs(records(name)).rows.set_index("term")["share"] for name in (SLOW, UNSHAPED, SIX)
     )
     rows = [checks.table(records(name)).data.set_index("assumption") for name in (SLOW, UNSHAPED)]
     correlations = [row.loc[checks.INDEPENDENT, "statistic"] for row in rows]
     blocks, least = (
         [f"{row.loc[name, 'size_percent']:.0f}" for row in rows]
-        for name in ("blocks alike", f"{checks.LEAST_DIFFERENCE}, n = 5")
+        for name in ("blocks alike", f"{checks.MIN_DIFFERENCE}, n = 5")
     )
-    accumulation, both = "batches per exchange", "nodes × batches per exchange"
-    of_slow = [slow[name] for name in ("model", "batch size", accumulation, "nodes", both)]
-    of_unshaped = [unshaped[name] for name in ("model", accumulation, "nodes", both)]
+    accumulation, pair = "batches per exchange", "nodes × batches per exchange"
+    of_slow = [slow[name] for name in ("model", "batch size", accumulation, "nodes", pair)]
+    of_unshaped = [unshaped[name] for name in ("model", accumulation, "nodes", pair)]
     of_two = {
         "tables/anova": [
             *(f"{share:.0f} %" for share in [*of_slow, *of_unshaped]),
@@ -276,30 +278,32 @@ def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
 
 
 def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
-    beside = []
+    changes = []
     for study in (SLOW, UNSHAPED):
         own = compared(study)
         groups = effects.compare(records(study).assign(block=range(len(records(study)))))  # each run alone in its block
         assert (own["within_blocks"] > 0).all() and (groups["within_blocks"] == 0).all()
         widths = [np.log(rows["ratio_high"] / rows["ratio_low"]) for rows in (own, groups)]
-        beside.append(100 * (float((widths[0] / widths[1]).median()) - 1))
-    said = [f"{-beside[1]:.0f} %", f"{beside[0]:.0f} %"]
-    assert beside[1] < 0 < beside[0] and unsaid(SLOW, {"tables/checks": said}) == []
+        changes.append(100 * (float((widths[0] / widths[1]).median()) - 1))
+    claims = [f"{-changes[1]:.0f} %", f"{changes[0]:.0f} %"]
+    assert changes[1] < 0 < changes[0] and unsaid(SLOW, {"tables/checks": claims}) == []
     gains = []
     for study in (folder.name for folder in FOLDERS):
-        said = variance.advice(variance.components(variance.logarithms(records(study), records(study, "epochs"))))
-        if said:  # not of runs with one timed epoch
-            gains.append(100 * said.facts["narrower"])
+        note = variance.longer_runs_note(
+            variance.estimate_components(variance.log_times_by_run(records(study), records(study, "epochs")))
+        )
+        if note:  # not of runs with one timed epoch
+            gains.append(100 * note.facts["narrower"])
     of_gains = f"{WORDS[len(gains)]}; {min(gains):.0f} to {max(gains):.0f} %"
-    more = f"{100 - 100 / np.sqrt(2):.0f} %"
-    assert unsaid_on("docs/explanation/statistics.md", "`variance`", of_gains, more) == []
+    wider = f"{100 - 100 / np.sqrt(2):.0f} %"
+    assert unsaid_on("docs/explanation/statistics.md", "`variance`", of_gains, wider) == []
 
 
 def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
     runs = records(SLOW)
     stolen = runs["steal_share"] > STOLEN
     assert (runs["epoch_time_s"] > runs.groupby("cell")["epoch_time_s"].transform("median"))[stolen].all()
-    said = [
+    claims = [
         f"{100 * STOLEN:.0f} %",
         f"{stolen.sum()}, {len(runs)}, {100 * runs['steal_share'].max():.0f} %",
         WORDS[stolen.sum()],
@@ -308,8 +312,8 @@ def test_stolen_time_and_spreads_in_the_text_are_of_the_records() -> None:
         cvs, own = pooled(records(study)).cells["cv"], compared(study)
         widths = np.log(own["ratio_high"] / own["ratio_low"])
         reach = [f"{100 * np.expm1(widths.quantile(q) / 2):.0f}" for q in quantiles]
-        said += [percent(cvs), f"{100 * cvs.median():.0f} %", ", ".join(reach)]
-    assert unsaid(SLOW, {"hypervisor": said}) == []
+        claims += [percent(cvs), f"{100 * cvs.median():.0f} %", ", ".join(reach)]
+    assert unsaid(SLOW, {"hypervisor": claims}) == []
 
 
 def test_small_messages_take_as_long_as_the_text_says() -> None:
@@ -317,12 +321,12 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
     small = {rate: round_medians(sweep)[1024].median() for rate, sweep in sweeps.groupby("link_bytes_s")}
     ms = [1e3 * value for value in small.values()]
     of_ring = [value * rate / (2 * 5 / 6) / 2**20 for rate, value in small.items()]
-    said = [
+    claims = [
         f"{min(ms):.0f} to {max(ms):.0f} ms",
         f"{min(of_ring):.1f} to {max(of_ring):.1f} MiB",
         f"{records(SIX)['cpu_share'].max():g}",
     ]
-    assert unsaid(SIX, {"KiB": said}) == []
+    assert unsaid(SIX, {"KiB": claims}) == []
 
 
 @functools.cache
@@ -364,9 +368,9 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
     assert (traced["ratio_low"] < cost.LITTLE).all() and (traced["ratio_high"] > cost.LITTLE).all()
     assert (rows.loc[accumulated, "error"] > 0).all()
     assert unsaid(WHAT_IF, claims) == []
-    beside = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} %"
+    spread = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} %"
     misses = f"{off[~accumulated].min():.0f} to {off[~accumulated].max():.0f} %"
-    assert unsaid_on("docs/how-to/what-if.md", WHAT_IF, beside, misses, "0.3") == []
+    assert unsaid_on("docs/how-to/what-if.md", WHAT_IF, spread, misses, "0.3") == []
 
 
 def test_whether_a_slower_node_pays_is_in_the_text() -> None:
@@ -377,17 +381,17 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     for cell, own in (
         runs.drop_duplicates("cell").sort_values(["batch_size", "nodes", "shares"]).groupby("cell", sort=False)
     ):
-        time = interval(pd.Series(columns("s", measured.of(cell))), "s")
-        said = rows[rows["cell"] == cell]
-        beside = [
+        time = interval(pd.Series(columns("s", measured.cell_mean(cell))), "s")
+        predicted = rows[rows["cell"] == cell]
+        comparisons = [
             [
                 f"{row['predicted_s']:.2f}",
                 *(f"{100 * row[name]:.0f} %".replace("-", "−") for name in ("saved", "measured_saved")),
             ]
-            for _, row in said.iterrows()
+            for _, row in predicted.iterrows()
         ] or [["–", "–", "–"]]
         level = own.iloc[0]
-        cells.append([str(level["batch_size"]), str(level["nodes"]), level["shares"], time, *beside[0]])
+        cells.append([str(level["batch_size"]), str(level["nodes"]), level["shares"], time, *comparisons[0]])
     assert not_said(["| " + " | ".join(row) + " |" for row in cells]) == [] and len(cells) == 10
     by = rows.set_index(["batch_size", "nodes", "shares"])
     two = 100 * by.loc[(384, 2), "error"]
@@ -416,32 +420,37 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
 def by_strategy() -> pd.DataFrame:
     """The cells of strategies-virtual on four nodes: measured, and seconds of an epoch in messages, by the sweeps alone."""
     cells = physics.prepared(records(STRATEGIES), meshes=True)
-    made = physics.plain(cells, law.points(records(STRATEGIES, "network")))
-    several = cells[cells["nodes"] == 4].reset_index(drop=True)
-    for places, part in made.parts(several):
-        several.loc[places, "messages_s"], several.loc[places, "computed_s"] = part.beyond(0.0), part.computed
-    return several
+    prediction = physics.plain(cells, law.points(records(STRATEGIES, "network")))
+    four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
+    for places, part in prediction.parts(four_nodes):
+        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = part.beyond(0.0), part.computed
+    return four_nodes
 
 
 def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     runs, cells = records(STRATEGIES), by_strategy()
     strategies = ["data", "sharded", "tensor", "pipeline", "data2-tensor2"]
-    told = crossover.compare(runs, law.points(records(STRATEGIES, "network")))
-    told = told[told["measured_s"].notna()]
+    predicted = crossover.compare(runs, law.points(records(STRATEGIES, "network")))
+    predicted = predicted[predicted["measured_s"].notna()]
     rows = []
     for (model, batch, rate), own in cells.groupby(["model", "batch_size", "rate"]):
         by_name = own.set_index("parallelism").loc[strategies]
         first = by_name["epoch_time_s"].idxmin()
-        shown = [
+        times = [
             f"{'**' * (name == first)}{row['epoch_time_s']:.2f}{'**' * (name == first)} ({row['messages_s']:.2f})"
             for name, row in by_name.iterrows()
         ]
-        said = told[
-            (told["model"] == model) & (told["batch_size"] == batch) & (told["nodes"] == 4) & (told["rate"] == rate)
+        places = predicted[
+            (predicted["model"] == model)
+            & (predicted["batch_size"] == batch)
+            & (predicted["nodes"] == 4)
+            & (predicted["rate"] == rate)
         ]
-        rows.append([model, str(batch), law.rate_text(rate), *shown, said.loc[said["place"] == 1, "strategy"].item()])
+        rows.append(
+            [model, str(batch), law.rate_text(rate), *times, places.loc[places["place"] == 1, "strategy"].item()]
+        )
     assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
-    right = (told.loc[told["place"] == 1, "measured_place"] == 1).sum()
+    right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
     measured = physics.prepared(runs, meshes=True)
     swept = law.points(records(STRATEGIES, "network"))
     _, errors = evaluate(measured, swept, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
@@ -460,7 +469,7 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     wide = {name: at.loc[("wide-mlp", 32, 250, name)] for name in ("data", "tensor")}
     claims = {
         f"submit {STRATEGIES}": [str(len(runs))],
-        "crossovers": [f"{WORDS[right]} of {WORDS[(told['place'] == 1).sum()]}"],
+        "crossovers": [f"{WORDS[right]} of {WORDS[(predicted['place'] == 1).sum()]}"],
         "data2-tensor2": [*(f"{error:.0f} %" for error in by_name.values()), f"{100 * off[ALL]:.0f} %"],
         "51 MB": [
             f"{wide['data']['messages_s']:.1f}, {wide['data']['epoch_time_s']:.1f} s",
@@ -489,22 +498,22 @@ def phase_rows() -> list[list[str]]:
     for _, row in exposed.summarize(traced(), records(PHASES)).iterrows():
         framework, nodes = row["cell"].split(".")[0], row["cell"].split(".n")[1][0]
         seen = [f"{100 * share.loc[row['cell'], name]:.0f}" for name in ("communication", "waiting")]
-        told = [
+        intervals = [
             "{:.0f} [{:.0f}, {:.0f}]".format(*(100 * row[f"{name}{end}"] for end in ("", "_low", "_high")))
             for name in ("exposed", "by_times")
         ]
-        rows.append([f"`{framework}`", nodes, *seen, *told, row["verdict"]])
+        rows.append([f"`{framework}`", nodes, *seen, *intervals, row["verdict"]])
     return rows
 
 
 def verdicts_of(rows: list[list[str]]) -> set[tuple[str, str]]:
     """The last cell of each row, beside what the page has in its place."""
-    text, found = on_one_line(), set()
+    text, verdicts = on_one_line(), set()
     for row in rows:
         before = f"| {' | '.join(row[1:-1])} |"
         assert before in text, before
-        found.add((row[-1], text.partition(before)[2].partition("|")[0].strip()))
-    return found
+        verdicts.add((row[-1], text.partition(before)[2].partition("|")[0].strip()))
+    return verdicts
 
 
 def test_where_a_step_spends_its_time_is_in_the_text() -> None:
@@ -550,24 +559,24 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
 @functools.cache
 def simulated_strategies() -> pd.DataFrame:
     """The table `simulated` of found-strategies-virtual; `expected_s`: what it says of a step."""
-    study, site = load_study(FOUND), load_site("virtual-four")
-    of = known(site, *(KEPT / FOUND / f"{name}.csv" for name in ("costs", "messages", "network")))
+    study, site = load_study(SEARCHED), load_site("virtual-four")
+    costs = known(site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network")))
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
-    data, lacking = simulated.compare(records(FOUND), planned, simulated.Simulator(of, ""))
-    assert lacking == []
-    kept = pd.read_csv(KEPT / FOUND / "simulated.csv")
-    pd.testing.assert_frame_equal(data.reset_index(drop=True), kept, check_dtype=False, rtol=1e-9)
+    data, missing = simulated.compare(records(SEARCHED), planned, simulated.Simulator(costs, ""))
+    assert missing == []
+    written = pd.read_csv(CAMPAIGNS / SEARCHED / "simulated.csv")
+    pd.testing.assert_frame_equal(data.reset_index(drop=True), written, check_dtype=False, rtol=1e-9)
     return data.assign(expected_s=data["simulated_s"] + data["rest_s"])
 
 
 def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
-    runs, data = records(FOUND), simulated_strategies()
+    runs, data = records(SEARCHED), simulated_strategies()
     pooling = pooled(runs)
-    several = data[data["ranks"] > 1]
+    parallel = data[data["ranks"] > 1]
     rows, gained = [], {}
     for levels, estimate in simulated.gains(data, pooling):
         gained[levels["model"], levels["bandwidth"]] = estimate
-    for (model, bandwidth), own in several.groupby(["model", "bandwidth"]):
+    for (model, bandwidth), own in parallel.groupby(["model", "bandwidth"]):
         by_name = own.set_index("parallelism")
         times = [
             f"{1e3 * by_name.loc[name, 'step_s']:.0f} ({1e3 * by_name.loc[name, 'expected_s']:.0f})"
@@ -579,21 +588,21 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     assert all(estimate.high >= 1 for estimate in gained.values()), "slower in none"
     slow, fast = gained["gpt-nano", 100], gained["gpt-nano", 1000]
     right, pairs = simulated.ordered(data, pooling)
-    taus, errors = simulated.orders(data), several["error"].abs()
-    random = several["parallelism"].str.startswith("random")
-    held = runs[runs["nodes"] == 4].groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"].mean()
-    plain = held["pytorch-ddp", "data"] / held["pytorch-strategy", "data"]
-    beside = held["pytorch-ddp", "data"] / held["pytorch-strategy", "found"]
-    at = several.set_index(["model", "bandwidth", "parallelism"])["error"]
+    taus, errors = simulated.orders(data), parallel["error"].abs()
+    random = parallel["parallelism"].str.startswith("random")
+    means = runs[runs["nodes"] == 4].groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"].mean()
+    plain = means["pytorch-ddp", "data"] / means["pytorch-strategy", "data"]
+    searched = means["pytorch-ddp", "data"] / means["pytorch-strategy", "found"]
+    at = parallel.set_index(["model", "bandwidth", "parallelism"])["error"]
     claims = {
-        f"submit {FOUND}": [str(len(runs))],
+        f"submit {SEARCHED}": [str(len(runs))],
         "GPT": [
             f"{WORDS[len(resolved)]} of {WORDS[len(gained)]}",
-            *(f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (slow, fast)),
+            *(f"{gain.value:.2f} [{gain.low:.2f}, {gain.high:.2f}]" for gain in (slow, fast)),
         ],
         "`pytorch-ddp`": [
             f"{plain.min():.2f} to {plain.max():.2f}",
-            f"{WORDS[(beside > 1).sum()]} of {WORDS[len(beside)]}",
+            f"{WORDS[(searched > 1).sum()]} of {WORDS[len(searched)]}",
         ],
         "Kendall": [
             f"{pairs}, {right}, {np.mean(taus):.2f}",
@@ -604,8 +613,8 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
             f"{(errors <= 0.1).sum()} of {len(errors)}, {(errors <= 0.3).sum()}",
         ],
     }
-    assert unsaid(FOUND, claims) == []
-    assert beside["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
+    assert unsaid(SEARCHED, claims) == []
+    assert searched["gpt-nano", 1000] == pytest.approx(2 / 3, abs=0.02), "two thirds of the time"
     assert abs(at["wide-mlp", 250, "found"]) < 0.03
 
 
@@ -614,16 +623,16 @@ QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
 
 def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
     """The table of the text on both campaigns of reference-check, and what is adjusted in each."""
-    found = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
+    adjustments = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
 
-    def correlation(of: adjusted.Adjustment, covariate: str) -> str:
-        return f"{of.alone[covariate].correlation:.2f}" if covariate in of.alone else "–"
+    def correlation(adjustment: adjusted.Adjustment, covariate: str) -> str:
+        return f"{adjustment.alone[covariate].correlation:.2f}" if covariate in adjustment.alone else "–"
 
-    def half_width(of: "pd.Series[float]") -> str:
-        return f"{100 * np.expm1(of.median()):.1f}"
+    def half_width(widths: "pd.Series[float]") -> str:
+        return f"{100 * np.expm1(widths.median()):.1f}"
 
     rows = []
-    for name, of in found.items():
+    for name, item in adjustments.items():
         runs, ratios = successful(records(name)), effects.compare(records(name))
         widths = [
             half_width(np.log(ratios[f"{column}_high"] / ratios[f"{column}_low"]) / 2)
@@ -632,28 +641,28 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustme
         rows.append(
             [
                 f"{100 * (runs['steal_share'] + runs['foreign_cpu_share']).mean():.1f}",
-                *(correlation(of, covariate) for covariate in ("reference", "withheld")),
-                half_width(of.plain.half_widths),
-                half_width(of.means.half_widths) if of.means else "–",
+                *(correlation(item, covariate) for covariate in ("reference", "withheld")),
+                half_width(item.plain.half_widths),
+                half_width(item.means.half_widths) if item.means else "–",
                 *(width if width != "nan" else "–" for width in widths),
             ]
         )
-    return [list(numbers) for numbers in zip(*rows, strict=True)], found
+    return [list(numbers) for numbers in zip(*rows, strict=True)], adjustments
 
 
 def test_what_the_reference_brings_is_in_the_text() -> None:
-    rows, found = known_of_the_machine()
+    rows, adjustments = known_of_the_machine()
     header, *table = [line for line in section("`reference-check`").splitlines() if line.startswith("|")]
-    shown = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[1:]]
-    assert shown == rows and header.count("|") == 4
-    quiet, disturbed = found[QUIET], found[DISTURBED]
-    assert quiet.adjusted is None and disturbed.means and disturbed.of_ratios
+    written = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[1:]]
+    assert written == rows and header.count("|") == 4
+    quiet, disturbed = adjustments[QUIET], adjustments[DISTURBED]
+    assert quiet.adjusted is None and disturbed.means and disturbed.adjusts_ratios
     assert disturbed.means.slopes.covariates == ("withheld",)
-    gains = {name: of.gain for name, of in disturbed.alone.items()}
+    gains = {name: item.gain for name, item in disturbed.alone.items()}
     means = pd.DataFrame(
         {
-            name: np.log(of.cells["mean"])
-            for name, of in (("quiet", quiet.plain), ("plain", disturbed.plain), ("adjusted", disturbed.means))
+            name: np.log(item.cells["mean"])
+            for name, item in (("quiet", quiet.plain), ("plain", disturbed.plain), ("adjusted", disturbed.means))
         }
     )
     longer = means[["plain", "adjusted"]].sub(means["quiet"], axis="index")

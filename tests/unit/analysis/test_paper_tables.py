@@ -94,8 +94,8 @@ def test_latex_special_characters_are_written_out():
 
 @pytest.mark.parametrize("rows", [3, 100])
 def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
-    shown = pd.DataFrame({"batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
-    table = tables.Table("Title & more", shown, shown, notes=["100 %"], words=["what|is"])
+    display = pd.DataFrame({"batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
+    table = tables.Table("Title & more", display, display, notes=["100 %"], words=["what|is"])
     text = tables.latex(table, "tab:x")
     balanced(text)
     assert ("longtable" in text) == (rows > tables.PAGE_ROWS)
@@ -107,8 +107,8 @@ def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
 
 @pytest.mark.parametrize("width", [40, 200])
 def test_a_wide_table_lies_across_the_page(width):
-    shown = pd.DataFrame({"what": ["x" * width] * 4})
-    text = tables.latex(tables.Table("Title", shown, shown, notes=["100 %"], parts=[1, 3]), "tab:x")
+    display = pd.DataFrame({"what": ["x" * width] * 4})
+    text = tables.latex(tables.Table("Title", display, display, notes=["100 %"], parts=[1, 3]), "tab:x")
     balanced(text)
     assert (r"\begin{landscape}" in text) == (width == 200)
     lines = text.splitlines()
@@ -117,8 +117,8 @@ def test_a_wide_table_lies_across_the_page(width):
 
 
 def test_long_words_are_wrapped_so_that_the_table_stays_upright():
-    shown = pd.DataFrame({"run": ["a.b" * 20], "reason": ["it failed " * 20], "n": ["5"]})
-    text = tables.latex(tables.Table("Title", shown, shown, words=["run", "reason"]), "tab:x")
+    display = pd.DataFrame({"run": ["a.b" * 20], "reason": ["it failed " * 20], "n": ["5"]})
+    text = tables.latex(tables.Table("Title", display, display, words=["run", "reason"]), "tab:x")
     balanced(text)
     assert "landscape" not in text and len(re.findall(WRAPPED, text)) == 2
     assert r"a.\allowbreak{}ba.\allowbreak{}b" in text, "a long name has no blanks to be broken at"
@@ -126,26 +126,26 @@ def test_long_words_are_wrapped_so_that_the_table_stays_upright():
 
 
 def test_rows_that_are_wrapped_make_a_table_longer_than_a_page():
-    shown = pd.DataFrame({"reason": ["it failed " * 40] * 20})
-    assert "longtable" in tables.latex(tables.Table("Title", shown, shown, words=["reason"]), "tab:x")
-    assert "longtable" not in tables.latex(tables.Table("Title", shown, shown.assign(reason="it failed")), "tab:x")
+    display = pd.DataFrame({"reason": ["it failed " * 40] * 20})
+    assert "longtable" in tables.latex(tables.Table("Title", display, display, words=["reason"]), "tab:x")
+    assert "longtable" not in tables.latex(tables.Table("Title", display, display.assign(reason="it failed")), "tab:x")
 
 
 def test_a_long_table_has_its_caption_once_and_its_header_on_every_page():
-    shown = pd.DataFrame({"what": ["x"] * 100})
-    text = tables.latex(tables.Table("Title", shown, shown), "tab:x")
+    display = pd.DataFrame({"what": ["x"] * 100})
+    text = tables.latex(tables.Table("Title", display, display), "tab:x")
     assert text.count(r"\caption") == text.count(r"\label") == 1
     first, rest = text.split(r"\endfirsthead")
     assert r"\caption" in first and "what" in rest.split(r"\endhead")[0]
 
 
 def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
-    shown = pd.DataFrame({"what": ["[1, 2]", "*", "x"]})
-    lines = tables.latex(tables.Table("Title", shown, shown), "tab:x").splitlines()
+    display = pd.DataFrame({"what": ["[1, 2]", "*", "x"]})
+    lines = tables.latex(tables.Table("Title", display, display), "tab:x").splitlines()
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
-def made(folder, runs_csv, reference=False):
+def write_tables(folder, runs_csv, reference=False):
     """A folder with all tables of these runs; those of the reference, too, where it is asked for."""
     epochs_csv = runs_csv.with_name("epochs.csv")
     study.main(runs=runs_csv, epochs=epochs_csv, target_accuracy=0.5, out=folder, reference=reference)
@@ -155,12 +155,12 @@ def made(folder, runs_csv, reference=False):
 @pytest.fixture(scope="module")
 def of_treatments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("designed")
-    return made(folder / "tables", write_frames(folder, *designed_campaign())[0], reference=True)
+    return write_tables(folder / "tables", write_frames(folder, *designed_campaign())[0], reference=True)
 
 
 @pytest.fixture(scope="module")
 def of_campaign(csv, tmp_path_factory):
-    return made(tmp_path_factory.mktemp("tables"), csv[0], reference=True)
+    return write_tables(tmp_path_factory.mktemp("tables"), csv[0], reference=True)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -183,7 +183,7 @@ def test_tables_are_csv_markdown_and_balanced_latex(name, of_campaign):
 
 
 def test_tables_are_the_same_bytes_twice(csv, of_campaign, tmp_path):
-    again = made(tmp_path, csv[0], reference=True)
+    again = write_tables(tmp_path, csv[0], reference=True)
     files = sorted(path.name for path in of_campaign.iterdir())
     assert files == sorted(path.name for path in again.iterdir()) and len(files) == 3 * len(TABLES) + 3
     for name in files:
@@ -198,7 +198,7 @@ def test_tables_cope_with_little(case, tmp_path):
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None)
     referenced = case != "one run"
-    folder = made(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], referenced)
+    folder = write_tables(tmp_path / "tables", write_frames(tmp_path, runs, epochs)[0], referenced)
     names = [name for name in TABLES if referenced or name not in ("adjusted", "drift")]
     assert sorted(path.stem for path in folder.glob("*.tex")) == names
     for name in names:
@@ -207,20 +207,20 @@ def test_tables_cope_with_little(case, tmp_path):
 
 def test_a_broken_csv_gives_one_line_and_status_2(tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("run_id,statis\nx,ok\n")
-    assert exit_status(lambda: made(tmp_path / "tables", tmp_path / "runs.csv")) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "statis: " in said and "'status'" in said and said.endswith(" [unknown-key]\n")
+    assert exit_status(lambda: write_tables(tmp_path / "tables", tmp_path / "runs.csv")) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "statis: " in line and "'status'" in line and line.endswith(" [unknown-key]\n")
     assert not (tmp_path / "tables").exists()
 
 
 @pytest.mark.parametrize("rows", [2, 0])
 def test_notes_of_a_table_are_read_back(rows, tmp_path):
-    shown = pd.DataFrame({"a|b": ["1"] * rows, "c": ["2"] * rows})
+    display = pd.DataFrame({"a|b": ["1"] * rows, "c": ["2"] * rows})
     notes = ["One note: of | and *.", "Another one.\nOn two lines."]
-    tables.write(tables.Table("Title", shown, shown, notes), tmp_path / "t")
+    tables.write(tables.Table("Title", display, display, notes), tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == notes
-    tables.write(tables.Table("Title", shown, shown), tmp_path / "t")
+    tables.write(tables.Table("Title", display, display), tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == []
 
 
@@ -236,10 +236,12 @@ def test_a_table_without_rows_is_a_line_that_says_why(tmp_path):
 
 
 def test_of_very_many_rows_people_read_the_first(tmp_path):
-    shown = pd.DataFrame({"row": [f"row {number}" for number in range(tables.MOST_ROWS + 1)]})
-    tables.write(tables.Table("Title", shown, shown, ["A note."], parts=[10, tables.MOST_ROWS]), tmp_path / "t")
+    display = pd.DataFrame({"row": [f"row {number}" for number in range(tables.MAX_PRINTED_ROWS + 1)]})
+    tables.write(
+        tables.Table("Title", display, display, ["A note."], parts=[10, tables.MAX_PRINTED_ROWS]), tmp_path / "t"
+    )
     read = tables.read(tmp_path / "t")
-    assert len(read.data) == tables.MOST_ROWS + 1 and len(read.shown) == tables.MOST_ROWS
+    assert len(read.data) == tables.MAX_PRINTED_ROWS + 1 and len(read.display) == tables.MAX_PRINTED_ROWS
     assert read.notes == ["The first 1,000 of 1,001 rows; all are in t.csv.", "A note."], "the wording, once"
     assert "row 999" in (tmp_path / "t.tex").read_text() and "row 1000" not in (tmp_path / "t.tex").read_text()
 

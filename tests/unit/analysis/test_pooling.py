@@ -11,7 +11,7 @@ from statsmodels.formula.api import ols
 
 from analysis import cells, conditions, effects
 from analysis.measured import Records
-from analysis.pooling import MOST_PRIOR, after_blocks, pooled, prior_of
+from analysis.pooling import MAX_PRIOR_DF, after_blocks, estimate_prior, pooled
 from declared.figures import Declared
 from figures import overview
 from support.published import NPK, PLANT_GROWTH, VASCULAR_GRAFTS
@@ -63,38 +63,38 @@ def by_hand(pooling, cells):
 
 
 def test_intervals_of_means_and_ratios_rest_on_moderated_variances(growth):
-    (one, other), df = by_hand(growth, ["trt1", "ctrl"])
-    assert growth.prior.df == MOST_PRIOR, "spreads are hardly further apart than nine degrees of freedom make them"
-    low, high = stats.t.interval(0.95, df[0], loc=0, scale=math.sqrt(one / 10))
-    estimate = growth.of("trt1")
+    (to, base), df = by_hand(growth, ["trt1", "ctrl"])
+    assert growth.prior.df == MAX_PRIOR_DF, "spreads are hardly further apart than nine degrees of freedom make them"
+    low, high = stats.t.interval(0.95, df[0], loc=0, scale=math.sqrt(to / 10))
+    estimate = growth.cell_mean("trt1")
     assert np.log([estimate.low, estimate.high]) - math.log(estimate.value) == pytest.approx([low, high])
-    found = ratio(growth, "trt1", "ctrl")
-    freedom = (one + other) ** 2 / ((one**2 + other**2) / df[0])
-    assert math.log(found["high"] / found["low"]) == pytest.approx(
-        2 * stats.t.ppf(0.975, freedom) * math.sqrt((one + other) / 10)
+    compared = ratio(growth, "trt1", "ctrl")
+    freedom = (to + base) ** 2 / ((to**2 + base**2) / df[0])
+    assert math.log(compared["high"] / compared["low"]) == pytest.approx(
+        2 * stats.t.ppf(0.975, freedom) * math.sqrt((to + base) / 10)
     )
-    assert found["within_blocks"] == 0
-    assert found["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
+    assert compared["within_blocks"] == 0
+    assert compared["value"] == np.exp(PLANT_GROWTH["trt1"]).mean() / np.exp(PLANT_GROWTH["ctrl"]).mean()
 
 
 def test_a_noisy_cell_keeps_most_of_its_spread():
     rng = np.random.default_rng(2)
     times = {"a": rng.lognormal(0, 0.01, 8), "b": rng.lognormal(0, 0.3, 8), "c": [1.0]}
     pooling = pooled(runs_of(times))
-    assert 0 < pooling.prior.df < MOST_PRIOR, "spreads are that far apart"
+    assert 0 < pooling.prior.df < MAX_PRIOR_DF, "spreads are that far apart"
     (quiet, noisy), df = by_hand(pooling, "ab")
     for cell, variance in (("a", quiet), ("b", noisy)):
-        estimate = pooling.of(cell)
+        estimate = pooling.cell_mean(cell)
         assert math.log(estimate.high / estimate.value) == pytest.approx(
             stats.t.ppf(0.975, df[0]) * math.sqrt(variance / 8)
         )
     assert quiet < 0.03**2 and noisy > 0.15**2
-    alone = pooling.of("c")
+    alone = pooling.cell_mean("c")
     assert math.log(alone.high) == pytest.approx(
         stats.t.ppf(0.975, pooling.prior.df) * math.sqrt(pooling.prior.variance)
     )
-    said = conditions.replicates(runs_of(times)).facts
-    assert said["single_runs"] and said["moderated"]
+    note = conditions.replicates_note(runs_of(times)).facts
+    assert note["single_runs"] and note["moderated"]
 
 
 V = [0.0021, 0.0103, 0.0007, 0.0340, 0.0052, 0.0018, 0.0111, 0.0009]
@@ -110,13 +110,13 @@ V = [0.0021, 0.0103, 0.0007, 0.0340, 0.0052, 0.0018, 0.0111, 0.0009]
     ],
 )
 def test_what_is_typical_of_variances_is_that_of_limma(variances, df, scale, of_prior):
-    found = prior_of(np.array(variances), np.array(df, dtype=float), most=math.inf)
-    assert (found.variance, found.df) == (pytest.approx(scale, rel=1e-6), pytest.approx(of_prior, rel=1e-5))
+    prior = estimate_prior(np.array(variances), np.array(df, dtype=float), max_df=math.inf)
+    assert (prior.variance, prior.df) == (pytest.approx(scale, rel=1e-6), pytest.approx(of_prior, rel=1e-5))
 
 
 def test_moderated_variances_are_those_of_limma():
     # squeezeVar(v, 4)$var.post
-    prior = prior_of(np.array(V), np.full(8, 4.0), most=math.inf)
+    prior = estimate_prior(np.array(V), np.full(8, 4.0), max_df=math.inf)
     moderated, df = prior.moderated(np.array(V), np.full(8, 4.0))
     assert moderated[:5] == pytest.approx(
         [0.002528949472, 0.007573953447, 0.001667607330, 0.022155245424, 0.004436207072]
@@ -127,10 +127,14 @@ def test_moderated_variances_are_those_of_limma():
 def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
     rng = np.random.default_rng(3)
     variances = 0.01 * rng.f(4, 6, 20000)
-    found = prior_of(variances, np.full(20000, 4.0), most=math.inf)
-    assert (found.variance, found.df) == (pytest.approx(0.01, rel=0.03), pytest.approx(6, rel=0.05))
-    assert prior_of(variances, np.full(20000, 4.0), 2.5).df == 2.5
-    assert prior_of(np.array([0.01]), np.array([4.0]), 2).df == prior_of(np.zeros(3), np.full(3, 2.0), 2).df == 0
+    prior = estimate_prior(variances, np.full(20000, 4.0), max_df=math.inf)
+    assert (prior.variance, prior.df) == (pytest.approx(0.01, rel=0.03), pytest.approx(6, rel=0.05))
+    assert estimate_prior(variances, np.full(20000, 4.0), 2.5).df == 2.5
+    assert (
+        estimate_prior(np.array([0.01]), np.array([4.0]), 2).df
+        == estimate_prior(np.zeros(3), np.full(3, 2.0), 2).df
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,30 +158,30 @@ def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
 )
 def test_what_an_interval_rests_on_is_said(groups, facts, ending):
     runs = runs_of(groups)
-    said = conditions.replicates(runs)
-    assert {name: said.facts[name] for name in facts} == facts and said.endswith(ending)
+    note = conditions.replicates_note(runs)
+    assert {name: note.facts[name] for name in facts} == facts and note.endswith(ending)
     rows = pooled(runs).cells
     assert not np.isinf(rows[["low", "high"]].to_numpy()).any()
 
 
 def test_no_run_is_said_apart_from_no_run_yet():
     runs = runs_of({"a": [1.0]})
-    assert conditions.replicates(runs.assign(status="failed")) == conditions.NO_SUCCESS
-    assert conditions.counts(runs.assign(status="missing")) == conditions.NO_RUN_YET
+    assert conditions.replicates_note(runs.assign(status="failed")) == conditions.NO_SUCCESS
+    assert conditions.run_counts_note(runs.assign(status="missing")) == conditions.NO_RUN_YET
     assert pooled(runs.assign(status="failed")).cells.empty
 
 
 def test_times_that_are_all_equal_have_intervals_without_width():
     pooling = pooled(runs_of({"a": [0.1, 0.1, 0.1], "b": [0.3, 0.3]}))
-    assert (pooling.of("a").low, pooling.of("a").high) == (pooling.of("a").value,) * 2
+    assert (pooling.cell_mean("a").low, pooling.cell_mean("a").high) == (pooling.cell_mean("a").value,) * 2
     assert ratio(pooling, "a", "b")["low"] == ratio(pooling, "a", "b")["high"]
 
 
 def test_two_runs_are_warned_of_where_no_other_cell_helps():
-    assert conditions.replicates(runs_of({"a": [1.0, 1.1]})).facts["two_runs_warned"]
+    assert conditions.replicates_note(runs_of({"a": [1.0, 1.1]})).facts["two_runs_warned"]
     rng = np.random.default_rng(4)
-    several = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
-    assert not conditions.replicates(runs_of({**several, "e": [1.0, 1.05]})).facts["two_runs_warned"]
+    many_cells = {cell: rng.lognormal(0, 0.05, 6) for cell in "abcd"}
+    assert not conditions.replicates_note(runs_of({**many_cells, "e": [1.0, 1.05]})).facts["two_runs_warned"]
 
 
 STUDIES = 250
@@ -190,13 +194,15 @@ def test_intervals_hold_the_truth_as_often_as_they_say_and_those_of_the_noisiest
     """On average over 4, 12 and 40 cells, without and with blocks of 10 % and autocorrelation; three standard errors are about 1 % of
     all and 3 % of the noisiest cell."""
     rng = np.random.default_rng(20261124)
-    held = [
+    studies = [
         coverage(*simulated(rng, cells_, n, name, *dependence))
         for cells_ in (4, 12, 40)
         for dependence in DEPENDENCES
         for _ in range(STUDIES // (2 if cells_ == 40 else 1))
     ]
-    of_cells, of_noisiest, of_ratios = np.mean([(one.cells, one.noisiest, one.ratios) for one in held], axis=0)
+    of_cells, of_noisiest, of_ratios = np.mean(
+        [(study.cells, study.noisiest, study.ratios) for study in studies], axis=0
+    )
     assert 0.93 < of_cells < 0.975
     assert 0.93 < of_ratios < 0.975
     assert of_noisiest > (0.85 if name == "one with three times" else 0.88)
@@ -208,15 +214,15 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     bars = {
         tuple(np.round(line.get_xdata(), 12)) for ax in drawn.axes for line in ax.lines if len(line.get_xdata()) == 2
     }
-    shown = table[["epoch_time_s_low", "epoch_time_s_high"]].round(12).itertuples(index=False, name=None)
-    assert set(shown) <= bars
+    written = table[["epoch_time_s_low", "epoch_time_s_high"]].round(12).itertuples(index=False, name=None)
+    assert set(written) <= bars
     row = effects.compare(runs).iloc[0]
     assert row["from_s"] == table.set_index("cell").loc[row["from_cell"], "epoch_time_s_mean"]
 
 
 def test_a_caption_says_what_was_done(csv):
     _, caption = overview.draw(Records(*csv), Declared("overview", "overview"))
-    assert conditions.counts(Records(*csv).runs) in caption and "95 %" in caption
+    assert conditions.run_counts_note(Records(*csv).runs) in caption and "95 %" in caption
 
 
 def test_a_difference_in_seconds_agrees_with_the_ratio():
@@ -231,7 +237,7 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
     # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
     a, b = (pooling.cells.loc[cell, "mean"] * pooling.cells.loc[cell, "s"] / math.sqrt(6) for cell in "ab")
     df = (a**2 + b**2) ** 2 / ((a**4 + b**4) / pooling.cells.loc["a", "df"])
-    half = stats.t.ppf(0.975, min(df, pooling.freedom)) * math.hypot(a, b)
+    half = stats.t.ppf(0.975, min(df, pooling.effective_df)) * math.hypot(a, b)
     assert differences["high"][0] - differences["value"][0] == pytest.approx(half)
 
 
@@ -277,9 +283,9 @@ def test_cells_in_blocks_are_compared_by_their_differences_moderated():
 
 
 def test_two_cells_alone_are_compared_by_the_paired_test_itself():
-    one, other = (dict(list(VASCULAR_GRAFTS.items())[:2])[name] for name in list(VASCULAR_GRAFTS)[:2])
-    row = ratio(pooled(in_blocks({"a": np.exp(np.array(one) / 10), "b": np.exp(np.array(other) / 10)})), "a", "b")
-    assert row["p"] == pytest.approx(stats.ttest_rel(one, other).pvalue)
+    to, base = (dict(list(VASCULAR_GRAFTS.items())[:2])[name] for name in list(VASCULAR_GRAFTS)[:2])
+    row = ratio(pooled(in_blocks({"a": np.exp(np.array(to) / 10), "b": np.exp(np.array(base) / 10)})), "a", "b")
+    assert row["p"] == pytest.approx(stats.ttest_rel(to, base).pvalue)
 
 
 def test_what_cells_and_blocks_leave_is_that_of_r_where_blocks_are_incomplete():
@@ -299,8 +305,8 @@ def test_missing_runs_leave_the_residuals_and_the_freedom_of_least_squares():
     fit = ols("np.log(epoch_time_s) ~ C(cell) + C(block)", runs).fit()
     assert len(runs) < 30
     assert (pooling.within.sd, pooling.within.df) == (pytest.approx(math.sqrt(fit.mse_resid)), fit.df_resid)
-    found = np.concatenate(list(pooling.within.groups.values()))
-    assert found == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
+    spread = np.concatenate(list(pooling.within.groups.values()))
+    assert spread == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
 
 
 def slowed(runs, block=2, factor=3):
@@ -308,28 +314,28 @@ def slowed(runs, block=2, factor=3):
     return runs.assign(epoch_time_s=runs["epoch_time_s"] * np.where(runs["block"] == block, factor, 1.0))
 
 
-def unlike(rng, n=6):
+def shifted_block(rng, n=6):
     """Cells of unlike spreads."""
     return in_blocks({cell: rng.lognormal(0, 0.01 * 3**place, n) for place, cell in enumerate("abcd")})
 
 
 @pytest.mark.parametrize("case", ["alike", "unlike"])
 def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
-    runs = grafts() if case == "alike" else unlike(np.random.default_rng(5))
+    runs = grafts() if case == "alike" else shifted_block(np.random.default_rng(5))
     names = runs["cell"].unique().tolist()
     widths, p = [], []
-    for made in (pooled(runs), pooled(slowed(runs))):
-        rows = made.ratios(names[1:], names[:-1])
+    for pooling in (pooled(runs), pooled(slowed(runs))):
+        rows = pooling.ratios(names[1:], names[:-1])
         widths.append(np.log(rows["high"] / rows["low"]).to_numpy())
         p.append(rows["p"].to_numpy())
     assert widths[1] == pytest.approx(widths[0])
     assert p[1] == pytest.approx(p[0])
-    blocks_in = [made.cells["high"] / made.cells["low"] for made in (pooled(runs), pooled(slowed(runs)))]
+    blocks_in = [pooling.cells["high"] / pooling.cells["low"] for pooling in (pooled(runs), pooled(slowed(runs)))]
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
 
 def test_a_difference_in_seconds_of_cells_in_blocks_has_their_own_differences_in_it():
-    pooling = pooled(unlike(np.random.default_rng(5)))
+    pooling = pooled(shifted_block(np.random.default_rng(5)))
     times, prior = pooling.samples, pooling.within.prior
     difference = times["b"] - times["d"]
     typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
@@ -351,16 +357,18 @@ def test_unlike_spreads_are_seen_where_blocks_hide_them():
 
 def test_cells_that_share_too_few_blocks_are_independent_groups():
     rng = np.random.default_rng(7)
-    assert ratio(pooled(unlike(rng, n=2)), "b", "d")["within_blocks"] == 0
+    assert ratio(pooled(shifted_block(rng, n=2)), "b", "d")["within_blocks"] == 0
     shared = rng.lognormal(0, 0.05, (8, 5))
     shared[0, :3], shared[1, 3:] = math.nan, math.nan
     pooling = pooled(in_blocks(dict(zip("abcdefgh", shared, strict=True))))
     assert pooling.ratios(["a", "a", "b"], ["b", "c", "c"])["within_blocks"].tolist() == [0, 0, 3]
     low, high = (math.log(ratio(pooling, "a", "b")[bound]) for bound in ("low", "high"))
     (s, df), (base_s, base_df) = pooling.cells.loc[["a", "b"], ["s", "df"]].to_numpy()
-    one, other = s**2 / 2, base_s**2 / 3
-    freedom = (one + other) ** 2 / (one**2 / df + other**2 / base_df)
-    assert high - low == pytest.approx(2 * stats.t.ppf(0.975, min(freedom, pooling.freedom)) * math.sqrt(one + other))
+    to, base = s**2 / 2, base_s**2 / 3
+    freedom = (to + base) ** 2 / (to**2 / df + base**2 / base_df)
+    assert high - low == pytest.approx(
+        2 * stats.t.ppf(0.975, min(freedom, pooling.effective_df)) * math.sqrt(to + base)
+    )
 
 
 def test_the_ratio_and_the_difference_are_those_of_the_blocks_that_both_have():
@@ -393,21 +401,21 @@ def test_cells_with_several_runs_in_a_block_are_independent_groups():
     ("table", "facts"),
     [
         (grafts(), {"blocks": True, "groups": False, "moderated": True}),
-        (unlike(np.random.default_rng(5), 2), {"blocks": False, "groups": True, "moderated": False}),
+        (shifted_block(np.random.default_rng(5), 2), {"blocks": False, "groups": True, "moderated": False}),
         (grafts().assign(block=1), {"blocks": False, "groups": True, "moderated": False}),
     ],
 )
 def test_how_cells_are_compared_is_said(table, facts):
     cells_ = table["cell"].unique().tolist()
     rows = pooled(table).ratios(cells_[1:], cells_[:-1])
-    assert conditions.contrasts(table, rows["within_blocks"]).facts == facts
-    assert conditions.contrasts(table, pd.Series([math.nan] * 3)) == ""
+    assert conditions.contrasts_note(table, rows["within_blocks"]).facts == facts
+    assert conditions.contrasts_note(table, pd.Series([math.nan] * 3)) == ""
 
 
 def test_wording_of_how_cells_are_compared():
-    few = unlike(np.random.default_rng(5), 2)
-    said = conditions.ratios(few, pooled(few).ratios(["b"], ["a"])["within_blocks"])
-    assert said == (
+    sparse = shifted_block(np.random.default_rng(5), 2)
+    text = conditions.ratios_note(sparse, pooled(sparse).ratios(["b"], ["a"])["within_blocks"])
+    assert text == (
         "Intervals of ratios are 95 % intervals on the log scale: for independent groups (Welch's t test), with the s of each cell's mean, "
         "because cells share fewer than 3 blocks."
     )
@@ -425,22 +433,22 @@ def test_the_freedom_of_means_in_blocks_is_that_of_the_mean_squares():
     log = np.log(runs["epoch_time_s"].to_numpy().reshape(4, 5))
     residual = log - log.mean(axis=1, keepdims=True) - log.mean(axis=0) + log.mean()
     of_blocks, error = 4 * ((log.mean(axis=0) - log.mean()) ** 2).sum() / 4, (residual**2).sum() / 12
-    found = pooled(runs)
-    assert found.sd**2 == pytest.approx((of_blocks + 3 * error) / 4)
+    df = pooled(runs)
+    assert df.sd**2 == pytest.approx((of_blocks + 3 * error) / 4)
     expected = (of_blocks + 3 * error) ** 2 / (of_blocks**2 / 4 + (3 * error) ** 2 / 12)
-    assert found.freedom == pytest.approx(expected)
-    assert found.freedom < found.df == 16
+    assert df.effective_df == pytest.approx(expected)
+    assert df.effective_df < df.df == 16
 
 
 def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
-    assert growth.freedom == growth.df
+    assert growth.effective_df == growth.df
 
 
 @pytest.mark.parametrize("cells, blocks, block_sd", [(8, 3, 0.2), (8, 5, 0.04), (24, 3, 0.1), (8, 5, 0.0)])
 @pytest.mark.simulation
 def test_intervals_of_means_hold_the_truth_though_all_cells_share_blocks(cells, blocks, block_sd):
-    rng, held = np.random.default_rng(7), []
+    rng, covered = np.random.default_rng(7), []
     for _ in range(120):
         of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cells
-        held.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
-    assert 0.9 < np.mean(held) < 0.985  # 0.84 with the freedom of all runs in the first case
+        covered.append(((of_cells["low"] <= 1) & (of_cells["high"] >= 1)).mean())
+    assert 0.9 < np.mean(covered) < 0.985  # 0.84 with the freedom of all runs in the first case

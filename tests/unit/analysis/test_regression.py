@@ -26,7 +26,7 @@ def fitted(runs, model="linear", response=TIME):
 def matrix(runs, model):
     """The terms of the estimable ones, per run, from their definition."""
     columns = terms.MODELS[model](runs)
-    return np.column_stack([columns[name] for name in terms.estimable(columns)[0]])
+    return np.column_stack([columns[name] for name in terms.split_estimable(columns)[0]])
 
 
 def fit(y, cell=None, **columns):
@@ -119,12 +119,12 @@ def test_the_lack_of_fit_of_a_published_example():
     accounts = [160, 112, 124, 28, 152, 156, 42, 124, 150, 104, 136]
     bank = fit(accounts, cell=deposit, deposit=deposit)
     assert estimates(bank).to_numpy() == pytest.approx([50.72251, 0.48670], abs=1e-5)
-    found = bank.statistics
-    assert (found["lack of fit: F"], found["lack of fit: p"]) == (
+    statistics = bank.statistics
+    assert (statistics["lack of fit: F"], statistics["lack of fit: p"]) == (
         pytest.approx(14.80, abs=5e-3),
         pytest.approx(0.006, abs=5e-4),
     )
-    assert (found["lack of fit: d.f."], found["pure error: d.f."]) == (4, 5)
+    assert (statistics["lack of fit: d.f."], statistics["pure error: d.f."]) == (4, 5)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -138,32 +138,32 @@ def test_variance_inflation_is_that_of_statsmodels(runs, model):
 @pytest.mark.parametrize("model", MODELS)
 def test_estimates_and_robust_errors_are_those_of_statsmodels(runs, model, response):
     ok = successful(runs)
-    result = OLS(ok[response.column].to_numpy(), matrix(ok, model)).fit()
-    robust = result.get_robustcov_results("HC3", use_t=True)
-    made = fitted(runs, model, response)
-    assert np.allclose(made.terms["estimate"], result.params)
-    assert np.allclose(made.terms["standard_error"], robust.bse)
-    assert np.allclose(made.terms["p"], robust.pvalues)
-    assert np.allclose(made.terms[["low", "high"]], robust.conf_int())
-    clustered = result.get_robustcov_results("cluster", groups=pd.factorize(ok["cell"])[0], use_t=True)
-    assert np.allclose(made.terms["standard_error_by_cell"], clustered.bse)
-    assert np.allclose(made.terms["p_by_cell"], clustered.pvalues)
-    assert made.statistics["adjusted R²"] == pytest.approx(result.rsquared_adj)
-    n, k = len(ok), len(result.params) + 1  # the variance is a parameter, too, as in R's AIC
-    assert made.statistics["AICc"] == pytest.approx(result.aic + 2 + 2 * k * (k + 1) / (n - k - 1))
+    expected = OLS(ok[response.column].to_numpy(), matrix(ok, model)).fit()
+    robust = expected.get_robustcov_results("HC3", use_t=True)
+    result = fitted(runs, model, response)
+    assert np.allclose(result.terms["estimate"], expected.params)
+    assert np.allclose(result.terms["standard_error"], robust.bse)
+    assert np.allclose(result.terms["p"], robust.pvalues)
+    assert np.allclose(result.terms[["low", "high"]], robust.conf_int())
+    clustered = expected.get_robustcov_results("cluster", groups=pd.factorize(ok["cell"])[0], use_t=True)
+    assert np.allclose(result.terms["standard_error_by_cell"], clustered.bse)
+    assert np.allclose(result.terms["p_by_cell"], clustered.pvalues)
+    assert result.statistics["adjusted R²"] == pytest.approx(expected.rsquared_adj)
+    n, k = len(ok), len(expected.params) + 1  # the variance is a parameter, too, as in R's AIC
+    assert result.statistics["AICc"] == pytest.approx(expected.aic + 2 + 2 * k * (k + 1) / (n - k - 1))
 
 
 def test_the_known_effects_come_back_exactly_without_noise(read):
-    made = fitted(read(noise=0.0))
-    effect = estimates(made)
+    result = fitted(read(noise=0.0))
+    effect = estimates(result)
     assert effect["nodes"] == pytest.approx(SECONDS_PER_NODE)
     assert effect["batch size"] == pytest.approx(SECONDS_PER_SAMPLE)
     assert effect["batches per exchange"] == pytest.approx(SECONDS_PER_SYNC)
     for name, seconds in SECONDS.items():
         if name != "pytorch-single":
             assert effect[name] == pytest.approx(seconds - SECONDS["pytorch-single"])
-    assert made.statistics["without cell: RMSE"] < 1e-9
-    assert math.isnan(made.statistics["lack of fit: F"]), "replicates that do not differ show no error"
+    assert result.statistics["without cell: RMSE"] < 1e-9
+    assert math.isnan(result.statistics["lack of fit: F"]), "replicates that do not differ show no error"
 
 
 def test_slopes_are_the_same_in_units_of_the_response(runs):
@@ -180,8 +180,10 @@ def brute_force(runs, model, group):
         mine = cell == name
         rest = runs[group].to_numpy() != runs[group].to_numpy()[mine][0]
         row = x[mine][:1]
-        known = rest.any() and np.linalg.matrix_rank(np.vstack([x[rest], row])) == np.linalg.matrix_rank(x[rest])
-        predicted[name] = float((row @ np.linalg.lstsq(x[rest], y[rest], rcond=None)[0])[0]) if known else math.nan
+        predictable = rest.any() and np.linalg.matrix_rank(np.vstack([x[rest], row])) == np.linalg.matrix_rank(x[rest])
+        predicted[name] = (
+            float((row @ np.linalg.lstsq(x[rest], y[rest], rcond=None)[0])[0]) if predictable else math.nan
+        )
     return predicted
 
 
@@ -189,45 +191,49 @@ def brute_force(runs, model, group):
 @pytest.mark.parametrize("model", MODELS)
 def test_predictions_of_what_was_left_out_agree_with_refitting(runs, model, column, group):
     ok = successful(runs)
-    made = fitted(runs, model)
+    result = fitted(runs, model)
     expected = brute_force(ok, model, group)
-    assert made.cells[column].to_numpy() == pytest.approx([expected[cell] for cell in made.cells["cell"]], nan_ok=True)
-    assert made.cells[column].isna().any() == (model == "quadratic" or column == "without_level")
+    assert result.cells[column].to_numpy() == pytest.approx(
+        [expected[cell] for cell in result.cells["cell"]], nan_ok=True
+    )
+    assert result.cells[column].isna().any() == (model == "quadratic" or column == "without_level")
 
 
-@pytest.mark.parametrize("what", ["cell", "level"])
-def test_errors_of_what_was_left_out_have_their_definitions(what):
-    made = fitted(designed_campaign()[0])
-    predicted, measured = made.cells[f"without_{what}"], made.cells["measured"]
+@pytest.mark.parametrize("left_out", ["cell", "level"])
+def test_errors_of_what_was_left_out_have_their_definitions(left_out):
+    result = fitted(designed_campaign()[0])
+    predicted, measured = result.cells[f"without_{left_out}"], result.cells["measured"]
     relative = predicted / measured - 1
     worst = relative.abs().idxmax()
-    found = {name.partition(": ")[2]: value for name, value in made.statistics.items() if f"without {what}" in name}
-    assert found == {
+    errors = {
+        name.partition(": ")[2]: value for name, value in result.statistics.items() if f"without {left_out}" in name
+    }
+    assert errors == {
         "cells predicted": 54,
         "RMSE": pytest.approx(np.sqrt(((predicted - measured) ** 2).mean())),
         "MAPE (%)": pytest.approx(100 * relative.abs().mean()),
         "worst (%)": pytest.approx(100 * relative[worst]),
     }
-    notes = notes_of(designed_campaign()[0], {(TIME, "linear"): made})
-    assert find_note(notes, f"worst-{what}-left-out").facts["cells"] == {
-        "epoch time, linear": made.cells["cell"][worst]
+    notes = notes_of(designed_campaign()[0], {(TIME, "linear"): result})
+    assert find_note(notes, f"worst-{left_out}-left-out").facts["cells"] == {
+        "epoch time, linear": result.cells["cell"][worst]
     }
 
 
 def test_a_parabola_does_not_predict_the_third_of_three_counts():
     runs = designed_campaign()[0]
-    made = fitted(runs, "quadratic")
-    assert made.statistics["without level: cells predicted"] == 0
-    assert made.statistics["without cell: cells predicted"] == 54
-    said = find_note(notes_of(runs), "level-not-predicted")
-    assert said.facts == {"model": "quadratic", "cells": made.cells["cell"].tolist(), "of": 54}
-    assert said.endswith(": all with node count 1, 2, 3."), "whole levels are named by their level"
+    result = fitted(runs, "quadratic")
+    assert result.statistics["without level: cells predicted"] == 0
+    assert result.statistics["without cell: cells predicted"] == 54
+    note = find_note(notes_of(runs), "level-not-predicted")
+    assert note.facts == {"model": "quadratic", "cells": result.cells["cell"].tolist(), "of": 54}
+    assert note.endswith(": all with node count 1, 2, 3."), "whole levels are named by their level"
 
 
 def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
     runs = designed_campaign(noise=0.0)[0]
     linear, quadratic = (fitted(runs, model).cells.set_index("cell")["without_level"] for model in MODELS)
-    few, most = runs[runs["nodes"] < 3], runs[runs["nodes"] == 3]
+    smallest, largest = runs[runs["nodes"] < 3], runs[runs["nodes"] == 3]
     at = [
         np.column_stack(
             [
@@ -237,16 +243,16 @@ def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
                 part["training_loop"] == "fit",
             ]
         ).astype(float)
-        for part in (few, most)
+        for part in (smallest, largest)
     ]
-    expected = at[1] @ np.linalg.lstsq(at[0], few["epoch_time_s"].to_numpy(float), rcond=None)[0]
-    assert linear[most["cell"]].to_numpy() == pytest.approx(expected)
-    assert quadratic[most["cell"]].isna().all(), "two node counts do not make a parabola"
+    expected = at[1] @ np.linalg.lstsq(at[0], smallest["epoch_time_s"].to_numpy(float), rcond=None)[0]
+    assert linear[largest["cell"]].to_numpy() == pytest.approx(expected)
+    assert quadratic[largest["cell"]].isna().all(), "two node counts do not make a parabola"
 
 
 def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
-    made = fitted(runs, "quadratic")
-    assert made.refused == [
+    result = fitted(runs, "quadratic")
+    assert result.refused == [
         "nodes²",
         "batches per exchange²",
         "tensorflow-single × nodes",
@@ -256,11 +262,11 @@ def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
         "batch size × batches per exchange",
     ]
     ok = successful(runs)
-    x, columns = matrix(ok, "quadratic"), terms.quadratic(ok)
-    for name in made.refused:
+    x, columns = matrix(ok, "quadratic"), terms.quadratic_columns(ok)
+    for name in result.refused:
         assert np.linalg.matrix_rank(np.column_stack([x, columns[name]])) == x.shape[1]
-    notes = notes_of(runs, {(TIME, "quadratic"): made})
-    assert find_note(notes, "terms-left-out").facts == {"model": "quadratic", "terms": made.refused}
+    notes = notes_of(runs, {(TIME, "quadratic"): result})
+    assert find_note(notes, "terms-left-out").facts == {"model": "quadratic", "terms": result.refused}
 
 
 def test_only_the_quadratic_model_finds_a_curve_in_batch_size(read):
@@ -289,12 +295,12 @@ def test_lack_of_fit_of_an_intercept_with_own_spreads_is_brown_and_forsythes_tes
     rng = np.random.default_rng(4)
     runs, _ = heteroscedastic(rng, [4, 6, 5, 9], [0.1, 2.0, 0.5, 1.0])
     runs["residual"] = runs["measured"] - runs["measured"].mean()
-    found = regression.lack_of_fit(runs, np.ones((len(runs), 1)))
+    statistics = regression.lack_of_fit(runs, np.ones((len(runs), 1)))
     expected = anova_oneway(runs["measured"], runs["cell"], use_var="bf")
-    assert found["lack of fit: own spreads"] == 1
-    assert found["lack of fit: F"] == pytest.approx(expected.statistic)
-    assert (found["lack of fit: d.f."], found["pure error: d.f."]) == pytest.approx(expected.df)
-    assert found["lack of fit: p"] == pytest.approx(expected.pvalue)
+    assert statistics["lack of fit: own spreads"] == 1
+    assert statistics["lack of fit: F"] == pytest.approx(expected.statistic)
+    assert (statistics["lack of fit: d.f."], statistics["pure error: d.f."]) == pytest.approx(expected.df)
+    assert statistics["lack of fit: p"] == pytest.approx(expected.pvalue)
 
 
 @pytest.mark.parametrize(
@@ -345,11 +351,11 @@ def test_a_run_that_the_fit_goes_through_has_no_error_and_the_others_keep_theirs
     rng = np.random.default_rng(1)
     x, alone = np.arange(10.0), np.eye(10)[9]
     y = 1 + 2 * x + rng.standard_normal(10)
-    made = fit(y, x=x, alone=alone)
-    assert made.unsure == ["alone"]
+    result = fit(y, x=x, alone=alone)
+    assert result.unsure == ["alone"]
     expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se
-    assert estimates(made, "standard_error")[["intercept", "x"]].to_numpy() == pytest.approx(expected)
-    assert np.isnan(estimates(made, "p")["alone"])
+    assert estimates(result, "standard_error")[["intercept", "x"]].to_numpy() == pytest.approx(expected)
+    assert np.isnan(estimates(result, "p")["alone"])
 
 
 def test_terms_that_a_single_run_tells_apart_have_no_error():
@@ -357,10 +363,10 @@ def test_terms_that_a_single_run_tells_apart_have_no_error():
     x = np.arange(10.0)
     like_x = np.append(x[:9], 0.0)
     y = 1 + 2 * x + rng.standard_normal(10)
-    made = fit(y, x=x, like_x=like_x)
-    assert made.unsure == ["x", "like_x"]
+    result = fit(y, x=x, like_x=like_x)
+    assert result.unsure == ["x", "like_x"]
     expected = OLS(y[:9], np.column_stack([np.ones(9), x[:9]])).fit().HC3_se[0]
-    assert estimates(made, "standard_error")["intercept"] == pytest.approx(expected)
+    assert estimates(result, "standard_error")["intercept"] == pytest.approx(expected)
 
 
 def test_the_base_level_is_that_of_the_other_tables(runs):
@@ -374,9 +380,9 @@ def test_the_base_level_is_that_of_the_other_tables(runs):
 
 def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
     devices = runs.assign(devices_per_node=np.where(runs["batch_size"] == 16, 0, runs["batch_size"] // 16))
-    assert not terms.takes_numbers(devices, "devices_per_node")
-    assert {"devices per node 2", "devices per node 4"} <= set(terms.linear(devices))
-    assert terms.takes_numbers(runs, "nodes")
+    assert not terms.is_treated_as_number(devices, "devices_per_node")
+    assert {"devices per node 2", "devices per node 4"} <= set(terms.linear_columns(devices))
+    assert terms.is_treated_as_number(runs, "nodes")
 
 
 @pytest.mark.parametrize(
@@ -393,8 +399,8 @@ def test_a_level_that_leaves_it_to_the_site_is_no_number(runs):
     ],
 )
 def test_an_estimate_has_the_decimals_that_its_error_allows(numbers, text):
-    assert regression_table.entry(*numbers) == text
-    assert regression_table.entry(*numbers, stars=False) == text.rstrip("*")
+    assert regression_table.coefficient_text(*numbers) == text
+    assert regression_table.coefficient_text(*numbers, stars=False) == text.rstrip("*")
 
 
 def degenerate(case, read):
@@ -436,11 +442,11 @@ def test_a_poor_study_gives_a_table_that_says_so(case, code, facts, read):
     runs = degenerate(case, read)
     fits = regression.fit_all(runs)
     table = regression_table.table(runs, fits)
-    said = next(note.facts for note in table.notes if code in codes([note]))
-    assert {name: getattr(said[name], "code", said[name]) for name in facts} == facts
-    shown = table.shown.to_string()
-    assert "nan" not in shown and "inf" not in shown
-    assert len(regression_table.by_cell(fits)) == sum(len(each.cells) for each in fits.values())
+    notes = next(note.facts for note in table.notes if code in codes([note]))
+    assert {name: getattr(notes[name], "code", notes[name]) for name in facts} == facts
+    display = table.display.to_string()
+    assert "nan" not in display and "inf" not in display
+    assert len(regression_table.by_cell(fits)) == sum(len(part.cells) for part in fits.values())
 
 
 def test_wording_of_why_no_model_is_fitted(read):
@@ -450,9 +456,12 @@ def test_wording_of_why_no_model_is_fitted(read):
 
 def test_a_factor_with_one_level_left_makes_no_node_count_rows(runs):
     table = regression_table.table(runs[runs["nodes"] == 1], regression.fit_all(runs[runs["nodes"] == 1]))
-    assert not table.shown[""].str.contains("count out").any()
+    assert not table.display[""].str.contains("count out").any()
     assert (
-        regression_table.table(runs, regression.fit_all(runs)).shown[""].str.contains("leave one node count out").sum()
+        regression_table.table(runs, regression.fit_all(runs))
+        .display[""]
+        .str.contains("leave one node count out")
+        .sum()
         == 4
     )
 

@@ -30,15 +30,15 @@ QUINN = {
 @pytest.mark.parametrize("case", QUINN)
 def test_karp_and_flatts_metric_of_published_tables(case):
     speedups, fractions = QUINN[case]
-    made = [speedup.karp_flatt(Estimate(s), p).value for p, s in enumerate(speedups, start=2)]
-    assert made == pytest.approx(fractions, abs=1.2e-3), "speed-ups are printed with two decimals"
+    fraction = [speedup.karp_flatt(Estimate(s), p).value for p, s in enumerate(speedups, start=2)]
+    assert fraction == pytest.approx(fractions, abs=1.2e-3), "speed-ups are printed with two decimals"
 
 
 def test_the_interval_of_the_metric_is_that_of_the_speedup_turned_round():
-    made = speedup.karp_flatt(Estimate(2.0, 1.6, 2.5, 5), 4)
-    assert (made.value, made.n) == (pytest.approx(1 / 3), 5)
-    assert made.low == pytest.approx(speedup.karp_flatt(Estimate(2.5), 4).value)
-    assert made.high == pytest.approx(speedup.karp_flatt(Estimate(1.6), 4).value)
+    fraction = speedup.karp_flatt(Estimate(2.0, 1.6, 2.5, 5), 4)
+    assert (fraction.value, fraction.n) == (pytest.approx(1 / 3), 5)
+    assert fraction.low == pytest.approx(speedup.karp_flatt(Estimate(2.5), 4).value)
+    assert fraction.high == pytest.approx(speedup.karp_flatt(Estimate(1.6), 4).value)
     assert math.isnan(speedup.karp_flatt(Estimate(1.0), 1).value)
     assert speedup.karp_flatt(Estimate(4.0), 4).value == 0
     assert speedup.karp_flatt(Estimate(1.0), 4).value == 1
@@ -55,17 +55,17 @@ P = np.repeat([1, 2, 4, 8], 5)
 
 @pytest.mark.parametrize("fraction", [-0.05, 0.0, 0.05, 0.5, 1.0, 3.0])
 def test_times_that_follow_the_law_give_its_fraction_back(fraction):
-    law = scaling.amdahl(P.astype(float), seconds(P, fraction))
+    law = scaling.fit_amdahl(P.astype(float), seconds(P, fraction))
     assert law.fraction.value == pytest.approx(fraction, abs=1e-6)
     assert law.one_replica_s.value == pytest.approx(100)
 
 
 def test_a_twentieth_that_is_serial_allows_a_twentyfold_speedup():
     # Amdahl (1967); Hennessy & Patterson, section 1.9: the limit is 1 / f.
-    limit = scaling.amdahl(P.astype(float), seconds(P, 0.05)).limit
+    limit = scaling.fit_amdahl(P.astype(float), seconds(P, 0.05)).limit
     assert limit.value == pytest.approx(20)
-    assert scaling.amdahl(P.astype(float), seconds(P, -0.01)).limit.value == math.inf
-    assert scaling.amdahl(P.astype(float), seconds(P, 2.0)).limit.value == 1
+    assert scaling.fit_amdahl(P.astype(float), seconds(P, -0.01)).limit.value == math.inf
+    assert scaling.fit_amdahl(P.astype(float), seconds(P, 2.0)).limit.value == 1
 
 
 def noisy(seed, fraction=0.1, noise=0.05):
@@ -75,7 +75,7 @@ def noisy(seed, fraction=0.1, noise=0.05):
 
 def test_the_fit_has_the_least_squares_and_the_error_of_the_linearized_model():
     times = noisy(1)
-    law = scaling.amdahl(P.astype(float), times)
+    law = scaling.fit_amdahl(P.astype(float), times)
 
     def squares(values):
         return ((np.log(times) - np.log(seconds(P, values[1], math.exp(values[0])))) ** 2).sum()
@@ -92,14 +92,14 @@ def test_the_fit_has_the_least_squares_and_the_error_of_the_linearized_model():
 
 
 def test_the_interval_of_the_fraction_covers_the_truth_as_often_as_it_says():
-    made = [scaling.amdahl(P.astype(float), noisy(seed)).fraction for seed in range(400)]
-    assert 0.92 < np.mean([each.low < 0.1 < each.high for each in made]) < 0.98
+    laws = [scaling.fit_amdahl(P.astype(float), noisy(seed)).fraction for seed in range(400)]
+    assert 0.92 < np.mean([law.low < 0.1 < law.high for law in laws]) < 0.98
 
 
 def test_lack_of_fit_is_found_where_overhead_grows_and_seldom_where_the_law_holds():
-    held = [scaling.amdahl(P.astype(float), noisy(seed)).lack_of_fit_p for seed in range(200)]
-    assert np.mean(np.array(held) < 0.05) < 0.1
-    grown = scaling.amdahl(P.astype(float), noisy(1) + 3.0 * (P - 1))
+    p_values = [scaling.fit_amdahl(P.astype(float), noisy(seed)).lack_of_fit_p for seed in range(200)]
+    assert np.mean(np.array(p_values) < 0.05) < 0.1
+    grown = scaling.fit_amdahl(P.astype(float), noisy(1) + 3.0 * (P - 1))
     assert grown.lack_of_fit_p < 0.001
 
 
@@ -107,18 +107,20 @@ def test_lack_of_fit_is_found_where_overhead_grows_and_seldom_where_the_law_hold
 def quickstart_like():
     """Runs of one framework on 1, 2, 4 nodes, with times as `law` says."""
 
-    def of(times_of, replicates=5, nodes=(1, 2, 4), noise=0.02):
+    def runs_by_law(times_of, replicates=5, nodes=(1, 2, 4), noise=0.02):
         runs, _ = designed_campaign()
         rng = np.random.default_rng(1)
         first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
         first = first[(first["sync_every"] == 1) & (first["replicate"] <= replicates)]
-        found = first[first["nodes"] <= len(nodes)].copy()
-        found["nodes"] = found["replicas"] = found["nodes"].map(dict(enumerate(nodes, start=1)))
-        found["epoch_time_s"] = times_of(found["nodes"].to_numpy(float)) * (1 + noise * rng.standard_normal(len(found)))
-        found["cell"] = "n" + found["nodes"].astype(str)
-        return found
+        chosen = first[first["nodes"] <= len(nodes)].copy()
+        chosen["nodes"] = chosen["replicas"] = chosen["nodes"].map(dict(enumerate(nodes, start=1)))
+        chosen["epoch_time_s"] = times_of(chosen["nodes"].to_numpy(float)) * (
+            1 + noise * rng.standard_normal(len(chosen))
+        )
+        chosen["cell"] = "n" + chosen["nodes"].astype(str)
+        return chosen
 
-    return of
+    return runs_by_law
 
 
 @pytest.mark.parametrize(
@@ -141,10 +143,10 @@ def test_what_a_fit_says_is_read_in_words(quickstart_like, times_of, reads):
 def test_a_row_has_the_largest_speedup_where_it_was_and_its_base_in_seconds(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
     (row,) = scaling.compare(runs)[0].itertuples()
-    one, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
+    single, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
     assert (row.base_replicas, row.speedup_replicas, row.n) == (1, 2, 15)
-    assert row.base_epoch_time_s == pytest.approx(one.mean())
-    assert row.speedup == pytest.approx(np.mean(one) / np.mean(two))
+    assert row.base_epoch_time_s == pytest.approx(single.mean())
+    assert row.speedup == pytest.approx(np.mean(single) / np.mean(two))
     assert row.speedup_low < row.speedup < row.speedup_high
     assert row.efficiency == pytest.approx(row.speedup / 2)
     assert row.karp_flatt_first == pytest.approx(speedup.karp_flatt(Estimate(row.speedup), 2).value)
@@ -187,7 +189,7 @@ def test_two_replica_counts_fit_exactly_and_are_not_tested(quickstart_like):
 def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code, facts):
     table = scaling.table(quickstart_like(lambda p: seconds(p, 0.3), **options))
     assert find_note(table.notes, code).facts == facts
-    assert "nan" not in table.shown.to_string()
+    assert "nan" not in table.display.to_string()
 
 
 def test_every_series_stands_once_and_bases_are_named(runs):
@@ -216,18 +218,18 @@ def test_missing_runs_leave_the_others(quickstart_like):
     [("local", "the effective batch grows"), ("global", "the number of optimizer steps stay the same")],
 )
 def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, text):
-    said = conditions.work(quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope))
-    assert said.facts["scopes"] == [scope] and text in said
+    note = conditions.work_note(quickstart_like(lambda p: seconds(p, 0.3)).assign(batch_scope=scope))
+    assert note.facts["scopes"] == [scope] and text in note
 
 
 def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_replica(runs):
     data = speedup.compare(runs)
-    several = data[(data["replicas"] > 1) & data["speedup"].notna()]
-    expected = (1 / several["speedup"] - 1 / several["replicas"]) / (1 - 1 / several["replicas"])
-    assert several["karp_flatt"].to_numpy() == pytest.approx(expected.to_numpy())
-    assert (several["karp_flatt_low"] < several["karp_flatt"]).all()
+    parallel = data[(data["replicas"] > 1) & data["speedup"].notna()]
+    expected = (1 / parallel["speedup"] - 1 / parallel["replicas"]) / (1 - 1 / parallel["replicas"])
+    assert parallel["karp_flatt"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert (parallel["karp_flatt_low"] < parallel["karp_flatt"]).all()
     assert data.loc[data["replicas"] == 1, "karp_flatt"].isna().all()
-    assert "serial fraction" in speedup.table(runs).shown
+    assert "serial fraction" in speedup.table(runs).display
 
 
 @pytest.fixture
@@ -237,7 +239,7 @@ def two_ways():
     first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
     first = first[(first["sync_every"] == 1) & (first["nodes"] == 1)]
 
-    def of(times_of):
+    def runs_by_law(times_of):
         rng = np.random.default_rng(1)
         cells = []
         for nodes, devices in itertools.product((1, 2, 4), (1, 2)):
@@ -248,7 +250,7 @@ def two_ways():
             cells.append(cell.assign(epoch_time_s=times_of(nodes, devices) * noise))
         return pd.concat(cells, ignore_index=True)
 
-    return of
+    return runs_by_law
 
 
 def test_a_series_varies_either_nodes_or_devices(two_ways):
@@ -263,7 +265,7 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     ]
     assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
     assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), "p is the replicas"
-    assert scaling.TWO_WAYS in table.notes
+    assert scaling.NODES_AND_DEVICES in table.notes
     assert "one-replica-count" not in codes(table.notes)
     assert table.parts == [2]
 
@@ -279,9 +281,9 @@ def test_devices_that_share_what_nodes_do_not_are_seen_in_their_own_series(two_w
 def test_cells_that_scale_one_way_are_not_said_to_scale_no_way(two_ways):
     runs = two_ways(lambda nodes, devices: seconds(nodes * devices, 0.1))
     corner = runs[(runs["nodes"] == 1) | (runs["devices_per_node"] == 1)]
-    data, said = scaling.compare(corner)
-    assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not said
+    data, notes = scaling.compare(corner)
+    assert data["replicas"].tolist() == ["1, 2, 4", "1, 2"] and not notes
     apart = runs[runs["nodes"] == runs["devices_per_node"]]
-    (said,) = scaling.compare(apart)[1]
-    assert said.facts["series"] == ["devices per node 1", "devices per node 2", "1 node", "2 nodes"]
-    assert said.endswith("no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes.")
+    (notes,) = scaling.compare(apart)[1]
+    assert notes.facts["series"] == ["devices per node 1", "devices per node 2", "1 node", "2 nodes"]
+    assert notes.endswith("no law is fitted: devices per node 1; devices per node 2; 1 node; 2 nodes.")

@@ -38,16 +38,16 @@ def known_exchange_s(cell):
 
 
 def test_the_exchange_is_what_all_reduces_were_made_to_take(records):
-    data, cells = shares.of_epochs(records.runs), one_row_per_cell(records)
+    data, cells = shares.epoch_shares(records.runs), one_row_per_cell(records)
     assert set(data.index) == set(cells.index)
     for name, row in data.iterrows():
-        known = known_exchange_s(cells.loc[name])
-        assert row["exchange"] * row["epoch_time_s"] == pytest.approx(known, abs=1e-9), name
+        expected = known_exchange_s(cells.loc[name])
+        assert row["exchange"] * row["epoch_time_s"] == pytest.approx(expected, abs=1e-9), name
     assert (data.loc[cells.loc[data.index, "nodes"] > 1, "exchange"] > 0.01).all()
 
 
 def test_the_parts_of_a_run_are_what_they_were_made_of_and_add_up(records):
-    data, cells = shares.of_runs(records), one_row_per_cell(records)
+    data, cells = shares.run_time_parts(records), one_row_per_cell(records)
     assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
     assert (data[list(shares.PARTS)] >= 0).all(axis=None)
     assert data["startup_s"].to_numpy() == pytest.approx(STARTUP_S)
@@ -55,24 +55,24 @@ def test_the_parts_of_a_run_are_what_they_were_made_of_and_add_up(records):
     assert data["validation_s"].to_numpy() == pytest.approx(3 * VALIDATION_S)
     assert data["rest_s"].to_numpy() == pytest.approx(END_S)
     assert (data["training_s"] == 0).all()
-    known = [3 * known_exchange_s(cells.loc[name]) for name in data.index]
-    assert data["exchange_s"].to_numpy() == pytest.approx(known, abs=1e-9)
+    expected = [3 * known_exchange_s(cells.loc[name]) for name in data.index]
+    assert data["exchange_s"].to_numpy() == pytest.approx(expected, abs=1e-9)
 
 
 def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
-    held = []
+    covered = []
     for seed in range(8):
         runs, _ = designed_campaign(noise=0.05, seed=seed)
         cells = runs.drop_duplicates("cell").set_index("cell")
-        data = shares.of_epochs(runs)
+        data = shares.epoch_shares(runs)
         for name, row in data[data["exchange_low"].notna()].iterrows():
             cell = cells.loc[name]
             alone = cells.loc[row["alone"]]
             exchange_s = known_exchange_s(cell)
             computed_s = true_computation_s(cell, alone)
-            held.append(row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"])
+            covered.append(row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"])
     # where all cells have one spread, moderated intervals are a little too wide
-    assert 0.92 < np.mean(held) < 0.99, f"{np.mean(held):.3f} of {len(held)}"
+    assert 0.92 < np.mean(covered) < 0.99, f"{np.mean(covered):.3f} of {len(covered)}"
 
 
 def true_computation_s(cell, alone):
@@ -87,7 +87,7 @@ def true_computation_s(cell, alone):
 
 
 def test_one_replica_exchanges_nothing_and_has_no_interval(records):
-    data, cells = shares.of_epochs(records.runs), one_row_per_cell(records)
+    data, cells = shares.epoch_shares(records.runs), one_row_per_cell(records)
     single = data[cells.loc[data.index, "nodes"] == 1]
     assert len(single) and (single["exchange"] == 0).all()
     assert single[["exchange_low", "exchange_high"]].isna().all(axis=None)
@@ -97,7 +97,7 @@ def test_one_replica_exchanges_nothing_and_has_no_interval(records):
 def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0, missing={}))
     runs = runs[(runs["nodes"] > 1) | (runs["model"] == "small-cnn")]
-    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])])))
+    data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])])))
     undivided = data.index.str.contains("small-cnn-600")
     assert undivided.any() and data.loc[undivided, "exchange"].isna().all()
     assert (data.loc[undivided, "training_s"] > 0).all() and (data.loc[~undivided, "training_s"] == 0).all()
@@ -108,9 +108,9 @@ def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
 def test_an_epoch_shorter_than_its_computation_has_a_share_below_zero_and_no_part(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0))
     cell = next(name for name, nodes in zip(runs["cell"], runs["nodes"], strict=True) if nodes == 2)
-    there = runs["cell"] == cell
-    runs.loc[there, "epoch_time_s"] *= 0.1
-    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
+    row = runs["cell"] == cell
+    runs.loc[row, "epoch_time_s"] *= 0.1
+    data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
     assert data.loc[cell, "exchange"] < 0
     assert data.loc[cell, "exchange_s"] == 0
     assert data.loc[cell, "computation_s"] > 0
@@ -121,11 +121,11 @@ def test_seconds_of_a_run_are_those_that_passed_not_those_scaled_to_all_samples(
     trained = 0.99
     for frame in (runs, epochs):
         frame["samples_trained"] = (frame["samples_trained"] * trained).astype(int)
-    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
-    whole = runs.drop_duplicates("cell").set_index("cell")["wall_s"].reindex(data.index)
+    data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
+    full = runs.drop_duplicates("cell").set_index("cell")["wall_s"].reindex(data.index)
     training = data["computation_s"] + data["exchange_s"] + data["warm_up_s"]
     assert data["rest_s"].to_numpy() == pytest.approx((END_S + training / trained * (1 - trained)).to_numpy(), rel=0.02)
-    assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(whole.to_numpy())
+    assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(full.to_numpy())
 
 
 def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
@@ -149,14 +149,14 @@ def test_another_frameworks_cell_on_one_replica_is_none_of_ones_own(csv):
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)]["cell"].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
     assert base[ddp].startswith("pytorch-single")
-    without = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
-    assert ddp not in speedup.own_cells(without)
+    without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]
+    assert ddp not in speedup.own_cells(without_own)
 
 
 def test_runs_that_tell_no_wall_time_are_left_out(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0))
     silent = runs["nodes"] == 3
     runs.loc[silent, ["wall_s", "startup_s"]] = None
-    data = shares.of_runs(Records(*write_frames(tmp_path, runs, epochs)))
+    data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
     assert set(data.index) == set(successful(runs)[~silent]["cell"])
-    assert set(shares.of_epochs(runs).index) == set(runs["cell"])
+    assert set(shares.epoch_shares(runs).index) == set(runs["cell"])

@@ -27,7 +27,7 @@ EXECUTE = (
 def left(tmp_path: Path) -> Callable[..., Path]:
     """A maker of results with the starters in them: records in `records/`, as in an archive, or beside the tables."""
 
-    def made(runs: pd.DataFrame, epochs: pd.DataFrame, records: str = ".") -> Path:
+    def output(runs: pd.DataFrame, epochs: pd.DataFrame, records: str = ".") -> Path:
         folder = tmp_path / records
         folder.mkdir(exist_ok=True)
         runs_csv, epochs_csv = write_frames(folder, runs, epochs)
@@ -35,7 +35,7 @@ def left(tmp_path: Path) -> Callable[..., Path]:
         write.main(runs=runs_csv, title=TITLE, question="Why?", out=tmp_path)
         return tmp_path
 
-    return made
+    return output
 
 
 def cells_run(folder: Path) -> str:
@@ -52,9 +52,9 @@ def cells_run(folder: Path) -> str:
 
 def test_the_notebook_runs_and_agrees_with_the_table_of_effects(left: Callable[..., Path]) -> None:
     folder = left(*campaign(), records="records")
-    said = cells_run(folder)
+    printed = cells_run(folder)
     first = pd.read_csv(folder / "tables" / "effects.csv").query("within_blocks > 0").iloc[0]
-    assert said.startswith("110 of 114 ") and f"{first['ratio']:.3f} [" in said and write.AGREES in said
+    assert printed.startswith("110 of 114 ") and f"{first['ratio']:.3f} [" in printed and write.AGREES in printed
 
 
 def test_a_changed_run_is_seen_by_the_notebook(left: Callable[..., Path]) -> None:

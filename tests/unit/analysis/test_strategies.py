@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis import scaling, speedup
-from analysis.strategies import BY_LAYER, UNVARIED, summarize, table
+from analysis.strategies import BY_LAYER, PARALLELISM_CONSTANT, summarize, table
 from common.notes import codes
 from models.graph import BYTES
 from support.synthetic import designed_campaign
@@ -28,26 +28,26 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
     assert data.at["data", "all_reduce_bytes"] == data.at["data", "sent_formula_bytes"] == BYTES * 544_522
     assert data.at["tensor", "all_reduce_bytes"] == 64 * BYTES * (10 + 4096)
     assert data.at["tensor", "parameters_bytes"] < data.at["data", "parameters_bytes"] / 1.8
-    made = table(runs)
-    assert list(made.shown["sent, measured (MB)"]) == ["5", "2"] and "point-to-point (MB)" not in made.shown
-    several = summarize(runs.assign(nodes=1)).set_index("parallelism")
-    assert several["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
+    result = table(runs)
+    assert list(result.display["sent, measured (MB)"]) == ["5", "2"] and "point-to-point (MB)" not in result.display
+    parallel = summarize(runs.assign(nodes=1)).set_index("parallelism")
+    assert parallel["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
 
 
 def test_cells_divided_by_layer_are_in_another_table(runs: pd.DataFrame) -> None:
     by_layer = runs[runs["parallelism"] == "data"].assign(cell="by layer", framework="pytorch-strategy")
-    made = table(pd.concat([runs, by_layer], ignore_index=True))
-    assert "by layer" not in set(made.data["cell"]) and len(made.data) == 2
-    assert BY_LAYER in made.notes
+    result = table(pd.concat([runs, by_layer], ignore_index=True))
+    assert "by layer" not in set(result.data["cell"]) and len(result.data) == 2
+    assert BY_LAYER in result.notes
 
 
 def test_where_parallelism_does_not_vary_there_is_no_row(runs: pd.DataFrame) -> None:
-    made = table(runs[runs["parallelism"] == "data"])
-    assert made.data.empty and made.notes == [UNVARIED]
+    result = table(runs[runs["parallelism"] == "data"])
+    assert result.data.empty and result.notes == [PARALLELISM_CONSTANT]
 
 
 def test_replicas_are_devices_where_ranks_divide_a_replica(runs: pd.DataFrame) -> None:
     plain = runs[runs["parallelism"] == "data"]
-    for of in (speedup, scaling):
-        assert "replicas-are-devices" in codes(of.table(runs).notes)
-        assert "replicas-are-devices" not in codes(of.table(plain).notes)
+    for module in (speedup, scaling):
+        assert "replicas-are-devices" in codes(module.table(runs).notes)
+        assert "replicas-are-devices" not in codes(module.table(plain).notes)

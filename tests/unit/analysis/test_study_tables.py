@@ -44,8 +44,8 @@ def test_medians_are_resampled_from_ten_runs_on(read):
     drawn = stats.bootstrap((x,), np.median, n_resamples=9999, rng=1).confidence_interval
     assert row["epoch_time_s_median_low"] == pytest.approx(drawn.low, rel=0.005)
     assert row["epoch_time_s_median_high"] == pytest.approx(drawn.high, rel=0.005)
-    said = find_note(cells.table(ten).notes, "intervals-of-medians")
-    assert said.facts["cells"] == ten["cell"].nunique() and f"BCa, {cells.RESAMPLES}" in said
+    note = find_note(cells.table(ten).notes, "intervals-of-medians")
+    assert note.facts["cells"] == ten["cell"].nunique() and f"BCa, {cells.RESAMPLES}" in note
 
 
 def test_without_noise_the_means_are_the_true_times(read):
@@ -62,14 +62,14 @@ def test_failed_runs_are_counted_not_averaged(runs):
     assert (row["n"], row["unsuccessful"]) == (2, 1)
     assert row["epoch_time_s_mean"] < 1
     assert data.loc["pytorch-ddp.small-cnn.digits.b32.n2.s4", "n"] == 0
-    assert "2 of 3" in set(cells.table(runs).shown["n"])
+    assert "2 of 3" in set(cells.table(runs).display["n"])
     assert sentence(cells.table(runs).notes, "cells-missing").facts == {"cells": 1, "of": 38}
 
 
 def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
     table = cells.table(runs)
-    assert list(table.shown)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
-    assert list(dict.fromkeys(table.shown["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
+    assert list(table.display)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
+    assert list(dict.fromkeys(table.display["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
 
 
 def test_speedup_is_relative_to_the_undistributed_base_at_the_same_levels(runs):
@@ -115,44 +115,48 @@ def test_a_cell_without_a_successful_base_is_named(runs):
 
 def test_the_methods_note_says_all_that_captions_shorten(runs):
     within_blocks = effects.compare(runs)["within_blocks"]
-    said = list(sentences(conditions.methods(runs, within_blocks)))
-    replicates = find_note(said, "replicates").facts
+    paragraphs = list(sentences(conditions.methods_notes(runs, within_blocks)))
+    replicates = find_note(paragraphs, "replicates").facts
     assert (replicates["fewest"], replicates["most"], replicates["moderated"]) == (2, 3, True)
-    assert find_note(said, "intervals-of-contrasts").facts["blocks"]
-    assert find_note(said, "placement").facts["placements"] == ["emulated"]
-    assert find_note(said, "batch-scope").facts["scopes"] == ["local"]
-    assert find_note(said, "timing-scope").facts == {"slowest_rank": True, "masters": []}
-    assert "work-of-an-epoch" in codes(said)
-    assert find_note(said, "shortfall").facts == {
+    assert find_note(paragraphs, "intervals-of-contrasts").facts["blocks"]
+    assert find_note(paragraphs, "placement").facts["placements"] == ["emulated"]
+    assert find_note(paragraphs, "batch-scope").facts["scopes"] == ["local"]
+    assert find_note(paragraphs, "timing-scope").facts == {"slowest_rank": True, "masters": []}
+    assert "work-of-an-epoch" in codes(paragraphs)
+    assert find_note(paragraphs, "shortfall").facts == {
         "missing_cells": ["pytorch-ddp.small-cnn.digits.b32.n2.s4"],
         "runs": 1,
         "cells": ["horovod-tensorflow.small-cnn.digits.b16.n2.s1"],
     }
-    levels = find_note(said, "constants").facts["levels"]
+    levels = find_note(paragraphs, "constants").facts["levels"]
     assert (levels["model"], levels["dataset"]) == ("small-cnn", "digits")
 
 
 def test_wording_of_the_circumstances_of_runs(runs):
-    said = list(sentences([conditions.circumstances(runs), conditions.shortfall(runs), conditions.constants(runs)]))
+    text = list(
+        sentences(
+            [conditions.circumstances_note(runs), conditions.shortfall_note(runs), conditions.constants_note(runs)]
+        )
+    )
     assert {
         "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a real network).",
         "Timing scope: the slowest rank.",
         "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4. "
         "1 run did not succeed in horovod-tensorflow.small-cnn.digits.b16.n2.s1.",
-    } <= set(map(str, said))
-    assert "model small-cnn, data set digits" in said[-1]
+    } <= set(map(str, text))
+    assert "model small-cnn, data set digits" in text[-1]
 
 
 def test_ten_missing_cells_are_named_and_whose_clock_was_read(runs):
     bad = runs["batch_size"].isin([16, 64])
     runs.loc[bad, ["status", "epoch_time_s"]] = ["missing", None]
     runs.loc[runs["framework"] == "pytorch-ddp", "timing_scope"] = "master"
-    said = list(sentences(conditions.methods(runs, pd.Series(dtype=float))))
-    shortfall = find_note(said, "shortfall")
+    text = list(sentences(conditions.methods_notes(runs, pd.Series(dtype=float))))
+    shortfall = find_note(text, "shortfall")
     missing = shortfall.facts["missing_cells"]
-    assert len(missing) == 21 and conditions.named(missing) in shortfall
-    assert conditions.named(missing) == ", ".join(missing[:10]) + " and 11 more"
-    assert find_note(said, "timing-scope").facts["masters"] == ["pytorch-ddp"]
+    assert len(missing) == 21 and conditions.join_names(missing) in shortfall
+    assert conditions.join_names(missing) == ", ".join(missing[:10]) + " and 11 more"
+    assert find_note(text, "timing-scope").facts["masters"] == ["pytorch-ddp"]
 
 
 def test_below_a_table_stand_its_short_notes_and_the_others_are_kept_apart(tmp_path):
@@ -163,8 +167,8 @@ def test_below_a_table_stand_its_short_notes_and_the_others_are_kept_apart(tmp_p
     tables.write(table, tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == table.notes
     assert "Short." in (tmp_path / "t.tex").read_text() and "word word" not in (tmp_path / "t.tex").read_text()
-    many = tables.Table("Title", frame, frame, ["word " * 19 + "end."] * 9)
-    assert sum(len(note.split()) for note in many.below) <= tables.BELOW_WORDS
+    notes = tables.Table("Title", frame, frame, ["word " * 19 + "end."] * 9)
+    assert sum(len(note.split()) for note in notes.below) <= tables.MAX_WORDS_BELOW
 
 
 def test_noise_free_speedup_is_the_ratio_of_the_true_times(read):
@@ -179,25 +183,25 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
     table = missing.table(runs)
     assert set(table.data["run_id"]) == set(FAILURES)
     assert "Traceback: line 2" in set(table.data["reason"])
-    (said,) = table.notes
-    assert said.facts == {"of": 114, "by_status": {"failed": 1, "invalid": 1, "missing": 1, "timeout": 1}}
-    assert said == "4 of 114 runs did not succeed: 1 failed, 1 invalid, 1 missing, 1 timeout."
+    (note,) = table.notes
+    assert note.facts == {"of": 114, "by_status": {"failed": 1, "invalid": 1, "missing": 1, "timeout": 1}}
+    assert note == "4 of 114 runs did not succeed: 1 failed, 1 invalid, 1 missing, 1 timeout."
 
 
 def test_a_campaign_without_failures_says_so(read):
     runs = read(failures={})
-    for some, count in ((runs, 114), (runs.head(1), 1)):
-        assert find_note(missing.table(some).notes, "runs-without-success").facts == {"of": count, "by_status": {}}
+    for subset, count in ((runs, 114), (runs.head(1), 1)):
+        assert find_note(missing.table(subset).notes, "runs-without-success").facts == {"of": count, "by_status": {}}
 
 
 def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):
     """It exchanges nothing, so that a study measures it at one rate only."""
-    several = runs[runs["replicas"] > 1]
-    names = {name: several[name] + ".bandwidth=250" for name in ("cell", "run_id")}
-    slower = several.assign(bandwidth=250, epoch_time_s=2 * several["epoch_time_s"].astype(float), **names)
-    both = pd.concat([runs.assign(bandwidth=1000), slower], ignore_index=True)
-    before, found = speedup.base_cells(runs), speedup.base_cells(both)
-    assert {cell: base for cell, base in found.items() if "bandwidth" not in cell} == before
-    assert {cell: found[f"{cell}.bandwidth=250"] for cell in set(several["cell"]) & set(before)} == {
-        cell: before[cell] for cell in set(several["cell"]) & set(before)
+    parallel = runs[runs["replicas"] > 1]
+    names = {name: parallel[name] + ".bandwidth=250" for name in ("cell", "run_id")}
+    slower = parallel.assign(bandwidth=250, epoch_time_s=2 * parallel["epoch_time_s"].astype(float), **names)
+    rates = pd.concat([runs.assign(bandwidth=1000), slower], ignore_index=True)
+    before, bases = speedup.base_cells(runs), speedup.base_cells(rates)
+    assert {cell: base for cell, base in bases.items() if "bandwidth" not in cell} == before
+    assert {cell: bases[f"{cell}.bandwidth=250"] for cell in set(parallel["cell"]) & set(before)} == {
+        cell: before[cell] for cell in set(parallel["cell"]) & set(before)
     }

@@ -32,16 +32,16 @@ def learning(runs, epochs, accuracies):
 def test_time_ends_with_the_first_epoch_that_reaches_the_target(frames):
     runs, epochs = learning(*frames, [0.3, 0.7, 0.5, 0.9])
     for target, seconds, needed in ((0.3, 5.0, 1), (0.6, 7.0, 2), (0.7, 7.0, 2), (0.8, 11.0, 4)):
-        found = time_to_accuracy.of_runs(runs, epochs, target)
-        assert len(found) == len(successful(runs))
-        assert set(found["time_to_accuracy_s"]) == {seconds} and set(found["epochs_needed"]) == {needed}
-    found = time_to_accuracy.of_runs(runs, epochs, 0.95)
-    assert found["time_to_accuracy_s"].isna().all() and set(found["best"]) == {0.9}
+        rows = time_to_accuracy.accuracy_of_runs(runs, epochs, target)
+        assert len(rows) == len(successful(runs))
+        assert set(rows["time_to_accuracy_s"]) == {seconds} and set(rows["epochs_needed"]) == {needed}
+    rows = time_to_accuracy.accuracy_of_runs(runs, epochs, 0.95)
+    assert rows["time_to_accuracy_s"].isna().all() and set(rows["best"]) == {0.9}
 
 
 def test_an_epoch_without_a_validation_takes_its_time_all_the_same(frames):
     runs, epochs = learning(*frames, [0.3, None, 0.7])
-    assert set(time_to_accuracy.of_runs(runs, epochs, 0.6)["time_to_accuracy_s"]) == {9.0}
+    assert set(time_to_accuracy.accuracy_of_runs(runs, epochs, 0.6)["time_to_accuracy_s"]) == {9.0}
 
 
 def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
@@ -50,13 +50,13 @@ def test_a_cell_of_which_a_run_never_arrives_has_no_mean_time(frames):
     own = epochs["run_id"] == slow["run_id"]
     epochs.loc[own, "validation_accuracy"] = 0.5
     data = time_to_accuracy.summarize(runs, epochs, 0.6).set_index("cell")
-    row, others = data.loc[slow["cell"]], data.drop(slow["cell"])
+    row, rest = data.loc[slow["cell"]], data.drop(slow["cell"])
     assert (row["n"], row["reached"]) == (3, 2) and math.isnan(row["time_to_accuracy_s"])
-    assert (others["reached"] == others["n"]).all() and set(others["time_to_accuracy_s"]) == {7.0}
-    made = time_to_accuracy.table(runs, epochs, 0.6)
-    assert made.title == time_to_accuracy.TITLE.format(60)
-    assert made.shown["time (s)"].str.fullmatch("not reached by 1 of 3").sum() == 1
-    assert find_note(made.notes, "target-not-reached").facts == {"cells": 1, "of": len(data)}
+    assert (rest["reached"] == rest["n"]).all() and set(rest["time_to_accuracy_s"]) == {7.0}
+    table = time_to_accuracy.table(runs, epochs, 0.6)
+    assert table.title == time_to_accuracy.TITLE.format(60)
+    assert table.display["time (s)"].str.fullmatch("not reached by 1 of 3").sum() == 1
+    assert find_note(table.notes, "target-not-reached").facts == {"cells": 1, "of": len(data)}
 
 
 def test_a_run_without_an_accuracy_is_counted_apart(frames):
@@ -71,12 +71,12 @@ def test_a_run_without_an_accuracy_is_counted_apart(frames):
         data.loc[second, ["time_to_accuracy_s", "epochs_needed", "best"]].isna().all()
         and data.loc[second, "reached"] == 0
     )
-    made = time_to_accuracy.table(runs, epochs, 0.6)
-    assert made.shown["time (s)"].eq(time_to_accuracy.NOT_TOLD).sum() == 1
-    assert codes(made.notes)[:2] == ["runs-per-cell", "runs-without-accuracy"]
-    assert made.notes[0].facts == {"fewest": 0, "most": 3, "too_few": False, "wide": True}
-    assert made.notes[1].facts == {"runs": 4, "of": 114}
-    assert "target-not-reached" not in codes(made.notes)
+    table = time_to_accuracy.table(runs, epochs, 0.6)
+    assert table.display["time (s)"].eq(time_to_accuracy.NO_ACCURACY_RECORDED).sum() == 1
+    assert codes(table.notes)[:2] == ["runs-per-cell", "runs-without-accuracy"]
+    assert table.notes[0].facts == {"fewest": 0, "most": 3, "too_few": False, "wide": True}
+    assert table.notes[1].facts == {"runs": 4, "of": 114}
+    assert "target-not-reached" not in codes(table.notes)
 
 
 @pytest.mark.parametrize("case", ["not asked for", "no accuracy", "no run"])
@@ -86,26 +86,28 @@ def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
         epochs = epochs.assign(validation_accuracy=math.nan)
     if case == "no run":
         runs = runs.assign(status="failed", epoch_time_s=None)
-    made = time_to_accuracy.table(runs, epochs, None if case == "not asked for" else 0.5)
-    assert made.shown.empty and made.notes and "nan" not in " ".join(made.notes)
-    assert made.notes[0] == (time_to_accuracy.UNASKED if case == "not asked for" else time_to_accuracy.NO_ACCURACY)
+    table = time_to_accuracy.table(runs, epochs, None if case == "not asked for" else 0.5)
+    assert table.display.empty and table.notes and "nan" not in " ".join(table.notes)
+    assert table.notes[0] == (time_to_accuracy.NO_TARGET if case == "not asked for" else time_to_accuracy.NO_ACCURACY)
 
 
 def test_an_own_algorithm_is_told_with_accuracies_everywhere(frames, monkeypatch):
     runs, _ = frames
-    assert conditions.algorithms(runs) == ""
+    assert conditions.algorithms_note(runs) == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm="own")
-    known = frameworks.load_framework
-    monkeypatch.setattr(frameworks, "load_framework", lambda name: own if name == "pytorch-ddp" else known(name))
+    load_framework = frameworks.load_framework
+    monkeypatch.setattr(
+        frameworks, "load_framework", lambda name: own if name == "pytorch-ddp" else load_framework(name)
+    )
     runs.loc[runs["framework"] == "pytorch-ddp", "validation_accuracy"] = 0.75
     runs.loc[runs["framework"] != "pytorch-ddp", "validation_accuracy"] = 0.5
-    said = conditions.algorithms(runs)
-    assert said == "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
-    assert said.facts["frameworks"] == ["pytorch-ddp"]
-    assert (said.facts["accuracy"], said.facts["accuracy_of_others"]) == ([0.75, 0.75], [0.5, 0.5])
-    for of in (conditions.setting, conditions.circumstances):
-        assert sentence([of(runs)], "own-algorithm") == said
-    alone = conditions.algorithms(runs[runs["framework"] == "pytorch-ddp"]).facts
+    note = conditions.algorithms_note(runs)
+    assert note == "Own algorithm: pytorch-ddp; validation accuracy 75 %, of the others 50 %."
+    assert note.facts["frameworks"] == ["pytorch-ddp"]
+    assert (note.facts["accuracy"], note.facts["accuracy_of_others"]) == ([0.75, 0.75], [0.5, 0.5])
+    for render in (conditions.setting_note, conditions.circumstances_note):
+        assert sentence([render(runs)], "own-algorithm") == note
+    alone = conditions.algorithms_note(runs[runs["framework"] == "pytorch-ddp"]).facts
     assert (alone["accuracy"], alone["accuracy_of_others"]) == ([0.75, 0.75], [])
-    gone = runs.assign(framework=pd.Series("gone-framework", index=runs.index))
-    assert conditions.algorithms(gone) == ""
+    dropped = runs.assign(framework=pd.Series("gone-framework", index=runs.index))
+    assert conditions.algorithms_note(dropped) == ""

@@ -13,7 +13,7 @@ from common.files import CHECKOUT
 from common.notes import codes
 from common.tables import read_table
 
-KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+CAMPAIGNS = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
 def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
@@ -42,56 +42,58 @@ def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
 
 def test_the_components_of_many_blocks_are_those_that_were_put_in():
     runs, epochs = simulated(np.random.default_rng(1), cells=20, sessions=1, blocks=200)
-    found = variance.components(variance.logarithms(runs, epochs))
-    sd = {part: math.sqrt(value) for part, value in found.variance.items()}
+    moments = variance.estimate_components(variance.log_times_by_run(runs, epochs))
+    sd = {part: math.sqrt(value) for part, value in moments.variance.items()}
     assert sd["epoch"] == pytest.approx(0.08, rel=0.02)
     assert sd["run"] == pytest.approx(0.05, rel=0.05)
     assert sd["block"] == pytest.approx(0.1, rel=0.12)
     assert math.isnan(sd["session"])
-    assert found.df == {"cell": 19, "session": 0, "block": 199, "run": 19 * 199, "epoch": 20 * 200 * 3}
+    assert moments.df == {"cell": 19, "session": 0, "block": 199, "run": 19 * 199, "epoch": 20 * 200 * 3}
 
 
 def test_components_are_right_on_average():
     """Of cells and sessions there are few, so that one study says little: the mean over 300 says whether there is a bias."""
     rng, sd = np.random.default_rng(2), {"session": 0.2}
-    found = []
+    moments = []
     for _ in range(300):
         runs, epochs = simulated(rng, cells=4, sessions=4, blocks=3, epochs=2, sd=sd)
-        found.append(variance.components(variance.logarithms(runs, epochs)).variance)
-    mean = pd.DataFrame(found).mean()
+        moments.append(variance.estimate_components(variance.log_times_by_run(runs, epochs)).variance)
+    mean = pd.DataFrame(moments).mean()
     expected = {"cell": 0.3**2, "session": 0.2**2, "block": 0.1**2, "run": 0.05**2, "epoch": 0.08**2}
     assert mean.to_dict() == pytest.approx(expected, rel=0.1)
 
 
 def test_what_the_epochs_make_is_not_ascribed_to_runs():
     runs, epochs = simulated(np.random.default_rng(3), blocks=100, sd={"run": 0.0})
-    found = variance.components(variance.logarithms(runs, epochs))
-    assert found.variance["run"] < 0.01**2
-    said = variance.advice(found)
-    assert said.facts["epochs"] == 4 and "8 instead of 4" in said
-    assert 0.2 < said.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
+    moments = variance.estimate_components(variance.log_times_by_run(runs, epochs))
+    assert moments.variance["run"] < 0.01**2
+    advice = variance.longer_runs_note(moments)
+    assert advice.facts["epochs"] == 4 and "8 instead of 4" in advice
+    assert 0.2 < advice.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
 
 
 def test_where_runs_differ_longer_ones_do_not_help():
     runs, epochs = simulated(np.random.default_rng(3), blocks=50, sd={"epoch": 0.001})
-    said = variance.advice(variance.components(variance.logarithms(runs, epochs)))
-    assert said.facts["narrower"] < 0.005
+    advice = variance.longer_runs_note(variance.estimate_components(variance.log_times_by_run(runs, epochs)))
+    assert advice.facts["narrower"] < 0.005
 
 
 def test_the_mixed_model_agrees_in_a_complete_design_and_is_that_of_statsmodels():
-    runs, epochs = (read_table(KEPT / f"{name}.csv", name) for name in ("runs", "epochs"))
-    known = variance.logarithms(runs, epochs)
-    found, other = variance.components(known), variance.mixed(runs, known)
-    assert other is not None and other.pairs > 50
-    assert other.apart < 0.02  # one run was repeated, and is in no block with the others
-    assert math.sqrt(other.run) == pytest.approx(math.sqrt(found.of_mean), rel=0.1)
-    fit = MixedLM.from_formula("mean ~ 0 + C(cell)", known, groups=known["session"] + known["block"].astype(str)).fit()
-    assert other.run == pytest.approx(fit.scale, rel=1e-4)
+    runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
+    log_times = variance.log_times_by_run(runs, epochs)
+    moments, model = variance.estimate_components(log_times), variance.fit_mixed_model(runs, log_times)
+    assert model is not None and model.pairs > 50
+    assert model.apart < 0.02  # one run was repeated, and is in no block with the others
+    assert math.sqrt(model.run) == pytest.approx(math.sqrt(moments.mean_variance), rel=0.1)
+    fit = MixedLM.from_formula(
+        "mean ~ 0 + C(cell)", log_times, groups=log_times["session"] + log_times["block"].astype(str)
+    ).fit()
+    assert model.run == pytest.approx(fit.scale, rel=1e-4)
 
 
 @pytest.mark.parametrize("case", ["no run", "one run of each cell", "one epoch", "one cell", "one block"])
 def test_a_study_that_is_too_small_has_a_table_in_words(case):
-    runs, epochs = (read_table(KEPT / f"{name}.csv", name) for name in ("runs", "epochs"))
+    runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
     if case == "no run":
         runs = runs.assign(status="failed", epoch_time_s=None)
     elif case == "one run of each cell":
@@ -102,12 +104,12 @@ def test_a_study_that_is_too_small_has_a_table_in_words(case):
         runs = runs[runs["cell"] == runs["cell"].iloc[0]]
     else:
         runs = runs[runs["block"] == 1]
-    made = variance.table(runs, epochs)
-    said = " ".join([*made.notes, *made.shown.astype(str).to_numpy().ravel()])
-    assert "nan" not in said
+    table = variance.table(runs, epochs)
+    text = " ".join([*table.notes, *table.display.astype(str).to_numpy().ravel()])
+    assert "nan" not in text
     if case in ("no run", "one run of each cell"):
-        assert made.shown.empty and made.notes[0] == variance.NOTHING
+        assert table.display.empty and table.notes[0] == variance.SINGLE_RUNS
     if case == "one epoch":
-        assert "epoch" not in made.data["part"].tolist() and "longer-runs" not in codes(made.notes)
+        assert "epoch" not in table.data["part"].tolist() and "longer-runs" not in codes(table.notes)
     if len(successful(runs)) and case in ("one cell", "one epoch"):
-        assert "run" in made.data["part"].tolist()
+        assert "run" in table.data["part"].tolist()

@@ -8,8 +8,8 @@ import pytest
 
 from analysis import drift as of_table
 from analysis import tables
-from analysis.adjusted import adjustment, holds, untold
-from analysis.adjusted import said as said_of_widths
+from analysis.adjusted import adjusted_tables_note, adjustment, no_reference_reason
+from analysis.adjusted import interval_gain_note as said_of_widths
 from analysis.measured import Records
 from common.notes import find_note
 from declared.figures import Declared
@@ -52,7 +52,7 @@ def dots(ax):
 def test_every_run_has_a_place_in_all_four_panels(made):
     drawn, caption = drift.draw(made, ASKED)
     drawn.draw_without_rendering()
-    data = of_table.by_run(made.runs)
+    data = of_table.drift_by_run(made.runs)
     bottom, top, middle, beside = drawn.axes
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         assert dots(ax).get_ydata() == pytest.approx(100 * (data[column] - 1).to_numpy())
@@ -75,7 +75,7 @@ def test_every_run_has_a_place_in_all_four_panels(made):
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
-    assert list(found.adjusted.slopes.covariates) == ["withheld"] and holds(found) in caption
+    assert list(found.adjusted.slopes.covariates) == ["withheld"] and adjusted_tables_note(found) in caption
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
     assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
@@ -119,8 +119,8 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     made = of_table.table(of.runs)
     assert "nan" not in caption and "nan" not in tables.markdown(made)
     if case in ("no reference", "no successful run", "failed with one"):
-        assert why_not_drawn(caption) and made.shown.empty
-        assert untold(of.runs) in caption and untold(of.runs) in made.notes[0]
+        assert why_not_drawn(caption) and made.display.empty
+        assert no_reference_reason(of.runs) in caption and no_reference_reason(of.runs) in made.notes[0]
     if case == "no clock":
         assert drawn.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":
@@ -138,7 +138,7 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     ok = of.runs[of.runs["status"] == "ok"]
     lacking = int(ok["reference_s"].isna().sum())
     assert find_note(caption.notes, "runs-without-reference").facts["runs"] == lacking
-    assert adjustment(of.runs).adjusted is None and holds(adjustment(of.runs)) in made.notes
+    assert adjustment(of.runs).adjusted is None and adjusted_tables_note(adjustment(of.runs)) in made.notes
     assert sum(f" {lacking} " in note for note in made.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
@@ -150,7 +150,7 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
 
 
 def test_the_table_has_a_row_for_each_block(made):
-    data = of_table.by_block(of_table.by_run(made.runs))
+    data = of_table.drift_by_block(of_table.drift_by_run(made.runs))
     ok = made.runs[made.runs["status"] == "ok"]
     assert data["block"].tolist() == sorted(set(ok["block"]))
     for row in data.itertuples():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.energy import WHY_NOT, chosen
+from analysis.energy import WHY_NO_ENERGY, choose_scope
 from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import Declared
@@ -24,7 +24,7 @@ def test_energy_of_a_cell_is_the_mean_of_its_runs_for_all_samples(tmp_path):
     runs = Records(*write_frames(tmp_path, runs, epochs)).runs
     share = runs["samples_per_epoch"].astype(float) / runs["samples_trained"].astype(float)
     known = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
-    found = energy.of_cells(runs, chosen(runs))
+    found = energy.of_cells(runs, choose_scope(runs))
     assert found["value"].to_numpy() == pytest.approx(known.reindex(found.index).to_numpy())
     assert (found["n"] == 5).all() and (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
 
@@ -38,7 +38,7 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     drawn, caption = energy.draw(records, ASKED)
     drawn.draw_without_rendering()
     runs = records.runs
-    known = energy.of_cells(runs, chosen(runs))
+    known = energy.of_cells(runs, choose_scope(runs))
     unit = {"J": 1.0, "kJ": 1e3}[drawn.axes[0].get_ylabel().split("(")[1].rstrip(")")]
     points = [point for ax in drawn.axes for point in _markers(ax)]
     times = runs.groupby("cell")["epoch_time_s"].mean()
@@ -115,7 +115,7 @@ def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
         assert [text.get_text() for text in drawn.axes[0].texts] == [why]
         assert why_not_drawn(caption)["why"] == why.code
     if case in ("no record has energy", "no energy used"):
-        assert WHY_NOT in caption
+        assert WHY_NO_ENERGY in caption
     if case == "one framework tells":
         left_out = set(made.loc[made["framework"] != "pytorch-ddp", "cell"])
         assert set(find_note(caption.notes, "cells-without-energy").facts["cells"]) == left_out

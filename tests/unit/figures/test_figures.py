@@ -189,7 +189,7 @@ def test_a_caption_says_what_every_caption_must(name, drawings, csv):
     runs, intervals = Records(*csv).runs, name not in WITHOUT_INTERVALS
     assert len(apart) <= 1 and "\n" not in below and "\n" not in "".join(apart)
     assert len(below.split()) <= 70
-    assert conditions.counts(runs, intervals) in below and conditions.setting(runs) in below
+    assert conditions.run_counts_note(runs, intervals) in below and conditions.setting_note(runs) in below
     assert ("95 %" in below) == intervals, "of what is not drawn nothing is said"
 
 
@@ -200,7 +200,7 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_bases(drawings, csv):
     assert facts["undistributed"] == sorted(BASES)
     assert set(facts["seconds"]) == set(runs.loc[runs["framework"].isin(BASES), "cell"])
     means = pooled(runs)
-    assert facts["seconds"] == {cell: means.of(cell).value for cell in facts["seconds"]}
+    assert facts["seconds"] == {cell: means.cell_mean(cell).value for cell in facts["seconds"]}
     assert "undistributed-bases-drawn" in codes(caption.notes)
 
 
@@ -281,7 +281,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     drawn, caption = drawn_by(name, records)
     assert "intervals-beyond-axis" in codes(caption.notes)
     tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in drawn.axes if ax.lines}
-    high = pooled(records.runs).of(slowest).high
+    high = pooled(records.runs).cell_mean(slowest).high
     assert max(tops) < 0.9 * high
     bars = [line for ax in drawn.axes for line in ax.lines if isinstance(line, panels.Bar)]
     ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
@@ -643,7 +643,7 @@ def test_lines_of_factors_that_do_not_interact_are_parallel(tmp_path):
 def test_the_test_of_an_interaction_is_that_of_the_table(treated):
     asked = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     _, caption = drawn_by(asked, treated)
-    row = anova.of_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
+    row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
     note = find_note(caption.notes, "interaction-tested")
     assert note.facts["term"] == row.name
     assert (note.facts["f"], note.facts["df"], note.facts["share"]) == (row["F"], 2, row["share"])
@@ -681,7 +681,7 @@ def test_accuracy_counts_the_runs_behind_its_bands(name, tmp_path):
     runs, epochs = campaign(replicates=3, failures={})
 
     def said_of(*numbers):
-        return conditions.counts(runs, counted=pd.Series(numbers))
+        return conditions.run_counts_note(runs, counted=pd.Series(numbers))
 
     assert said_of(3) in drawn_by(name, Records(*write_frames(tmp_path, runs, epochs)))[1]
     silent = epochs["run_id"].str.endswith(".r3")
@@ -742,7 +742,7 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
         tuple(np.round(line.get_ydata(), 9)) for ax in drawn.axes for line in ax.lines if len(line.get_ydata()) == 2
     }
     for cell in shown.ok["cell"].unique():
-        estimate = whole.of(cell)
+        estimate = whole.cell_mean(cell)
         assert (round(estimate.low, 9), round(estimate.high, 9)) in bars
 
 

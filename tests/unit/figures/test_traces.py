@@ -99,7 +99,7 @@ def test_a_bar_for_every_traced_cell(records, kind, asked):
     bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in drawn.axes)
     assert bars == 19
     assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
-    assert conditions.setting(traced(records.every_run)) in caption
+    assert conditions.setting_note(traced(records.every_run)) in caption
 
 
 def rounded(caption, code):
@@ -125,7 +125,7 @@ def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
     several = (every["trace"] != "none") & (every["replicas"] > 1)
     every.loc[several, ["status", "epoch_time_s"]] = ["failed", None]
     write_table(every, "runs", tmp_path / "runs.csv")
-    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.others["phases"]})
+    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.files["phases"]})
     caption = phases.draw(lacking, PHASES)[1]
     assert "exchange-without-phases" in codes(caption.notes)
     assert f"{every.loc[several, 'run_id'].iloc[0]} (failed)" in caption

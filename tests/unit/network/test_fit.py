@@ -104,7 +104,7 @@ def test_the_table_has_a_row_for_every_sweep(network):
     assert (ok["share_low"] < ok["share"]).all() and (ok["n"] == 5).all()
     assert ok["largest_bytes"].tolist() == [64 * 2**20] * 3
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
-    assert "share of the link (%)" in table.shown and "at 64 MiB (MB/s)" in table.shown
+    assert "share of the link (%)" in table.display and "at 64 MiB (MB/s)" in table.display
     failed = ("failed", "rank 1 ended with status 1: it broke")
     assert find_note(table.notes, "missing-sweeps").facts == {"sweeps": {"horovod-pytorch on 2 nodes": failed}}
     facts = {"rounds": [5], "placements": ["virtual"], "repetitions": [25]}
@@ -126,7 +126,7 @@ def test_each_collective_has_its_own_rows(network):
     ]
     for name, truth in (("latency_s", LATENCY_S), ("bandwidth_bytes_s", BANDWIDTH_BYTES_S)):
         assert ok[name].to_numpy() == pytest.approx(truth, rel=0.05)
-    assert table.shown["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
+    assert table.display["collective"].tolist()[-2:] == ["all-gather", "reduce-scatter"]
     factors = {"2 (n − 1) / n": ["all_reduce"], "(n − 1) / n": ["all_gather", "reduce_scatter"]}
     assert find_note(table.notes, "how-fitted").facts == {"factors": factors}
     assert "faster-than-link" not in codes(table.notes)
@@ -135,14 +135,14 @@ def test_each_collective_has_its_own_rows(network):
 
 def test_without_the_links_rate_no_share_is_shown(network):
     table = fit.table(network.assign(link_bytes_s=float("nan")))
-    assert "share of the link (%)" not in table.shown
+    assert "share of the link (%)" not in table.display
     assert "no-link-rate" in codes(table.notes) and "link-rates" not in codes(table.notes)
 
 
 def test_disturbed_sweeps_give_no_numbers(network):
     table = fit.table(network.assign(status="invalid", reason="disturbed: 30 %"))
     assert table.data["latency_s"].isna().all()
-    assert table.shown["latency (ms)"].tolist() == ["–"] * 4
+    assert table.display["latency (ms)"].tolist() == ["–"] * 4
 
 
 @pytest.mark.parametrize("case", ["no sweep", "all failed"])

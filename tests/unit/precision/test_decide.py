@@ -95,7 +95,9 @@ def test_note_has_the_cells_that_missed_the_target(runs: pd.DataFrame) -> None:
     table = reached.table(runs, used_up)
     note = find_note(table.notes, "chosen-by-precision")
     assert note.facts == {**facts, "goes_on": False, "not_asked": []} and note == reached.precision_note(runs, used_up)
-    assert table.shown["reached"].tolist() == [BY_CHANCE, NO, NO] and table.shown["half width (%)"].tolist()[2] == "–"
+    assert (
+        table.display["reached"].tolist() == [BY_CHANCE, NO, NO] and table.display["half width (%)"].tolist()[2] == "–"
+    )
     assert codes(table.notes) == ["half-width", "chosen-by-precision", "by-chance"]
 
 

@@ -76,7 +76,7 @@ def test_times_are_split_by_what_grows_with_epochs() -> None:
 def test_kept_campaign_has_the_right_length() -> None:
     """Expect two timed epochs: most time is start-up, and runs differ as much as their epochs."""
     result = pilot.table(read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,)))
-    assert result.shown["interval (± %)"].tolist()[2] == "3.00 (aim)"
+    assert result.display["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
     assert find_note(result.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
 
@@ -124,5 +124,5 @@ def test_notes_report_unreachable_aims_and_ratios() -> None:
     assert "aim-by-rule" in codes(wide.notes) and "at-most-too-few" not in codes(wide.notes)
     ratios = Replicates(3, 12, 0.03, {"framework": ("a", "b")})
     result = pilot.table(runs, epochs, Aim.from_study(replace(load_study("quickstart"), replicates=ratios)))
-    assert not result.shown["interval (± %)"].str.contains("aim").any()
+    assert not result.display["interval (± %)"].str.contains("aim").any()
     assert "ratios-asked" in codes(result.notes)

@@ -15,7 +15,7 @@ from statsmodels.regression.linear_model import WLS
 from analysis import conditions
 from analysis.adjusted import adjustment
 from analysis.measured import Records, read_timed
-from analysis.terms import linear, quadratic
+from analysis.terms import linear_columns, quadratic_columns
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
@@ -123,11 +123,11 @@ def test_by_hand_is_what_a_person_would_write(study):
 
 def test_the_regressions_are_those_of_statsmodels(study):
     fold = by_title(*study)["batch size 64"]
-    x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
+    x = np.column_stack(list(linear_columns(pd.concat([fold.train, fold.test])).values()))
     first = len(fold.train)
     y = fold.train["epoch_time_s"]
     expected = WLS(y, x[:first], weights=fold.train["n"] / y**2).fit().predict(x[first:])
-    found = regression(linear)(fold)
+    found = regression(linear_columns)(fold)
     assert found.seconds == pytest.approx(expected)
     assert not found.problem and not found.remarks
 
@@ -135,10 +135,10 @@ def test_the_regressions_are_those_of_statsmodels(study):
 def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
     """Every fold's fit is at least as good as that of seconds, by what all methods are judged by."""
     fold = by_title(*study)[IN_SAMPLE]
-    x = np.column_stack(list(linear(pd.concat([fold.train, fold.test])).values()))
+    x = np.column_stack(list(linear_columns(pd.concat([fold.train, fold.test])).values()))
     first, y = len(fold.train), fold.train["epoch_time_s"]
     of_seconds = WLS(y, x[:first], weights=fold.train["n"]).fit().predict(x[:first])
-    own = regression(linear)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
+    own = regression(linear_columns)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
     assert np.sum((own / y - 1) ** 2) < 0.9 * np.sum((of_seconds / y - 1) ** 2)
 
 
@@ -215,11 +215,13 @@ def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
 def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
     cells, sweeps = study
     few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
-    found = regression(quadratic)(few)
+    found = regression(quadratic_columns)(few)
     assert np.isfinite(found.seconds).all()
     (remark,) = found.remarks
     assert (remark.code, remark.facts) == ("terms-left-out", {"terms": ["nodes²"]})
-    _, rows = evaluate(cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression(quadratic)})
+    _, rows = evaluate(
+        cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression(quadratic_columns)}
+    )
     notes = table(known.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
     (note,) = [note for note in notes if isinstance(note, Note) and note.facts.get("remark") == remark]
     assert note.facts["method"] == "quadratic regression" and note.facts["left_out"][0] == "3 nodes"
@@ -229,21 +231,21 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
 def test_a_regression_does_not_predict_an_unseen_level(study):
     cells, sweeps = study
     named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
-    found = regression(linear)(by_title(named, sweeps)["6 nodes"])
+    found = regression(linear_columns)(by_title(named, sweeps)["6 nodes"])
     assert np.isnan(found.seconds).all()
     assert (found.problem.code, found.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
 
 
 def test_where_no_cell_is_left_a_regression_says_so(study):
     fold = by_title(*study)["6 nodes"]
-    found = regression(linear)(replace(fold, train=fold.train.iloc[:0]))
+    found = regression(linear_columns)(replace(fold, train=fold.train.iloc[:0]))
     assert np.isnan(found.seconds).all() and found.problem.code == "no-cell"
 
 
 def test_a_regression_does_not_guess_an_unseen_factor(study):
     cells, sweeps = study
     few = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
-    found = regression(linear)(few)
+    found = regression(linear_columns)(few)
     assert np.isnan(found.seconds).all()
     assert (found.problem.code, found.problem.facts) == ("one-level", {"factors": ["nodes"]})
 
@@ -558,8 +560,8 @@ def test_the_table_says_what_stands_behind_it(study):
     carrier = ("pytorch-ddp", "site")
     assert 0.25 <= facts["scatter"][carrier] < 0.335 and facts["hidden"][carrier] < 0.1
     assert facts["latency_s"][carrier]["all_reduce"] == pytest.approx(0.5e-3, rel=0.1)
-    assert made.notes[-1] == conditions.setting(runs)
-    worst = made.shown.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
+    assert made.notes[-1] == conditions.setting_note(runs)
+    worst = made.display.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
     assert worst.startswith("batch size ")
     assert "6 nodes, links of " in worst
 
@@ -629,7 +631,7 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
     assert (total["cells"], total["mape"]) == (len(wrong), pytest.approx(wrong["error"].mean()))
     assert total["common"] == (wrong["batch_size"] == 32).sum() and total["mape_common"] == 0
     made = table(known.runs(replicates=2), *study, rows)
-    shown = made.shown.set_index(["left out", "method"])
+    shown = made.display.set_index(["left out", "method"])
     assert shown.loc[("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]].tolist() == [
         "9",
         "3",
@@ -640,7 +642,7 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
     assert find_note(made.notes, "method-leaves-out").facts == {"method": "at 32", "problem": "so it is"}
     _, rows = evaluate(*study, {"half wrong": half_wrong})
     made = table(known.runs(replicates=2), *study, rows)
-    assert "common cells" not in made.shown and "common-cells" not in codes(made.notes)
+    assert "common cells" not in made.display and "common-cells" not in codes(made.notes)
 
 
 def test_on_emulated_nodes_it_is_a_check_of_the_methods(tmp_path):

@@ -64,8 +64,8 @@ def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
     runs, network = unlike(tmp_path)
     main(runs=tmp_path / "runs.csv", network=tmp_path / "network.csv", out=tmp_path / "hybrid")
     written = read(tmp_path / "hybrid")
-    assert written.shown["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2
-    assert written.shown["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]
+    assert written.display["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2
+    assert written.display["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]
     assert (written.data["break_even"] > 0).all() and (tmp_path / "hybrid.tex").exists()
     nothing = table(runs[runs["nodes"] == 1], network.iloc[:0])
     assert nothing.data.empty and codes(nothing.notes)[0] == "nothing-to-predict"

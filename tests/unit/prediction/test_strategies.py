@@ -124,6 +124,6 @@ def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
     assert orders.index.max() == 100e9 / 8 and {place[0] for place in orders} == {"data"}, (
         "whose steps see 4 times as much"
     )
-    shown = crossover.table(before, known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)).shown
+    shown = crossover.table(before, known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)).display
     assert list(shown["fastest, measured"].unique()) == ["–"]
     assert {links for links in shown["links"] if "*" in links} == {"10 Gbit/s*", "25 Gbit/s*", "100 Gbit/s*"}

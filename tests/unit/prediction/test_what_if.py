@@ -134,8 +134,8 @@ def test_the_table_says_how_far_it_is_off(rows, study):
         errors["mean"] == pytest.approx(rows["error"].abs().mean())
         and abs(errors["worst"]) == rows["error"].abs().max()
     )
-    assert made.shown["error (%)"].tolist().count("–") == len(rows) - 4
-    assert made.notes[-1] == what_if.conditions.setting(timed(study.runs))
+    assert made.display["error (%)"].tolist().count("–") == len(rows) - 4
+    assert made.notes[-1] == what_if.conditions.setting_note(timed(study.runs))
 
 
 def test_errors_have_a_sign_as_numbers_elsewhere_have():
@@ -158,15 +158,17 @@ def test_traced_runs_that_are_missing_are_named(study, rows):
     runs = study.runs.assign(without_phases=None)
     runs.loc[runs["run_id"] == run, "without_phases"] = "attempt-1/phases.csv: is not there"
     for some in (rows, rows[:0]):
-        assert what_if.conditions.lacking_phases(runs) in what_if.table(some, replace(study, runs=runs)).notes
-    assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.lacking_phases(runs)
+        assert (
+            what_if.conditions.traced_runs_without_phases(runs) in what_if.table(some, replace(study, runs=runs)).notes
+        )
+    assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.traced_runs_without_phases(runs)
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
     without = replace(study, steps=study.steps[:0])
     none = what_if.predict(without)
     assert none.empty
-    assert what_if.table(none, without).notes == [what_if.NO_TRACE, what_if.conditions.setting(timed(study.runs))]
+    assert what_if.table(none, without).notes == [what_if.NO_TRACE, what_if.conditions.setting_note(timed(study.runs))]
 
 
 def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):

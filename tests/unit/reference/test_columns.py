@@ -56,9 +56,9 @@ def network() -> pd.DataFrame:
     return read_table(FOLDER / "network.csv", "network")
 
 
-def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.Mixed | None]:
-    known = variance.logarithms(runs, read_table(FOLDER / "epochs.csv", "epochs"))
-    return variance.components(known), variance.mixed(runs, known)
+def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.MixedModel | None]:
+    known = variance.log_times_by_run(runs, read_table(FOLDER / "epochs.csv", "epochs"))
+    return variance.estimate_components(known), variance.fit_mixed_model(runs, known)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
         "cells": cells.summarize(runs),
-        "drift": drift.by_block(drift.by_run(referenced(runs))),
+        "drift": drift.drift_by_block(drift.drift_by_run(referenced(runs))),
         "adjusted": adjusted.summarize(referenced(runs), adjusted.adjustment(referenced(runs))),
         "effects": effects.compare(runs, margin=0.05),
         "time_to_accuracy": time_to_accuracy.summarize(runs, of_epochs, 0.5),
@@ -100,8 +100,8 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "missing": missing.table(runs).data,
         "anova": anova.table(runs).data,
         "checks": checks.table(runs).data,
-        "residuals": checks.listed(checks.residuals(runs)),
-        "regression": regression_table.tidy(fits),
+        "residuals": checks.residual_columns(checks.residuals(runs)),
+        "regression": regression_table.long_table(fits),
         "regression_cells": regression_table.by_cell(fits),
         "speedup": speedup.compare(runs),
         "strategies": strategies.summarize(runs),

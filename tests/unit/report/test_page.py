@@ -278,8 +278,8 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, made) -> None:
 def test_answer_is_sentences_main_figure_marks_tables(page: Page, made) -> None:
     effects = pd.read_csv(made.results / "tables" / "effects.csv")
     anova = pd.read_csv(made.results / "tables" / "anova.csv")
-    every = answers.sentences(read_table(made.runs_csv, "runs"), effects, anova)
-    first, more = ([str(one) for one in some] for some in answers.opening(every))
+    every = answers.answer_sentences(read_table(made.runs_csv, "runs"), effects, anova)
+    first, more = ([str(one) for one in some] for some in answers.split_opening(every))
     shown = made.material()
     marks = [mark.name for mark in quality.marks(shown, twelve_rules.judged(shown))]
     grids = [grid.caption for grid in answer.answer(shown).grids]

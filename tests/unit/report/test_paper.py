@@ -137,8 +137,8 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     paper.write(facts, stems, names, made)
     said = {name: (made / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    found = answers.sentences(facts.runs, data["effects"], data["anova"])
-    first, more = answers.opening(found)
+    found = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
+    first, more = answers.split_opening(found)
     places = [said["results"].index(text(sentence.text)) for sentence in (*first, *more)]
     assert places == sorted(places) and places[0] < 200 and more and r"\begin{itemize}" not in said["results"]
     shown = r"Figure~\ref{fig:s}: " + text(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
@@ -245,9 +245,9 @@ def test_methods_state_what_was_done() -> None:
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
     assert stated["all-succeeded"] == {"runs": 270}
     assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
-    for other in (conditions.circumstances(facts.runs), fit.circumstances(facts.network)):
+    for other in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert other and text(other) in notes
-    assert cited(text(conditions.replicates(facts.runs))) in notes
+    assert cited(text(conditions.replicates_note(facts.runs))) in notes
     assert "workflow/" not in whole and ".yaml" not in whole, "methods are told in words, not in paths"
     assert r"\cite{jain1991}" in whole and r"\ref{tab:factors}" in whole
 

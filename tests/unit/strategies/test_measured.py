@@ -133,9 +133,9 @@ def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:
     assert (told["data_s"], told["expert_s"], told["found_s"], told["method"]) == (3.0, 1.5, 1.5, "")
     slower = {**told, "method": "metropolis", "start": "data", "bandwidth": 100}
     made = found.table([told, slower], {"another": Note("not-measured", "it was not measured")})
-    assert made.shown["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
-    by_start, by_search = made.shown["found by"]
+    assert made.display["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
+    by_start, by_search = made.display["found by"]
     assert by_start == NAMES["expert"] and METHODS["metropolis"] in by_search and NAMES["data"] in by_search
-    assert made.shown["speed-up"].tolist() == ["2.00"] * 2
+    assert made.display["speed-up"].tolist() == ["2.00"] * 2
     unanswered = find_note(made.below, "question-unanswered")
     assert unanswered.facts["question"] == "another" and unanswered.facts["reason"].code == "not-measured"

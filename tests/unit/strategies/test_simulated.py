@@ -101,7 +101,7 @@ def test_the_table_is_read_by_model_link_and_strategy(
     data, lacking = compare(runs, cells(campaign), simulator)
     rates = {cell: rate for rate, cell in zip(itertools.cycle((1000, 100)), data["cell"], strict=False)}
     made = table(runs, data.assign(bandwidth=data["cell"].map(rates)), lacking)
-    assert list(made.shown)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
+    assert list(made.display)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
     every = [
         data.assign(model=model, bandwidth=rate, parallelism=data["parallelism"].replace("expert", level))
         for model in ("lenet-5", "alexnet")
@@ -134,7 +134,7 @@ def test_cells_without_strategies_keep_what_was_measured(
     rows = data.set_index(["nodes", "parallelism"])
     assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, "found was never measured"
     assert rows.loc[4, "step_s"].notna().all() and rows.loc[4, "simulated_s"].isna().sum() == 2
-    shown = made.shown.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
+    shown = made.display.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
     assert shown[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and shown["measured (ms)"] != "–"
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")

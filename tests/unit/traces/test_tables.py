@@ -70,7 +70,7 @@ def test_what_tracing_costs_is_the_ratio_of_epoch_times(made):
     assert of["untraced_cell"] == DDP
     facts = find_note(cost.table(made.runs).notes, "tracing-costs").facts
     assert facts == {"cells": 19, "unknown": 0, "shown": 0, "more": 0, "unsure": 19}
-    assert cost.table(timed(made.runs)).shown.empty
+    assert cost.table(timed(made.runs)).display.empty
 
 
 def one_replicate(made):
@@ -80,9 +80,9 @@ def one_replicate(made):
 
 def test_what_tracing_costs_cannot_be_told_without_replicates(made):
     table = cost.table(one_replicate(made)[0])
-    assert table.notes[0] == conditions.counts(one_replicate(made)[0]), "and nothing of how cells are compared"
+    assert table.notes[0] == conditions.run_counts_note(one_replicate(made)[0]), "and nothing of how cells are compared"
     assert find_note(table.notes, "tracing-costs").facts == {"cells": 0, "unknown": 19}
-    assert not table.shown["ratio"].str.contains("[", regex=False).any()
+    assert not table.display["ratio"].str.contains("[", regex=False).any()
 
 
 def test_where_some_cells_have_no_interval_it_is_said_of_them(made):
@@ -182,7 +182,7 @@ def test_exposed_and_slower_computing_of_a_run_are_one_number(made):
     """A replicate is 1 % slower than the one before in both: their sum scatters by all of it."""
     of = row(exposed.summarize(made.measured, told(made, 0.3)), TRACED)
     slower = 1 + 0.01 * np.array([1, 2, 3])
-    known = intervals.bounded(intervals.welch({"2": 20 * slower, "1": 14 * slower}, ["2"], ["1"])).iloc[0]
+    known = intervals.difference_intervals(intervals.welch({"2": 20 * slower, "1": 14 * slower}, ["2"], ["1"])).iloc[0]
     ends = [of[f"together{end}"] for end in ("", "_low", "_high")]
     assert ends == pytest.approx([known[name] / (20 * 1.02) for name in ("value", "low", "high")], rel=1e-3)
 

@@ -1,10 +1,11 @@
-"""Table of the analysis of variance of log epoch time: which factors, interactions and blocks make times differ, and how much.
+"""Table of the analysis of variance of log epoch time: effects of factors, interactions and blocks.
 
-Terms are the varying factors (categorical), their two-way interactions, and block. What these leave between cells stands
-in one row, interactions of more factors; the error is what runs of a cell differ by, less their blocks' differences. Sums
-of squares are of type II: each term after all others that do not contain it, as the fall of the residual sum of squares
-(Fox 2016, Applied Regression Analysis, section 8.2). statsmodels' anova_lm gives the same where no cell is missing (there
-is a test); it has no answer for an interaction of which cells are missing, where the fall and its rank still have.
+Terms are the varying factors (categorical), their two-way interactions, and block. Remaining differences
+between cells form one row, interactions of more factors. The error is the difference between runs of a cell,
+less their blocks' differences. Sums of squares are of type II: each term after all others that do not contain
+it, as the decrease of the residual sum of squares (Fox 2016, Applied Regression Analysis, section 8.2).
+statsmodels' anova_lm gives the same if no cell is missing (a test compares them), but fails for interactions
+with missing cells.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from scipy import linalg, stats
 from statsmodels.regression.linear_model import OLS
 
 from analysis import conditions, tables
-from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, one_value, p_text
+from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, is_constant, p_text
 from analysis.measured import level_text, levels_in_order, successful, title, varying
 from analysis.pooling import after_blocks, pooled
 from common.notes import Note
@@ -30,125 +31,152 @@ NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
 RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
 UNBALANCED = " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up to the total."
 RANK_TOLERANCE = 1e-9
-ZERO_SHARE = 1e-12  # of the total sum of squares: what is less is rounding
-MOST_COLUMNS = 400  # of the design; two-way interactions that would make more are left out, and named
+ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
+MAX_COLUMNS = 400  # two-way interactions beyond them are left out and named
 COLUMNS = ["term", "df", "sum_sq", "mean_sq", "F", "p", "share", "eta_sq_partial", "omega_sq_partial", "q", "q_low", "q_high"]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the model: its factors, and its columns [rows, k] in deviation coding."""
+    """A term of the model: its factors, and its columns [rows, k] in deviation coding.
+
+    Attributes:
+        factors: Names of the factors, or of the block.
+        columns: Columns in deviation coding.
+        nominal: Degrees of freedom without missing cells.
+        independent: Which columns are linearly independent of earlier terms.
+    """
 
     factors: tuple[str, ...]
     columns: np.ndarray
     nominal: int
-    independent: np.ndarray = field(
-        default_factory=lambda: np.empty(0, dtype=bool)
-    )  # which columns add to the terms before them
+    independent: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
 
     @property
     def name(self) -> str:
-        """Its factors by name."""
+        """Names of the factors, joined."""
         return TIMES.join(self.factors)
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis of variance: `rows` with COLUMNS; what the design cannot estimate, or only in part; why there are no tests."""
+    """An analysis of variance.
+
+    Attributes:
+        rows: Rows of the table, with COLUMNS.
+        aliased: Term -> the term that it cannot be separated from; "" if it depends on several.
+        confounded: Terms in `rows` that include the effect of terms aliased with several.
+        partly: Term -> its estimable and its nominal degrees of freedom.
+        too_many: Interactions left out because they have too many levels.
+        problem: Why there are no tests, else "".
+    """
 
     rows: pd.DataFrame
-    aliased: dict[str, str]  # term -> the term that it cannot be told from; empty where these are several together
-    confounded: list[str]  # the terms in `rows` that hold what these latter ones do, too
-    partly: dict[str, tuple[int, int]]  # term -> degrees of freedom that there are, and that it would have
+    aliased: dict[str, str]
+    confounded: list[str]
+    partly: dict[str, tuple[int, int]]
     too_many: list[str]
     problem: str = ""
 
 
 def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = None) -> Analysis:
-    """The analysis of variance of `y` [rows]; `factors`: a column per factor of codes 0, 1, ... [rows], in order of terms.
+    """Return the analysis of variance of a response.
 
-    q is Jain's effect of factors with two levels, half of the change from the first to the second (1991, ch. 17, 18), with
-    its 95 % interval. eta^2 and omega^2 are partial (Olejnik & Algina, Psychological Methods 8, 2003).
+    q is Jain's effect of a factor with two levels, half of the change from the first to the second (1991, ch.
+    17, 18), with its 95 % interval. eta^2 and omega^2 are partial (Olejnik & Algina, Psychological Methods 8,
+    2003).
+
+    Args:
+        y: Response [rows].
+        factors: Codes 0, 1, ... [rows], one column per factor, in the order of terms.
+        block: Block of each row [rows], if there are blocks.
     """
     n = len(y)
     cell = factors.groupby(list(factors)).ngroup().to_numpy() if len(factors.columns) else np.zeros(n, dtype=int)
     terms, too_many = _terms(factors, block)
-    basis, kept, aliased, partly = _estimable(n, terms)
+    basis, estimable, aliased, partly = _estimable_terms(n, terms)
     z = basis.T @ y
     total = float(((y - y.mean()) ** 2).sum()) if n else 0.0
-    error, error_df, cells_rank = _error(y, cell, block)
+    error, error_df, cells_rank = _error_sum_of_squares(y, cell, block)
     outside = float(((y - basis @ z) ** 2).sum())
-    ones = basis.T @ np.ones((n, 1))
-    within = {term.factors: (basis.T @ term.columns, term.independent) for term in kept}  # the model in its own space
+    intercept = basis.T @ np.ones((n, 1))
+    within = {
+        term.factors: (basis.T @ term.columns, term.independent) for term in estimable
+    }  # coordinates of the model's columns in its basis
 
-    def left(but: Sequence[Term]) -> tuple[float, int]:
-        """Residual sum of squares, and rank, of the model without the terms `but`."""
+    def residual_without_terms(but: Sequence[Term]) -> tuple[float, int]:
+        """Return the residual sum of squares and the rank of the model without the terms `but`."""
         names = {term.factors for term in but}
         if not names:
             return outside, basis.shape[1]
-        there = [found for key, found in within.items() if key not in names]
-        q, _ = np.linalg.qr(np.column_stack([ones, *(columns[:, independent] for columns, independent in there)]))
-        others = [columns[:, ~independent] for columns, independent in there if not independent.all()]
-        if others:  # what depended on the terms that are out may count now
-            q = np.column_stack([q, _added(q, np.column_stack(others))[0]])
+        remaining = [columns for key, columns in within.items() if key not in names]
+        q, _ = np.linalg.qr(
+            np.column_stack([intercept, *(columns[:, independent] for columns, independent in remaining)])
+        )
+        dependent = [columns[:, ~independent] for columns, independent in remaining if not independent.all()]
+        if dependent:  # columns that depended on removed terms may be independent now
+            q = np.column_stack([q, _extend_basis(q, np.column_stack(dependent))[0]])
         return outside + float(((z - q @ (q.T @ z)) ** 2).sum()), q.shape[1]
 
     rows = []
-    for term in kept:
-        containing = [other for other in kept if set(term.factors) < set(other.factors)]
-        (without, rank), (with_it, full) = left([term, *containing]), left(containing)
-        rows.append({"term": term.name, "df": full - rank, "sum_sq": max(without - with_it, 0.0)})
+    for term in estimable:
+        containing = [candidate for candidate in estimable if set(term.factors) < set(candidate.factors)]
+        (residual_without, rank), (residual_with, full) = (
+            residual_without_terms([term, *containing]),
+            residual_without_terms(containing),
+        )
+        rows.append({"term": term.name, "df": full - rank, "sum_sq": max(residual_without - residual_with, 0.0)})
     higher_df = cells_rank - basis.shape[1]
     if higher_df > 0:
         rows.append({"term": HIGHER, "df": higher_df, "sum_sq": max(outside - error, 0.0)})
     rows.append({"term": ERROR, "df": error_df, "sum_sq": error})
     rows.append({"term": TOTAL, "df": max(n - 1, 0), "sum_sq": total})
     data = pd.DataFrame(rows).reindex(columns=COLUMNS)
-    data.loc[data["sum_sq"] < ZERO_SHARE * total, "sum_sq"] = 0.0
+    data.loc[data["sum_sq"] < ROUNDING_SHARE * total, "sum_sq"] = 0.0
     problem = "" if error_df else NO_ERROR_DF
-    if error_df and error <= ZERO_SHARE * total:
+    if error_df and error <= ROUNDING_SHARE * total:
         problem = ALL_THE_SAME if total == 0 else RUNS_THE_SAME
-    _measures(data, n)
-    if not partly:  # with missing cells a coefficient means another thing than the effect
-        design = np.column_stack([ones, *(columns for columns, _ in within.values())])
-        _effects(data, kept, factors, (design, z))
+    _add_tests(data, n)
+    if not partly:  # with missing cells a coefficient is not the effect
+        design = np.column_stack([intercept, *(columns for columns, _ in within.values())])
+        _add_effects(data, estimable, factors, (design, z))
     together = [basis.T @ term.columns for term in terms if aliased.get(term.name) == ""]
-    confounded = _confounded(together, ones, {term.name: within[term.factors][0] for term in kept})
+    confounded = _confounded(together, intercept, {term.name: within[term.factors][0] for term in estimable})
     data.loc[data["term"].isin(confounded), ["q", "q_low", "q_high"]] = math.nan
     return Analysis(data, aliased, confounded, partly, too_many, problem)
 
 
-def _confounded(refused: list[np.ndarray], ones: np.ndarray, kept: dict[str, np.ndarray]) -> list[str]:
-    """The terms `kept` that the columns of `refused` ones are made of."""
+def _confounded(refused: list[np.ndarray], intercept: np.ndarray, estimable: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of estimable terms that include the effect of `refused` terms."""
     if not refused:
         return []
-    shares = np.linalg.lstsq(np.column_stack([ones, *kept.values()]), np.column_stack(refused), rcond=None)[0]
-    of_term = np.repeat(["", *kept], [1, *(columns.shape[1] for columns in kept.values())])
-    found = set(of_term[np.abs(shares).max(axis=1) > RANK_TOLERANCE * np.abs(shares).max()])
-    return [name for name in kept if name in found]
+    shares = np.linalg.lstsq(np.column_stack([intercept, *estimable.values()]), np.column_stack(refused), rcond=None)[0]
+    of_term = np.repeat(["", *estimable], [1, *(columns.shape[1] for columns in estimable.values())])
+    names = set(of_term[np.abs(shares).max(axis=1) > RANK_TOLERANCE * np.abs(shares).max()])
+    return [name for name in estimable if name in names]
 
 
 def _terms(factors: pd.DataFrame, block: np.ndarray | None) -> tuple[list[Term], list[str]]:
-    """Main effects, block and two-way interactions; the names of interactions that would make too many columns."""
+    """Return main effects, block and two-way interactions, and names of those with too many columns."""
     coded = {name: _deviation(factors[name].to_numpy()) for name in factors}
     terms = [Term((name,), columns, columns.shape[1]) for name, columns in coded.items()]
     if block is not None and len(set(block)) > 1:
         columns = _deviation(pd.factorize(block, sort=True)[0])
         terms.append(Term((BLOCK,), columns, columns.shape[1]))
     width, too_many = sum(term.nominal for term in terms), []
-    for one, other in itertools.combinations(coded, 2):
-        nominal = coded[one].shape[1] * coded[other].shape[1]
-        if width + nominal > MOST_COLUMNS:
-            too_many.append(f"{one}{TIMES}{other}")
+    for factor_a, factor_b in itertools.combinations(coded, 2):
+        nominal = coded[factor_a].shape[1] * coded[factor_b].shape[1]
+        if width + nominal > MAX_COLUMNS:
+            too_many.append(f"{factor_a}{TIMES}{factor_b}")
             continue
         width += nominal
-        products = (coded[one][:, :, None] * coded[other][:, None, :]).reshape(len(factors), nominal)
-        terms.append(Term((one, other), products, nominal))
+        products = (coded[factor_a][:, :, None] * coded[factor_b][:, None, :]).reshape(len(factors), nominal)
+        terms.append(Term((factor_a, factor_b), products, nominal))
     return terms, too_many
 
 
 def _deviation(codes: np.ndarray) -> np.ndarray:
-    """Deviation coding [rows, levels - 1] of codes 0, 1, ...; with two levels -1 and +1, as Jain has it."""
+    """Return the deviation coding [rows, levels - 1] of codes; two levels are -1 and +1, as in Jain."""
     levels = int(codes.max(initial=0)) + 1
     if levels == 2:
         return (2.0 * codes - 1)[:, None]
@@ -157,8 +185,8 @@ def _deviation(codes: np.ndarray) -> np.ndarray:
     return columns
 
 
-def _added(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An orthonormal basis of what `columns` add to the space of `basis`, and which of them do, each beside those before."""
+def _extend_basis(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an orthonormal basis of what `columns` add to `basis`, and which columns are independent."""
     rest = columns - basis @ (basis.T @ columns)
     rest -= basis @ (basis.T @ rest)
     if (
@@ -174,46 +202,46 @@ def _added(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return q[:, :rank], independent
 
 
-def _estimable(
+def _estimable_terms(
     n: int, terms: Sequence[Term]
 ) -> tuple[np.ndarray, list[Term], dict[str, str], dict[str, tuple[int, int]]]:
-    """A basis [n, rank] of the model, the terms that add to it in their order, those that do not, and those that do in part."""
+    """Return a basis [n, rank] of the model and its estimable, aliased and partly estimable terms."""
     basis = np.full((n, 1), 1 / math.sqrt(n)) if n else np.empty((0, 1))
-    kept: list[Term] = []
+    estimable: list[Term] = []
     aliased: dict[str, str] = {}
     partly: dict[str, tuple[int, int]] = {}
     for term in terms:
-        new, independent = _added(basis, term.columns)
+        new, independent = _extend_basis(basis, term.columns)
         rank = new.shape[1]
         if rank == 0:
-            aliased[term.name] = _alias(term, kept)
+            aliased[term.name] = _alias(term, estimable)
             continue
         if rank < term.nominal:
             partly[term.name] = (rank, term.nominal)
         basis = np.column_stack([basis, new])
-        kept.append(replace(term, independent=independent))
-    return basis, kept, aliased, partly
+        estimable.append(replace(term, independent=independent))
+    return basis, estimable, aliased, partly
 
 
-def _alias(term: Term, kept: Sequence[Term]) -> str:
-    """The one term that it cannot be told from; empty where these are several together."""
+def _alias(term: Term, estimable: Sequence[Term]) -> str:
+    """Return the single earlier term that `term` cannot be separated from, or "" if it depends on several."""
     mean = np.full((len(term.columns), 1), 1 / math.sqrt(len(term.columns)))
-    for other in kept:
-        both = np.column_stack([mean, _added(mean, other.columns)[0]])
-        if _added(both, term.columns)[0].shape[1] == 0:
-            return other.name
+    for candidate in estimable:
+        basis = np.column_stack([mean, _extend_basis(mean, candidate.columns)[0]])
+        if _extend_basis(basis, term.columns)[0].shape[1] == 0:
+            return candidate.name
     return ""
 
 
-def _error(y: np.ndarray, cell: np.ndarray, block: np.ndarray | None) -> tuple[float, int, int]:
-    """Sum of squares and degrees of freedom within cells, less blocks; the rank of cells and blocks."""
+def _error_sum_of_squares(y: np.ndarray, cell: np.ndarray, block: np.ndarray | None) -> tuple[float, int, int]:
+    """Return sum of squares and df within cells after blocks, and the rank of cells and blocks."""
     cells = len(set(cell))
     residual, rank = after_blocks(y, cell, np.zeros(len(y)) if block is None else block)
     return float((residual**2).sum()), len(y) - cells - rank, cells + rank
 
 
-def _measures(data: pd.DataFrame, n: int) -> None:
-    """Fill mean squares, F, p, shares and effect sizes."""
+def _add_tests(data: pd.DataFrame, n: int) -> None:
+    """Fill in mean squares, F, p, shares and effect sizes."""
     error = data[data["term"] == ERROR].iloc[0]
     total = float(data.loc[data["term"] == TOTAL, "sum_sq"].iloc[0])
     df, ss = data["df"].to_numpy(float), data["sum_sq"].to_numpy(float)
@@ -230,10 +258,10 @@ def _measures(data: pd.DataFrame, n: int) -> None:
     data.loc[data["term"] == TOTAL, "mean_sq"] = np.nan
 
 
-def _effects(
-    data: pd.DataFrame, kept: Sequence[Term], factors: pd.DataFrame, model: tuple[np.ndarray, np.ndarray]
+def _add_effects(
+    data: pd.DataFrame, estimable: Sequence[Term], factors: pd.DataFrame, model: tuple[np.ndarray, np.ndarray]
 ) -> None:
-    """Fill q of the terms whose factors have two levels: their coefficients in the `model` of all terms kept."""
+    """Fill in q of terms of two-level factors: their coefficients in the `model` of all estimable terms."""
     design, z = model
     fit = OLS(z, design).fit()
     error = data.set_index("term").loc[ERROR]
@@ -241,15 +269,15 @@ def _effects(
         spread = np.sqrt(error["mean_sq"] * np.diag(fit.normalized_cov_params))
     half = stats.t.ppf((1 + CONFIDENCE) / 2, error["df"]) * spread
     place = 1
-    for term in kept:
+    for term in estimable:
         if all(name in factors and factors[name].nunique() == 2 for name in term.factors):
             q, width = fit.params[place], half[place]
             data.loc[data["term"] == term.name, ["q", "q_low", "q_high"]] = [q, q - width, q + width]
         place += term.columns.shape[1]
 
 
-def of_runs(runs: pd.DataFrame) -> Analysis:
-    """The analysis of variance of the successful runs' log epoch times."""
+def analyse_runs(runs: pd.DataFrame) -> Analysis:
+    """Return the analysis of variance of the successful runs' log epoch times."""
     ok = successful(runs)
     codes = {}
     for name in varying(ok):
@@ -257,48 +285,50 @@ def of_runs(runs: pd.DataFrame) -> Analysis:
         codes[title(name)] = ok[name].map(rank).fillna(len(rank)).astype(int).to_numpy()
     factors = pd.DataFrame(codes, index=range(len(ok)))
     seconds = ok["epoch_time_s"].to_numpy(float)
-    y = np.zeros(len(seconds)) if one_value(seconds) else np.log(seconds)  # shares of rounding would be any number
+    y = np.zeros(len(seconds)) if is_constant(seconds) else np.log(seconds)  # ratios of rounding errors are arbitrary
     return analyse(y, factors, ok["block"].to_numpy(int))
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of the analysis of variance of a study."""
+    """Return the table of the analysis of variance of a study."""
     heading = "Analysis of variance of the logarithm of epoch time"
     ok = successful(runs)
     if ok.empty:
         empty = pd.DataFrame(columns=COLUMNS)
-        return tables.Table(heading, empty, pd.DataFrame(columns=["term"]), [conditions.counts(runs)], ["term"])
-    made = of_runs(runs)
-    data = made.rows
-    shown: dict[str, list[str]] = {
+        return tables.Table(
+            heading, empty, pd.DataFrame(columns=["term"]), [conditions.run_counts_note(runs)], ["term"]
+        )
+    analysis = analyse_runs(runs)
+    data = analysis.rows
+    display: dict[str, list[str]] = {
         "term": data["term"].tolist(),
         "df": data["df"].map(str).tolist(),
         "sum of squares": data["sum_sq"].map(tables.number).tolist(),
         "share (%)": data["share"].map(tables.percent).tolist(),
         "F": data["F"].map(tables.number).tolist(),
         "p": data["p"].map(tables.p_value).tolist(),
-        "partial η²": data["eta_sq_partial"].map(_share).tolist(),
-        "partial ω²": data["omega_sq_partial"].map(_share).tolist(),
+        "partial η²": data["eta_sq_partial"].map(_share_text).tolist(),
+        "partial ω²": data["omega_sq_partial"].map(_share_text).tolist(),
     }
     if data["q"].notna().any():
         estimates = data[["q", "q_low", "q_high"]].itertuples(index=False)
-        shown["effect q"] = [tables.difference(Estimate(*row)) for row in estimates]
+        display["effect q"] = [tables.difference(Estimate(*row)) for row in estimates]
     return tables.Table(
         heading,
         data,
-        pd.DataFrame(shown),
-        [note for note in _notes(runs, made) if note],
+        pd.DataFrame(display),
+        [note for note in _notes(runs, analysis) if note],
         words=["term"],
         parts=[int((data["term"] == ERROR).argmax())],
     )
 
 
-def _share(value: float) -> str:
+def _share_text(value: float) -> str:
     return tables.DASH if pd.isna(value) else f"{value:.3f}"
 
 
-def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
-    ok, data = successful(runs), made.rows
+def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
+    ok, data = successful(runs), analysis.rows
     counts = ok.groupby("cell").size()
     *terms, total = data["sum_sq"]
     listed = "; ".join(
@@ -315,7 +345,9 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
             cells=len(counts),
             factors=varying(ok),
         ),
-        Note("no-tests", f"The analysis has no tests: {made.problem}.", problem=made.problem) if made.problem else "",
+        Note("no-tests", f"The analysis has no tests: {analysis.problem}.", problem=analysis.problem)
+        if analysis.problem
+        else "",
         Note(
             "sums-of-squares",
             f"Sums of squares are of type II, each term after all others that do not contain it.{'' if adds_up else UNBALANCED} "
@@ -331,45 +363,50 @@ def _notes(runs: pd.DataFrame, made: Analysis) -> list[str]:
             "explain. If this part is large, an effect depends on more than one other factor, and main effects alone mislead."
         )
     if data["q"].notna().any():
-        two = [
+        changes = [
             f"{title(name)} ({' → '.join(level_text(level) for level in levels_in_order(ok, name))})"
             for name in varying(ok)
             if ok[name].nunique() == 2
         ]
         notes.append(
             "Effect q, for terms whose factors have two levels: half the change of the logarithm from the first level "
-            f"(−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: {', '.join(two)}."
+            f"(−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: {', '.join(changes)}."
         )
-    elif made.partly and any(ok[name].nunique() == 2 for name in varying(ok)):
+    elif analysis.partly and any(ok[name].nunique() == 2 for name in varying(ok)):
         notes.append(
             "There are no effects q: with missing cells, coefficients of factors with two levels have another meaning."
         )
-    if made.partly:
-        names = [f"{name} ({there} of {all_} degrees of freedom)" for name, (there, all_) in made.partly.items()]
-        text = f"Estimated in part, because cells are missing or excluded: {conditions.named(names)}."
-        notes.append(Note("estimated-in-part", text, degrees=made.partly))
-    if same := {other: [name for name, to in made.aliased.items() if to == other] for other in made.aliased.values()}:
-        chains = [" = ".join([other, *names]) for other, names in same.items() if other]
+    if analysis.partly:
+        names = [
+            f"{name} ({available} of {nominal} degrees of freedom)"
+            for name, (available, nominal) in analysis.partly.items()
+        ]
+        text = f"Estimated in part, because cells are missing or excluded: {conditions.join_names(names)}."
+        notes.append(Note("estimated-in-part", text, degrees=analysis.partly))
+    if aliases := {
+        term: [name for name, to in analysis.aliased.items() if to == term] for term in analysis.aliased.values()
+    }:
+        chains = [" = ".join([term, *names]) for term, names in aliases.items() if term]
         if chains:
             text = (
                 "Aliases: this design cannot separate these terms. The first of each chain is in the table and stands for all "
                 f"of them: {'; '.join(chains)}."
             )
-            notes.append(Note("aliases", text, terms={other: names for other, names in same.items() if other}))
-        if "" in same:
+            notes.append(Note("aliases", text, terms={term: names for term, names in aliases.items() if term}))
+        if "" in aliases:
             text = (
-                f"Left out, because too few combinations of their levels have runs: {', '.join(same[''])}. Their effects cannot be "
-                f"separated from {conditions.named(made.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
+                f"Left out, because too few combinations of their levels have runs: {', '.join(aliases[''])}. Their effects cannot be "
+                f"separated from {conditions.join_names(analysis.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
                 "which have no effect q."
             )
-            notes.append(Note("terms-left-out", text, terms=same[""], confounded=made.confounded))
+            notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := pooled(runs)).differ:
         text = (
             "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest s.d. is "
             f"{spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
         )
         notes.append(Note("unequal-spread", text, times=spread.apart, p=spread.p))
-    if made.too_many:
-        text = f"Left out, because they have too many levels: {conditions.named(made.too_many)}."
-        notes.append(Note("too-many-levels", text, terms=made.too_many))
-    return [*notes, conditions.setting(runs)]
+    if analysis.too_many:
+        text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
+        notes.append(Note("too-many-levels", text, terms=analysis.too_many))
+    return [*notes, conditions.setting_note(runs)]

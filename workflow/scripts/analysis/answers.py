@@ -1,10 +1,11 @@
-"""What a study has found, in plain sentences made of its tables: one for each of its factors, and one on what it cannot tell apart.
+"""Answer a study's question in plain sentences: one per factor, and one on differences that are not shown.
 
-At most OPENING sentences open a report or a paper: on the factors that change epoch time most, and the last one. The others come after; what
-is trained is among them, since that a larger model takes longer is no answer.
+A report or paper opens with at most MAX_OPENING_SENTENCES of them: on the factors that change epoch time
+most, and the last one. Factors that define the work, such as the model, come later: a larger model taking
+longer is no answer.
 
-A ratio is the mean epoch time after a change over that before it. What is not told apart is never called equal: the sentence says
-which difference its interval excludes.
+A ratio is the mean epoch time after a change over that before it. Cells without a shown difference are never
+called equal: the sentence says which difference the interval excludes.
 """
 
 import math
@@ -15,8 +16,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis import tables
-from analysis.effects import EQUAL, in_order
-from analysis.intervals import LEVEL, Estimate, holm
+from analysis.effects import EQUAL, factors_in_order
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm
 from analysis.measured import (
     cell_words,
     cells,
@@ -32,7 +33,7 @@ from common.notes import Note
 from common.text import number_of
 from declared.factors import WORK
 
-OPENING = 3
+MAX_OPENING_SENTENCES = 3
 ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
 NOTHING_TESTED = Note("nothing-tested", "No comparison could be tested: that needs two or more runs of each cell.")
@@ -43,74 +44,90 @@ NOTE = (
 
 
 class Sentence(NamedTuple):
-    """What is said, and of what: a factor; nothing for what is said of all. `weight`: the greater, the sooner it is said."""
+    """A sentence about one factor, or about all if `subject` is ""; larger weights come first."""
 
     subject: str
     text: str
     weight: float = 0.0
 
     def __str__(self) -> str:
-        """Both."""
+        """Return subject and text."""
         return f"{self.subject}: {self.text}" if self.subject else self.text
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One change of a factor: the levels before and after, `where` the other factors stand, ratio, p (NaN without a test).
+    """A change of one factor.
 
-    `equal`: an equivalence test has shown that they are, within the study's margin.
+    Attributes:
+        factor: The factor.
+        before: Level before the change.
+        after: Level after the change.
+        context: Levels of the other factors.
+        ratio: Mean epoch time after the change over that before it.
+        p: Corrected p of the difference; NaN without a test.
+        equal: Whether an equivalence test showed equality within the study's margin.
     """
 
     factor: str
     before: str
     after: str
-    where: str
+    context: str
     ratio: Estimate
     p: float
     equal: bool = False
 
     @property
     def excluded(self) -> float:
-        """The slower of the two takes longer by this share at most, as far as the interval says."""
+        """Largest share by which the slower level may take longer, according to the interval."""
         return max(self.ratio.high, 1 / self.ratio.low) - 1
 
     @property
-    def said(self) -> str:
-        """Which change, and where."""
-        return f"{self.after} instead of {self.before}" + (f"; {self.where}" if self.where else "")
+    def change(self) -> str:
+        """The change and its context, in words."""
+        return f"{self.after} instead of {self.before}" + (f"; {self.context}" if self.context else "")
 
 
-def sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) -> list[Sentence]:
-    """The answer of a study; `effects`, `anova`: the tables of these names, as they stand in their CSV files."""
+def answer_sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFrame) -> list[Sentence]:
+    """Return the answer of a study.
+
+    Args:
+        runs: Runs of the study.
+        effects: The table of effects, as in its CSV file.
+        anova: The table of the analysis of variance, as in its CSV file.
+    """
     if successful(runs).empty:
         return [Sentence("", NO_SUCCESS)]
     if not varying(runs):
-        mean = pooled(runs).of(str(runs["cell"].iloc[0]))
+        mean = pooled(runs).cell_mean(str(runs["cell"].iloc[0]))
         text = f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
         return [Sentence("", Note("one-cell", text, epoch_time_s=mean))]
-    pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in in_order(runs)}
-    main = _main(runs, [name for name, own in pairs.items() if own.empty], anova)
-    found = {name: [*_contrasts(runs, name, own), *main.get(name, [])] for name, own in pairs.items()}
-    said = [
-        Sentence(_named(name), _of_factor(some, len(pairs[name])), _weight(name, some)) for name, some in found.items()
+    pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in factors_in_order(runs)}
+    main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
+    by_factor = {name: [*_contrasts(runs, name, rows), *main.get(name, [])] for name, rows in pairs.items()}
+    answers = [
+        Sentence(_factor_title(name), _factor_note(contrasts, len(pairs[name])), _factor_weight(name, contrasts))
+        for name, contrasts in by_factor.items()
     ]
     has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
-    last = _not_told_apart([one for some in found.values() for one in some], has_margin)
-    return [*said, *([Sentence("", last)] if last else [])]
+    undecided = _undecided_note([contrast for contrasts in by_factor.values() for contrast in contrasts], has_margin)
+    return [*answers, *([Sentence("", undecided)] if undecided else [])]
 
 
-def opening(said: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
-    """Those of the `sentences` that come first, at most OPENING, and those that come after; each in their order."""
-    if len(said) <= OPENING:
-        return list(said), []
-    factors = [one for one in said if one.subject]
-    most = sorted(factors, key=lambda one: one.weight, reverse=True)[: OPENING - (len(said) - len(factors))]
-    first = [one for one in said if one in most or not one.subject]
-    return first, [one for one in said if one not in first]
+def split_opening(sentences: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
+    """Split sentences into at most MAX_OPENING_SENTENCES opening ones and the rest, each in order."""
+    if len(sentences) <= MAX_OPENING_SENTENCES:
+        return list(sentences), []
+    factors = [sentence for sentence in sentences if sentence.subject]
+    leading = sorted(factors, key=lambda sentence: sentence.weight, reverse=True)[
+        : MAX_OPENING_SENTENCES - (len(sentences) - len(factors))
+    ]
+    first = [sentence for sentence in sentences if sentence in leading or not sentence.subject]
+    return first, [sentence for sentence in sentences if sentence not in first]
 
 
 def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[Contrast]:
-    """The pairs of cells that differ in this factor alone and have a ratio."""
+    """Yield a contrast for each pair of cells that differ in this factor only and have a ratio."""
     if "ratio" not in own:
         return
     levels, words = cells(runs).set_index("cell")[factor].astype(object), cell_words(runs, but=[factor])
@@ -122,129 +139,141 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[C
             level_text(levels[before]),
             level_text(levels[after]),
             "" if after in alone else words[after],
-            _estimate(*(row.get(name) for name in ("ratio", "ratio_low", "ratio_high"))),
-            _number(row.get("p_holm")),
+            _to_estimate(*(row.get(name) for name in ("ratio", "ratio_low", "ratio_high"))),
+            _to_float(row.get("p_holm")),
             row.get("verdict") == EQUAL,
         )
 
 
-def _main(runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame) -> dict[str, list[Contrast]]:
-    """The main effects of those `factors` that have two levels and can be told from the others: of a fraction of a design, where no two
-    cells differ in one alone."""
+def _main_effects(runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame) -> dict[str, list[Contrast]]:
+    """Return the main effects of factors with two levels that can be separated from all others.
+
+    They answer for fractional designs, in which no two cells differ in one factor only.
+    """
     titles = {title(name): name for name in factors if _crossed(runs, name)}
     rows = anova[anova["q"].notna() & anova["term"].isin(titles)] if "q" in anova else anova[:0]
-    found = {}
+    main_effects = {}
     for row, p in zip(rows.to_dict("records"), holm(rows["p"].tolist()) if len(rows) else [], strict=True):
         factor = titles[row["term"]]
         before, after = map(level_text, levels_in_order(runs, factor))
-        ratio = _estimate(*(math.exp(2 * _number(row.get(name))) for name in ("q", "q_low", "q_high")))
-        found[factor] = [Contrast(factor, before, after, ON_AVERAGE, ratio, p)]
-    return found
+        ratio = _to_estimate(*(math.exp(2 * _to_float(row.get(name))) for name in ("q", "q_low", "q_high")))
+        main_effects[factor] = [Contrast(factor, before, after, ON_AVERAGE, ratio, p)]
+    return main_effects
 
 
 def _crossed(runs: pd.DataFrame, factor: str) -> bool:
-    """Whether each level of `factor` occurs with each level of every other factor, in runs that succeeded."""
+    """Return whether successful runs have each level of `factor` with each level of every other factor."""
     ok = successful(runs)
-    others = varying(runs, but=[factor])
-    counts = {name: ok[name].nunique() for name in [factor, *others]}
-    return all(len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in others)
+    other_factors = varying(runs, but=[factor])
+    counts = {name: ok[name].nunique() for name in [factor, *other_factors]}
+    return all(len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in other_factors)
 
 
-def _named(factor: str) -> str:
+def _factor_title(factor: str) -> str:
     name = title_with_unit(factor)
     return name[:1].upper() + name[1:]
 
 
-def _of_factor(found: list[Contrast], pairs: int) -> Note:
-    """Least and greatest ratio of a factor's contrasts, and how many of them show a difference."""
-    if not found:
+def _factor_note(contrasts: list[Contrast], pairs: int) -> Note:
+    """State the least and the greatest ratio of a factor, and how many comparisons show a difference."""
+    if not contrasts:
         why = "no comparison has runs on both sides" if pairs else "no two cells differ in this factor alone"
         return Note("effect-not-known", f"{why}, so its effect is not known.", pairs=pairs)
-    ordered = sorted(found, key=lambda one: one.ratio.value)
+    ordered = sorted(contrasts, key=lambda contrast: contrast.ratio.value)
     least, greatest = ordered[0], ordered[-1]
-    tested, shown = _tested(found), len(_tested(found)) - len(_open(found))
-    facts = {"least": least, "greatest": greatest, "shown": shown, "tested": len(tested)}
-    if len(found) == 1:
-        told = f"; {'this difference is shown' if shown else 'no difference is shown'}" if tested else ""
-        return Note("effect", f"an epoch takes {_ratio(least)} times as long ({least.said}){told}.", **facts)
-    counts = f"; {shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
+    tested, n_shown = _tested(contrasts), len(_tested(contrasts)) - len(_undecided(contrasts))
+    facts = {"least": least, "greatest": greatest, "shown": n_shown, "tested": len(tested)}
+    if len(contrasts) == 1:
+        verdict = f"; {'this difference is shown' if n_shown else 'no difference is shown'}" if tested else ""
+        return Note("effect", f"an epoch takes {_ratio_text(least)} times as long ({least.change}){verdict}.", **facts)
+    counts = f"; {n_shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
     text = (
-        f"an epoch takes {_ratio(least)} times as long at the least ({least.said}) and {_ratio(greatest)} times as long "
-        f"at the most ({greatest.said}){counts}."
+        f"an epoch takes {_ratio_text(least)} times as long at the least ({least.change}) and {_ratio_text(greatest)} times as long "
+        f"at the most ({greatest.change}){counts}."
     )
     return Note("effect", text, **facts)
 
 
-def _weight(factor: str, found: list[Contrast]) -> float:
-    """The greatest logarithm of a factor's ratios; 0 for one that is no answer."""
-    return 0.0 if factor in WORK else max((abs(math.log(one.ratio.value)) for one in found), default=0.0)
+def _factor_weight(factor: str, contrasts: list[Contrast]) -> float:
+    """Return the largest log ratio of a factor; 0 for factors that define the work."""
+    return 0.0 if factor in WORK else max((abs(math.log(contrast.ratio.value)) for contrast in contrasts), default=0.0)
 
 
-def _not_told_apart(found: list[Contrast], has_margin: bool) -> str:
-    """What shows no difference: what is equal within the study's margin, and which difference can be excluded of the others."""
-    if not found:
+def _undecided_note(contrasts: list[Contrast], has_margin: bool) -> str:
+    """Describe the comparisons without a shown difference; "" without comparisons."""
+    if not contrasts:
         return ""
-    tested, undecided = _tested(found), [one for one in _open(found) if not one.equal]
+    tested, candidates = _tested(contrasts), [contrast for contrast in _undecided(contrasts) if not contrast.equal]
     if not tested:
         return NOTHING_TESTED
-    left, equal = sorted(undecided, key=lambda one: one.excluded), len(_open(found)) - len(undecided)
+    ordered, equal = (
+        sorted(candidates, key=lambda contrast: contrast.excluded),
+        len(_undecided(contrasts)) - len(candidates),
+    )
     return Note(
         "not-told-apart",
-        _open_in_words(left, equal, len(tested), has_margin),
+        _undecided_text(ordered, equal, len(tested), has_margin),
         tested=len(tested),
         equal=equal,
-        open=len(left),
-        excluded=[one.excluded for one in (left[0], left[-1])] if left else [],
+        open=len(ordered),
+        excluded=[contrast.excluded for contrast in (ordered[0], ordered[-1])] if ordered else [],
         none_equal=has_margin and not equal,
     )
 
 
-def _open_in_words(left: list[Contrast], equal: int, tested: int, has_margin: bool) -> str:
-    """What shows no difference: `left` are those that are not `equal` either, from the closest to the widest."""
-    said = (
+def _undecided_text(ordered: list[Contrast], equal: int, tested: int, has_margin: bool) -> str:
+    """Describe comparisons without a shown difference.
+
+    Args:
+        ordered: Those that are not shown to be equal, from the narrowest to the widest interval.
+        equal: Number of those shown to be equal within the margin.
+        tested: Number of all tested comparisons.
+        has_margin: Whether the study has an equivalence margin.
+    """
+    equality = (
         f"{equal} of {number_of(tested, 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin"
         if equal
         else ""
     )
     rule = "at p < 0.05 after Holm's correction"
-    if not left and equal:
-        return f"{said}, and all others show a difference, {rule}." if equal < tested else f"{said}."
-    if not left:
+    if not ordered and equal:
+        return f"{equality}, and all others show a difference, {rule}." if equal < tested else f"{equality}."
+    if not ordered:
         every = "The one comparison shows" if tested == 1 else f"All {tested} comparisons show"
         return f"{every} a difference, {rule}."
     none = has_margin and not equal
-    closest, widest = (f"{tables.number(100 * one.excluded, 2)} %" for one in (left[0], left[-1]))
-    if len(left) > 1:
-        shown = f"{said}, and {len(left)} others" if equal else f"{len(left)} of {tested} comparisons"
-        proof = f"This is no proof that {f'those {len(left)}' if equal else 'they'} are equal"
+    closest, widest = (f"{tables.number(100 * contrast.excluded, 2)} %" for contrast in (ordered[0], ordered[-1]))
+    if len(ordered) > 1:
+        subject = f"{equality}, and {len(ordered)} others" if equal else f"{len(ordered)} of {tested} comparisons"
+        proof = f"This is no proof that {f'those {len(ordered)}' if equal else 'they'} are equal"
         return (
-            f"{shown} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
+            f"{subject} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
             f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
         )
-    where = f" ({title(left[0].factor)}: {left[0].said})" if tested > 1 else ""
-    shown = f"{said}, and 1 other" if equal else f"1 of {tested} comparisons" if where else "The one comparison"
+    place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if tested > 1 else ""
+    subject = f"{equality}, and 1 other" if equal else f"1 of {tested} comparisons" if place else "The one comparison"
     proof = "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
     return (
-        f"{shown}{where} shows no difference, {rule}. {proof}: the interval excludes "
+        f"{subject}{place} shows no difference, {rule}. {proof}: the interval excludes "
         f"only that the slower takes more than {closest} longer."
     )
 
 
-def _tested(found: list[Contrast]) -> list[Contrast]:
-    return [one for one in found if not math.isnan(one.p)]
+def _tested(contrasts: list[Contrast]) -> list[Contrast]:
+    return [contrast for contrast in contrasts if not math.isnan(contrast.p)]
 
 
-def _open(found: list[Contrast]) -> list[Contrast]:
-    return [one for one in found if one.p >= LEVEL]
+def _undecided(contrasts: list[Contrast]) -> list[Contrast]:
+    return [contrast for contrast in contrasts if contrast.p >= SIGNIFICANCE_LEVEL]
 
 
-def _ratio(one: Contrast) -> str:
-    return tables.difference(one.ratio)
+def _ratio_text(contrast: Contrast) -> str:
+    return tables.difference(contrast.ratio)
 
 
-def _estimate(value: object, low: object, high: object) -> Estimate:
-    return Estimate(_number(value), _number(low), _number(high))
+def _to_estimate(value: object, low: object, high: object) -> Estimate:
+    return Estimate(_to_float(value), _to_float(low), _to_float(high))
 
 
-def _number(value: object) -> float:
+def _to_float(value: object) -> float:
     return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Table of cell means: what each cell of the design measured, with 95 % intervals over replicates.
 
-Costs have arithmetic means and rates harmonic ones (Hoefler & Belli, SC'15, rule 3).
+Costs have arithmetic means, rates have harmonic means (Hoefler & Belli, SC'15, rule 3).
 """
 
 import math
@@ -18,19 +18,19 @@ from analysis.pooling import Pooling, pooled
 from common.notes import Note
 
 TIME, RATES = "epoch_time_s", ("throughput_samples_s", "throughput_tokens_s")
-STEPS = (
+STEP_QUANTILES = (
     "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & Belli, rule 8); shown are "
     "their means over runs."
 )
-ENOUGH = 10  # runs of a cell from which on they are resampled
+MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
 SEED = 20261121
-BATCH = 10_000_000  # numbers drawn at a time
+BOOTSTRAP_BATCH = 10_000_000  # limits memory
 
 
 @dataclass(frozen=True)
 class Response:
-    """A measured column, its heading, the most and the least that it can be, and the factor from its unit to that shown."""
+    """A measured column: heading, possible range, and factor from its unit to the displayed one."""
 
     column: str
     heading: str
@@ -57,7 +57,10 @@ RESPONSES = [
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: its factors, n, unsuccessful, for each response mean, low, high (its unit) and CV; the median of times."""
+    """Return one row per cell: factors, n, unsuccessful, and the statistics of each response.
+
+    Each response has the columns mean, low, high (in its own unit) and cv; epoch times also have a median.
+    """
     ok, pooling = successful(runs), pooled(runs)
     rows = cells(runs).set_index("cell", drop=False)
     rows["n"] = ok.groupby("cell").size().reindex(rows.index, fill_value=0)
@@ -67,18 +70,21 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         values = ok[response.column].astype(float)
         if response.column == TIME:
-            found = pooling.cells.rename(columns={"mean": "value"})
+            estimates = pooling.cells.rename(columns={"mean": "value"})
         elif response.column in RATES:
-            found = _rates(values, ok["cell"], pooling)
+            estimates = _harmonic_means(values, ok["cell"], pooling)
         else:
-            found = intervals.means(values, ok["cell"], minimum=response.minimum, maximum=response.maximum)
+            estimates = intervals.means(values, ok["cell"], minimum=response.minimum, maximum=response.maximum)
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
-            rows[f"{response.column}_{name}"] = found[part].reindex(rows.index)
-    return rows.join(medians(pooling.samples)).reset_index(drop=True)
+            rows[f"{response.column}_{name}"] = estimates[part].reindex(rows.index)
+    return rows.join(median_intervals(pooling.samples)).reset_index(drop=True)
 
 
-def _rates(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.DataFrame:
-    """Harmonic means of rates by cell; since rate x time is constant in a cell, the interval is that of times, inverted."""
+def _harmonic_means(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.DataFrame:
+    """Return harmonic means of rates by cell.
+
+    Rate times epoch time is constant in a cell, so the interval is that of epoch times, inverted.
+    """
     times = pooling.cells
     inverse = intervals.means(1 / rates, cell).reindex(times.index)
     value = 1 / inverse["value"]
@@ -86,20 +92,28 @@ def _rates(rates: pd.Series, cell: pd.Series, pooling: Pooling) -> pd.DataFrame:
     return pd.DataFrame({"value": value, "low": low, "high": high, "cv": inverse["cv"]})
 
 
-def medians(samples: dict[str, np.ndarray]) -> pd.DataFrame:
-    """By cell: median of its epoch times in s; from ENOUGH runs on with a 95 % bootstrap interval (BCa: Efron, JASA 82, 1987)."""
+def median_intervals(samples: dict[str, np.ndarray]) -> pd.DataFrame:
+    """Return the median epoch time (s) of each cell.
+
+    Cells with MIN_BOOTSTRAP_RUNS or more get a 95 % bootstrap interval (BCa; Efron, JASA 82, 1987).
+    """
     columns = [f"{TIME}_median", f"{TIME}_median_low", f"{TIME}_median_high"]
     data = pd.DataFrame(math.nan, index=pd.Index(list(samples), name="cell"), columns=columns)
     sizes = pd.Series({cell: len(times) for cell, times in samples.items()}, dtype=int)
     for n, names in sizes.groupby(sizes).groups.items():
         times = np.stack([samples[cell] for cell in names])
         data.loc[names, columns[0]] = np.median(times, axis=1)
-        if n < ENOUGH:
+        if n < MIN_BOOTSTRAP_RUNS:
             continue
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # of times that are all equal, which have no interval
+            warnings.simplefilter("ignore")  # equal times have no interval
             drawn = stats.bootstrap(
-                (times,), np.median, axis=1, n_resamples=RESAMPLES, batch=max(1, BATCH // times.size), rng=SEED
+                (times,),
+                np.median,
+                axis=1,
+                n_resamples=RESAMPLES,
+                batch=max(1, BOOTSTRAP_BATCH // times.size),
+                rng=SEED,
             )
         data.loc[names, columns[1]] = drawn.confidence_interval.low
         data.loc[names, columns[2]] = drawn.confidence_interval.high
@@ -107,48 +121,48 @@ def medians(samples: dict[str, np.ndarray]) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of cell means of a study."""
+    """Return the table of cell means of a study."""
     data = summarize(runs)
-    shown_factors = ["framework", *varying(runs, but=["framework"])]
-    shown = {title(name): data[name].map(level_text) for name in shown_factors}
-    shown["n"] = [
+    factor_names = ["framework", *varying(runs, but=["framework"])]
+    display = {title(name): data[name].map(level_text) for name in factor_names}
+    display["n"] = [
         f"{n} of {n + bad}" if bad else f"{n}" for n, bad in zip(data["n"], data["unsuccessful"], strict=True)
     ]
     for response in RESPONSES:
         if f"{response.column}_mean" in data:
             bounds = data[[f"{response.column}_{part}" for part in ("mean", "low", "high")]] * response.scale
-            shown[response.heading] = [
+            display[response.heading] = [
                 tables.interval(Estimate(*row), response.digits) for row in bounds.itertuples(index=False)
             ]
         if response.column == TIME and f"{TIME}_cv" in data:
             middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
-            shown["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
-            shown["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
+            display["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
+            display["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
-        conditions.paragraph("runs-and-intervals", [conditions.counts(runs), "In brackets the interval."]),
+        conditions.paragraph("runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
         "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),
-        STEPS if "step_time_median_s_mean" in data else "",
-        conditions.setting(runs),
+        STEP_QUANTILES if "step_time_median_s_mean" in data else "",
+        conditions.setting_note(runs),
     ]
     return tables.Table(
         title="Cell means over replicates with 95 % intervals",
         data=data.dropna(axis="columns", how="all"),
-        shown=pd.DataFrame(shown),
+        display=pd.DataFrame(display),
         notes=[note for note in notes if note],
         words=[title("framework"), title("model"), title("dataset")],
     )
 
 
 def _median_note(data: pd.DataFrame) -> Note:
-    resampled = int((data["n"] >= ENOUGH).sum())
+    resampled = int((data["n"] >= MIN_BOOTSTRAP_RUNS).sum())
     if resampled:
-        fewer = " Cells with fewer have none." if resampled < len(data) else ""
+        without_interval = " Cells with fewer have none." if resampled < len(data) else ""
         text = (
             f"Intervals of medians are bootstrap intervals (BCa, {RESAMPLES} resamples, seeded), "
-            f"for cells with {ENOUGH} runs or more.{fewer}"
+            f"for cells with {MIN_BOOTSTRAP_RUNS} runs or more.{without_interval}"
         )
     else:
-        text = f"Medians have no interval: a bootstrap needs at least {ENOUGH} runs."
+        text = f"Medians have no interval: a bootstrap needs at least {MIN_BOOTSTRAP_RUNS} runs."
     return Note("intervals-of-medians", text, cells=resampled, of=len(data))

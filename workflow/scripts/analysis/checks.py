@@ -1,7 +1,7 @@
-"""Table of checks: what the intervals and tests of a study assume, whether the runs bear it, and what n can tell apart.
+"""Table of checks: assumptions of intervals and tests, and the differences that n can resolve.
 
-All on the residuals of log epoch times, each run less its cell's mean: a cell is a factor level, a run an observation.
-Nothing is left out because of a check: outliers are listed. The residuals themselves go to residuals.csv.
+All checks use residuals of log epoch times, each run less its cell's mean. Nothing is removed because of a
+check: outliers are listed. The residuals are written to residuals.csv.
 """
 
 import math
@@ -15,23 +15,21 @@ from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.diagnostic import acorr_ljungbox, normal_ad
 
 from analysis import conditions, intervals, tables
-from analysis.intervals import LEVEL, ROUNDING
+from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL
 from analysis.measured import successful
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
 from common.text import number_of
 
-MOST_SHAPIRO = (
-    5000  # values; beyond, the p of Shapiro and Wilk's test is not known well (Royston, Applied Statistics 44, 1995)
-)
-FEWEST_NORMAL = 8
+MAX_SHAPIRO_VALUES = 5000  # p is inaccurate beyond (Royston, Applied Statistics 44, 1995)
+MIN_RESIDUALS = 8
 POWER = 0.8
-DRIFT_RUNS = 100  # that a drift is stated over, where a study has as many
-MOST_TURNS = 200  # of looking for one more outlier
-MOST_DUMMIES = 400  # sessions or blocks
-SHOWN_OUTLIERS = 20
+DRIFT_RUNS = 100  # a drift is stated per so many runs
+MAX_OUTLIER_ROUNDS = 200
+MAX_GROUPS = 400  # sessions or blocks
+MAX_LISTED_OUTLIERS = 20
 HEADING = "Assumptions behind intervals and tests, and what the study can tell apart"
-# What is checked, as the rows of the table are called; the last two with the number of runs.
+# Assumptions as the table names them; the last two are followed by the number of runs.
 ALL, NORMAL, EQUAL_SPREAD, NO_DRIFT = (
     "all assumptions",
     "normal residuals",
@@ -40,14 +38,14 @@ ALL, NORMAL, EQUAL_SPREAD, NO_DRIFT = (
 )
 INDEPENDENT = "no run depends on the one before it"
 NO_OUTLIERS, OUTLIER = "no outliers", "outlier"
-HALF_INTERVAL, LEAST_DIFFERENCE = "half the interval of a mean", "least difference of two means"
-NOTHING_AGAINST = Note("nothing-against", "nothing speaks against it")
+HALF_INTERVAL, MIN_DIFFERENCE = "half the interval of a mean", "least difference of two means"
+NO_EVIDENCE = Note("nothing-against", "no evidence against it")
 LABELS = "residuals of the logarithm of epoch time within cells"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row: what was looked at, with which test; `size` in %, `run_id` and shares of outliers alone."""
+    """A row of the table; `size_percent` is the size of the effect, the shares belong to outliers only."""
 
     assumption: str
     test: str
@@ -61,10 +59,12 @@ class Check:
 
 
 def residuals(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per successful run, in the order of the runs: run_id, cell, session, block, order (1, 2, ...), by_clock, fitted_log
-    (the cell's mean of ln seconds), residual, studentized (externally), normal_quantile, p_outlier and outlier (see `_outlying`).
+    """Return a row per successful run, in the order of the runs.
 
-    Runs alone in their cell have residual 0, and nothing after it. `by_clock`: the order is that of started_at; else the planned.
+    Columns: run_id, cell, session, block, order (1, 2, ...), by_clock, fitted_log (the cell's mean of ln
+    seconds), residual, studentized (externally), normal_quantile, p_outlier and outlier (see
+    `_find_outliers`). Runs alone in their cell have residual 0 and NaN afterwards. The order is that of
+    started_at if `by_clock`, else the planned one.
     """
     ok = successful(runs)
     by_clock = bool(len(ok)) and bool(ok["started_at"].notna().all())
@@ -75,22 +75,22 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     data = ok[["run_id", "cell", "session", "block", "foreign_cpu_share", "steal_share"]].copy()
     data["order"], data["by_clock"] = np.arange(1, len(ok) + 1), by_clock
     data["fitted_log"] = groups.transform("mean").astype(float)
-    differ = groups.transform("max") > groups.transform("min")  # rounding is no residual
+    differ = groups.transform("max") > groups.transform("min")  # equal times have residual 0 despite rounding
     data["residual"] = np.where(differ, log - data["fitted_log"], 0.0)
     data["n"] = n.astype(int)
     data["studentized"], _ = _studentized(data["residual"].to_numpy(), n)
-    data["p_outlier"], data["outlier"] = _outlying(log.to_numpy(float), pd.factorize(ok["cell"])[0])
-    known = data["studentized"].notna().to_numpy()
-    place = (data["studentized"][known].rank() - 0.375) / (known.sum() + 0.25)  # Blom (1958)
-    data.loc[known, "normal_quantile"] = stats.norm.ppf(place)
+    data["p_outlier"], data["outlier"] = _find_outliers(log.to_numpy(float), pd.factorize(ok["cell"])[0])
+    is_studentized = data["studentized"].notna().to_numpy()
+    place = (data["studentized"][is_studentized].rank() - 0.375) / (is_studentized.sum() + 0.25)  # Blom (1958)
+    data.loc[is_studentized, "normal_quantile"] = stats.norm.ppf(place)
     return data
 
 
 def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float]:
-    """Externally studentized residuals of runs in cells of `n`, and their degrees of freedom; NaN where there are none.
+    """Return externally studentized residuals of runs in cells of `n`, and their degrees of freedom.
 
-    Cook & Weisberg (1982), section 2.2.1, as statsmodels' OLSInfluence has them, without its column for every cell: a cell
-    of n runs gives each of them the leverage 1 / n.
+    Residuals are NaN where undefined. As OLSInfluence of statsmodels (Cook & Weisberg (1982), section 2.2.1)
+    without a column per cell: each run of a cell of n has leverage 1 / n.
     """
     df = float(len(n) - (1 / n).sum().round()) - 1 if len(n) else 0.0
     with np.errstate(all="ignore"):
@@ -100,77 +100,85 @@ def _studentized(residual: np.ndarray, n: np.ndarray) -> tuple[np.ndarray, float
     return np.where(usable, external, math.nan), df
 
 
-def _outlying(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p of each run as an outlier, corrected by Bonferroni, and which are: below LEVEL, one after the other.
+def _find_outliers(log: np.ndarray, cell: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Bonferroni's p of each run as an outlier, and which runs are outliers.
 
-    The worst is set aside before the rest are judged, since in a small cell one run pulls the mean away from the others. Of
-    a cell's two runs both are equally bad. Each p is that of its turn. `cell`: codes 0, 1, ...
+    The worst run is set aside before the rest are judged, because one run of a small cell moves its mean away
+    from the others. Both runs of a cell of two are equally bad. Each p is that of its round.
+
+    Args:
+        log: Log epoch times [runs].
+        cell: Cell codes 0, 1, ... [runs].
     """
     p, outlier = np.full(len(log), math.nan), np.zeros(len(log), dtype=bool)
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_OUTLIER_ROUNDS):
         rest = np.flatnonzero(~outlier)
         n = np.bincount(cell[rest])[cell[rest]] if len(rest) else rest
         residual = log[rest] - (np.bincount(cell[rest], log[rest])[cell[rest]] / n if len(rest) else 0)
         residual[np.abs(residual) < ROUNDING] = 0.0
         t, df = _studentized(residual, n.astype(float))
-        known = rest[~np.isnan(t)]
-        if not len(known):
+        judged = rest[~np.isnan(t)]
+        if not len(judged):
             break
         t = np.abs(t[~np.isnan(t)])
-        p[known] = np.minimum(len(t) * 2 * stats.t.sf(t, df), 1)
-        worst = known[t >= t.max() * (1 - 1e-9)]
-        if not p[worst[0]] < LEVEL:
+        p[judged] = np.minimum(len(t) * 2 * stats.t.sf(t, df), 1)
+        worst = judged[t >= t.max() * (1 - 1e-9)]
+        if not p[worst[0]] < SIGNIFICANCE_LEVEL:
             break
         outlier[worst] = True
     return p, outlier
 
 
-def checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
-    """All rows of the table; `data`: `residuals` of the runs."""
+def run_checks(runs: pd.DataFrame, data: pd.DataFrame, pooling: Pooling) -> list[Check]:
+    """Return all rows of the table; `data` are the `residuals` of the runs."""
     if not pooling.df or not pooling.sd:
         code, why = "runs-do-not-differ", "no two runs of a cell differ"
         if data.empty:
             code, why = "no-successful-run", "no run succeeded"
         return [Check(ALL, "none", Note(code, f"nothing can be checked: {why}"))]
     return [
-        _normality(data, pooling),
-        _equal_variances(pooling),
-        _drift(data),
-        _grouped(data, "block"),
-        _sessions(data),
-        _serial(data),
-        *_outliers(data),
-        *_resolution(pooling),
+        _check_normality(data, pooling),
+        _check_equal_variances(pooling),
+        _check_drift(data),
+        _check_groups(data, "block"),
+        _check_sessions(data),
+        _check_autocorrelation(data),
+        *_check_outliers(data),
+        *_check_resolution(pooling),
     ]
 
 
-def judged(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
-    """Of the table's data: each assumption, whether it holds (None: that is not known), and the verdict in words."""
-    last = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
+def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
+    """Return each assumption of the table, whether it holds (None if unknown), and its verdict."""
+    outlier_row = data.index[data["assumption"] == NO_OUTLIERS].tolist() or [len(data)]
     no_outlier = not (data["assumption"] == OUTLIER).any()
-    rows = data[: last[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
-    found = [(str(name), None if pd.isna(p) else bool(p >= LEVEL), str(said)) for name, p, said in rows]
-    return found + [(NO_OUTLIERS, no_outlier, said) for said in data["verdict"][last[0] : last[0] + 1]]
+    rows = data[: outlier_row[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
+    judgements = [
+        (str(name), None if pd.isna(p) else bool(p >= SIGNIFICANCE_LEVEL), str(verdict)) for name, p, verdict in rows
+    ]
+    return judgements + [
+        (NO_OUTLIERS, no_outlier, verdict) for verdict in data["verdict"][outlier_row[0] : outlier_row[0] + 1]
+    ]
 
 
-def _normality(data: pd.DataFrame, pooling: Pooling) -> Check:
-    """Of internally comparable residuals: the studentized ones, whose variances do not depend on their cell's n.
+def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
+    """Test studentized residuals, whose variance does not depend on their cell's n, for normality.
 
-    They do on its spread. A mixture of unequal ones has heavy tails, and residuals over their own cell's s.d. are not normal
-    with few runs, so that the verdict says it.
+    Cells of unequal spread give heavy tails, and residuals divided by their own cell's s.d. are not normal
+    with few runs. So the verdict mentions unequal spread instead.
     """
     x = data["studentized"].dropna().to_numpy(float)
     name = NORMAL
-    if len(x) < FEWEST_NORMAL:
+    if len(x) < MIN_RESIDUALS:
         return Check(name, "none", _too_few_residuals(len(x)))
-    if len(x) > MOST_SHAPIRO:
+    if len(x) > MAX_SHAPIRO_VALUES:
         test = f"Anderson-Darling, n = {len(x)}"
         statistic, p = normal_ad(x)
     else:
         test = f"Shapiro-Wilk, n = {len(x)}"
         statistic, p = stats.shapiro(x)
-    verdict = NOTHING_AGAINST
-    if p < LEVEL:
+    verdict = NO_EVIDENCE
+    if p < SIGNIFICANCE_LEVEL:
         kurtosis, skewness = float(stats.kurtosis(x)), float(stats.skew(x))
         text = f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
         text += "; may be unequal spread alone" if pooling.differ else ""
@@ -182,26 +190,26 @@ def _too_few_residuals(n: int) -> Note:
     return Note("too-few-residuals", f"cannot be judged from {number_of(n, 'residual')}", n=n)
 
 
-def _equal_variances(pooling: Pooling) -> Check:
+def _check_equal_variances(pooling: Pooling) -> Check:
     name, test = EQUAL_SPREAD, "Bartlett"
     if math.isnan(pooling.p):
         text = "cannot be judged: that needs two cells with two runs that differ"
         return Check(name, "none", Note("too-few-cells", text))
-    least, most = _ends(pooling.spreads)
-    unequal = bool(pooling.p < LEVEL)
+    smallest, largest = _range(pooling.spreads)
+    unequal = bool(pooling.p < SIGNIFICANCE_LEVEL)
     verdict = Note(
-        "unequal-spread" if unequal else NOTHING_AGAINST.code,
-        f"{'unequal' if unequal else NOTHING_AGAINST}: "
-        f"s.d. from {tables.number(100 * least, 2)} to {tables.number(100 * most, 2)} %",
-        least=least,
-        most=most,
+        "unequal-spread" if unequal else NO_EVIDENCE.code,
+        f"{'unequal' if unequal else NO_EVIDENCE}: "
+        f"s.d. from {tables.number(100 * smallest, 2)} to {tables.number(100 * largest, 2)} %",
+        least=smallest,
+        most=largest,
     )
     return Check(name, test, verdict, pooling.statistic, pooling.p)
 
 
 @dataclass(frozen=True)
-class _Added:
-    """What columns add to the cells' means: F, its degrees of freedom, p, coefficients."""
+class _FTest:
+    """F test of columns added to the cells' means."""
 
     f: float
     df: int
@@ -210,10 +218,10 @@ class _Added:
     coefficients: np.ndarray
 
 
-def _added(data: pd.DataFrame, columns: np.ndarray) -> _Added | None:
-    """F test of `columns` [runs, k] beside the cells' means; None where they add nothing, or leave nothing.
+def _test_columns(data: pd.DataFrame, columns: np.ndarray) -> _FTest | None:
+    """Test `columns` [runs, k] in addition to the cells' means; None if they add nothing or leave no error.
 
-    Cells' means are taken out of both sides (Frisch & Waugh 1933), which gives the fit with a column for every cell.
+    Cell means are removed from both sides (Frisch & Waugh 1933), which equals a fit with a column per cell.
     """
     within = columns - pd.DataFrame(columns).groupby(data["cell"].to_numpy()).transform("mean").to_numpy()
     within[np.abs(within) < 1e-9] = 0.0
@@ -226,89 +234,91 @@ def _added(data: pd.DataFrame, columns: np.ndarray) -> _Added | None:
     fit = model.fit()
     if not fit.ssr > 0:
         return None
-    return _Added(float(fit.fvalue), rank, df_error, float(fit.f_pvalue), np.asarray(fit.params))
+    return _FTest(float(fit.fvalue), rank, df_error, float(fit.f_pvalue), np.asarray(fit.params))
 
 
-def _drift(data: pd.DataFrame) -> Check:
+def _check_drift(data: pd.DataFrame) -> Check:
     name = NO_DRIFT
-    test = "slope beside cells" if data["by_clock"].all() else "slope beside cells, in planned order"
-    found = _added(data, data[["order"]].to_numpy(float))
-    if found is None:
+    test = "slope within cells" if data["by_clock"].all() else "slope within cells, in planned order"
+    test_result = _test_columns(data, data[["order"]].to_numpy(float))
+    if test_result is None:
         return Check(name, test, Note("too-few-runs", "cannot be judged: too few runs"))
     over = min(len(data), DRIFT_RUNS)
-    slope = 100 * math.expm1(over * float(found.coefficients[0]))
+    slope = 100 * math.expm1(over * float(test_result.coefficients[0]))
     span = f"in {over} runs" if over < len(data) else f"over all {over} runs"
-    said = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
-    drifts = found.p < LEVEL
-    text = f"drift: {said}" if drifts else f"no drift is seen ({said}, within chance)"
+    change = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
+    drifts = test_result.p < SIGNIFICANCE_LEVEL
+    text = f"drift: {change}" if drifts else f"no drift is seen ({change}, within chance)"
     verdict = Note("drift" if drifts else "no-drift", text, slope_percent=slope, runs=over, all_runs=over == len(data))
-    statistic = math.copysign(math.sqrt(found.f), slope)
-    return Check(name, f"{test}, t({found.df_error})", verdict, statistic, found.p, slope)
+    statistic = math.copysign(math.sqrt(test_result.f), slope)
+    return Check(name, f"{test}, t({test_result.df_error})", verdict, statistic, test_result.p, slope)
 
 
-def _grouped(data: pd.DataFrame, column: str) -> Check:
-    """F test that blocks, or sessions, differ beside the cells; in % the largest difference of two of them."""
+def _check_groups(data: pd.DataFrame, column: str) -> Check:
+    """Test whether blocks or sessions differ within cells; the size is their largest difference in %."""
     name = f"{column}s alike"
-    known = data[data[column].notna()]
-    codes, levels = pd.factorize(known[column], sort=True)
+    recorded = data[data[column].notna()]
+    codes, levels = pd.factorize(recorded[column], sort=True)
     if len(levels) < 2:
         text = f"one {column}: nothing to compare" if len(levels) else f"no {column} is recorded"
         return Check(name, "none", Note("nothing-to-compare", text, levels=len(levels)))
-    if len(levels) > MOST_DUMMIES:
-        text = f"{len(levels)} {column}s: too many to be told apart"
+    if len(levels) > MAX_GROUPS:
+        text = f"{len(levels)} {column}s: too many to be compared"
         return Check(name, "none", Note("too-many-levels", text, levels=len(levels)))
-    found = _added(known, (codes[:, None] == np.arange(1, len(levels))).astype(float))
-    if found is None:
+    test_result = _test_columns(recorded, (codes[:, None] == np.arange(1, len(levels))).astype(float))
+    if test_result is None:
         return Check(name, "F", Note("too-few-shared-cells", f"cannot be judged: {column}s share too few cells"))
-    said, size = f"{len(levels)} {column}s", math.nan
-    if found.df == len(levels) - 1:  # else some share no cell with others, and their distance is not known
-        size = 100 * math.expm1(float(np.ptp([0.0, *found.coefficients])))
-        said = f"{said}, up to {tables.number(size, 2)} % apart"
-    differ = found.p < LEVEL
-    text = f"{said}: they differ" if differ else f"no difference is seen ({said}, within chance)"
+    summary, size = f"{len(levels)} {column}s", math.nan
+    if test_result.df == len(levels) - 1:  # else groups that share no cell have no known distance
+        size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
+        summary = f"{summary}, up to {tables.number(size, 2)} % apart"
+    differ = test_result.p < SIGNIFICANCE_LEVEL
+    text = f"{summary}: they differ" if differ else f"no difference is seen ({summary}, within chance)"
     verdict = Note("levels-differ" if differ else "no-difference", text, levels=len(levels), apart_percent=size)
-    return Check(name, f"F({found.df}, {found.df_error}) beside cells", verdict, found.f, found.p, size)
-
-
-def _sessions(data: pd.DataFrame) -> Check:
-    known = data[data["session"].notna()]
-    same = (
-        known.groupby("session")["block"].nunique().eq(1).all()
-        and known.groupby("block")["session"].nunique().eq(1).all()
+    return Check(
+        name, f"F({test_result.df}, {test_result.df_error}) within cells", verdict, test_result.f, test_result.p, size
     )
-    found = _grouped(data, "session")
-    if same and len(known) and found.test != "none":
+
+
+def _check_sessions(data: pd.DataFrame) -> Check:
+    recorded = data[data["session"].notna()]
+    sessions_are_blocks = (
+        recorded.groupby("session")["block"].nunique().eq(1).all()
+        and recorded.groupby("block")["session"].nunique().eq(1).all()
+    )
+    check = _check_groups(data, "session")
+    if sessions_are_blocks and len(recorded) and check.test != "none":
         text = "a session is a block here: see blocks"
-        return Check(found.assumption, "none", Note("sessions-are-blocks", text))
-    return found
+        return Check(check.assumption, "none", Note("sessions-are-blocks", text))
+    return check
 
 
-def _serial(data: pd.DataFrame) -> Check:
+def _check_autocorrelation(data: pd.DataFrame) -> Check:
     name = INDEPENDENT
     x = data.loc[data["n"] > 1, "residual"].to_numpy(float)
-    if len(x) < FEWEST_NORMAL:
+    if len(x) < MIN_RESIDUALS:
         return Check(name, "none", _too_few_residuals(len(x)))
     p = float(acorr_ljungbox(x, lags=[1])["lb_pvalue"].iloc[0])
     correlation = float((x[1:] * x[:-1]).sum() / (x**2).sum())
-    verdict = NOTHING_AGAINST
-    if p < LEVEL:
-        alike = Note("neighbours-alike", "runs close in time are alike")
-        verdict = alike if correlation > 0 else Note("neighbours-alternate", "slow and fast runs alternate")
+    verdict = NO_EVIDENCE
+    if p < SIGNIFICANCE_LEVEL:
+        similar = Note("neighbours-alike", "runs close in time are alike")
+        verdict = similar if correlation > 0 else Note("neighbours-alternate", "slow and fast runs alternate")
     return Check(name, "Ljung-Box, lag 1 (r₁)", verdict, correlation, p)
 
 
-def _outliers(data: pd.DataFrame) -> Iterator[Check]:
-    """A row for each outlier, largest first, and one that counts them."""
-    found = data[data["outlier"]].sort_values("p_outlier", kind="stable")
+def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
+    """Yield a row that counts outliers, then one for each, largest first."""
+    outliers = data[data["outlier"]].sort_values("p_outlier", kind="stable")
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
-    known = int(data["studentized"].notna().sum())
-    count = Note("outliers", f"{len(found) or 'none'} of {known} runs", outliers=len(found), runs=known)
+    n_judged = int(data["studentized"].notna().sum())
+    count = Note("outliers", f"{len(outliers) or 'none'} of {n_judged} runs", outliers=len(outliers), runs=n_judged)
     yield Check(name, test, count)
-    for row in found.itertuples():
-        # against the mean of the cell's other runs
+    for row in outliers.itertuples():
+        # Relative to the mean of the cell's other runs.
         size = 100 * math.expm1(row.residual * row.n / (row.n - 1))
-        how = "slower" if size > 0 else "faster"
-        text = f"{tables.number(abs(size), 2)} % {how} than its cell's others; kept"
+        direction = "slower" if size > 0 else "faster"
+        text = f"{tables.number(abs(size), 2)} % {direction} than its cell's others; kept"
         yield Check(
             OUTLIER,
             test,
@@ -317,130 +327,141 @@ def _outliers(data: pd.DataFrame) -> Iterator[Check]:
             float(row.p_outlier),
             size,
             row.run_id,
-            _float(row.foreign_cpu_share),
-            _float(row.steal_share),
+            _to_float(row.foreign_cpu_share),
+            _to_float(row.steal_share),
         )
 
 
-def _float(value: object) -> float:
+def _to_float(value: object) -> float:
     return math.nan if pd.isna(value) else float(value)  # type: ignore[arg-type]
 
 
 def half_width(n: int, df: float | None = None) -> float:
-    """Half the 95 % t interval of the mean of n runs, in standard deviations of a run: t(df) / sqrt(n); df is n - 1 or given."""
+    """Return half the 95 % t interval of the mean of n runs in standard deviations of a run: t(df) / sqrt(n).
+
+    `df` is n - 1 by default.
+    """
     return float(intervals.t_interval(0.0, 1 / math.sqrt(n), n - 1 if df is None else df)[1])
 
 
-def least_difference(n: int, df: float | None = None) -> float:
-    """The least difference of two means of n runs each that has p < 5 %, in standard deviations of a run: t(df) sqrt(2 / n).
+def significant_difference(n: int, df: float | None = None) -> float:
+    """Return the least difference of two means of n runs each with p < 5 %.
 
-    With 2n - 2 degrees of freedom or `df`.
+    In standard deviations of a run: t(df) sqrt(2 / n). `df` is 2n - 2 by default.
     """
     return float(intervals.t_interval(0.0, math.sqrt(2 / n), 2 * n - 2 if df is None else df)[1])
 
 
-def found_difference(n: int, df: float | None = None) -> float:
-    """The difference of two means of n runs each, in standard deviations, that has p < 5 % with a probability of POWER.
+def detectable_difference(n: int, df: float | None = None) -> float:
+    """Return the difference of two means of n runs each that has p < 5 % with a probability of POWER.
 
-    By the noncentral t distribution, with 2n - 2 degrees of freedom or `df` (Cohen, Statistical Power Analysis, 2nd ed.
-    (1988), section 2.2). A difference as large as `least_difference` is found in about half of all studies.
+    In standard deviations of a run, by the noncentral t distribution with 2n - 2 degrees of freedom or `df`
+    (Cohen, Statistical Power Analysis, 2nd ed. (1988), section 2.2). A difference as large as
+    `significant_difference` is detected in about half of all studies.
     """
     df = 2 * n - 2 if df is None else df
-    apart = special.nctdtrinc(df, 1 - POWER, stats.t.ppf(1 - LEVEL / 2, df))  # in standard errors of the difference
+    apart = special.nctdtrinc(
+        df, 1 - POWER, stats.t.ppf(1 - SIGNIFICANCE_LEVEL / 2, df)
+    )  # in standard errors of the difference
     return float(apart) * math.sqrt(2 / n)
 
 
-def _resolution(pooling: Pooling) -> Iterator[Check]:
-    """What a mean and a difference of means of the most common n > 1 are known to, in s.d. and in % of an epoch's time.
+def _check_resolution(pooling: Pooling) -> Iterator[Check]:
+    """Yield the resolution of a mean and of a difference for the most common n > 1, in s.d. and in %.
 
-    The size is that of the s.d. of all cells together; the verdict has the range over cells. Differences are those within blocks
-    where cells are compared so, in s.d. of what blocks leave.
+    The size uses the s.d. of all cells together; the verdict has the range over cells. Differences are within
+    blocks if cells are compared so, in s.d. of the residuals after blocks.
     """
     counts = pooling.cells["n"]
     n = int(counts[counts > 1].mode().max())
-    spread, df = pooling.resolution(n)
-    for name, width, of in (
-        (HALF_INTERVAL, half_width(n, pooling.of_mean(n)), pooling),
-        (LEAST_DIFFERENCE, least_difference(n, df), spread),
-        (f"difference found with {100 * POWER:.0f} % power", found_difference(n, df), spread),
+    within, df = pooling.resolution(n)
+    for name, width, spread in (
+        (HALF_INTERVAL, half_width(n, pooling.mean_df(n)), pooling),
+        (MIN_DIFFERENCE, significant_difference(n, df), within),
+        (f"difference found with {100 * POWER:.0f} % power", detectable_difference(n, df), within),
     ):
-        after = "" if of is pooling else " after blocks"
-        size = 100 * math.expm1(width * of.sd)
-        about, ends = f"about {tables.number(size, 2)} %", []
-        if len(of.spreads) > 1:
-            ends = [100 * math.expm1(width * s) for s in _ends(of.spreads)]
-            lowest, highest = (tables.number(end, 2) for end in ends)
-            about = f"{lowest} to {highest} % by cell, with the s.d. of all together {about.removeprefix('about ')}"
+        after = "" if spread is pooling else " after blocks"
+        size = 100 * math.expm1(width * spread.sd)
+        size_text, bounds = f"about {tables.number(size, 2)} %", []
+        if len(spread.spreads) > 1:
+            bounds = [100 * math.expm1(width * s) for s in _range(spread.spreads)]
+            lowest, highest = (tables.number(end, 2) for end in bounds)
+            size_text = (
+                f"{lowest} to {highest} % by cell, with the s.d. of all together {size_text.removeprefix('about ')}"
+            )
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
-        text = f"{width:.2f} s.d.{after}, {about} of epoch time"
-        verdict = Note("resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=ends)
+        text = f"{width:.2f} s.d.{after}, {size_text} of epoch time"
+        verdict = Note("resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=bounds)
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
+def _range(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
-    """The table of checks of a study; `data`: its `residuals`."""
+    """Return the table of checks of a study; `data` are its `residuals`."""
     data = residuals(runs) if data is None else data
     pooling = pooled(runs)
-    rows = checks(runs, data, pooling)
+    rows = run_checks(runs, data, pooling)
     frame = pd.DataFrame([asdict(row) for row in rows])
     outliers = [row for row in rows if row.run_id]
-    listed = {row.run_id for row in outliers[:SHOWN_OUTLIERS]}
-    seen = [row for row in rows if not row.run_id or row.run_id in listed]
-    shown: dict[str, list[str]] = {
-        "assumption": [row.run_id or row.assumption for row in seen],
-        "test": [row.test for row in seen],
-        "statistic": [tables.number(row.statistic) for row in seen],
-        "p": [tables.p_value(row.p) for row in seen],
-        "verdict": [row.verdict for row in seen],
+    listed_ids = {row.run_id for row in outliers[:MAX_LISTED_OUTLIERS]}
+    listed_rows = [row for row in rows if not row.run_id or row.run_id in listed_ids]
+    display: dict[str, list[str]] = {
+        "assumption": [row.run_id or row.assumption for row in listed_rows],
+        "test": [row.test for row in listed_rows],
+        "statistic": [tables.number(row.statistic) for row in listed_rows],
+        "p": [tables.p_value(row.p) for row in listed_rows],
+        "verdict": [row.verdict for row in listed_rows],
     }
     if outliers:
-        shown["foreign CPU (%)"] = [tables.percent(row.foreign_cpu_share) for row in seen]
-        shown["stolen (%)"] = [tables.percent(row.steal_share) for row in seen]
-    more = len(outliers) - SHOWN_OUTLIERS
+        display["other processes (%)"] = [tables.percent(row.foreign_cpu_share) for row in listed_rows]
+        display["CPU steal (%)"] = [tables.percent(row.steal_share) for row in listed_rows]
+    n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
-        conditions.counts(runs),
+        conditions.run_counts_note(runs),
         f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
-        "Intervals of means stay good when runs are not normal, the more runs the better. Drift, blocks, sessions and "
+        "Intervals of means are robust to runs that are not normal, the more runs the better. Drift, blocks, sessions and "
         "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
         "also make runs depend on each other: runs of one block share its effect, so intervals of means count blocks, not runs, as "
         "independent. Comparisons of two cells within blocks remove this effect.",
         "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
         "runs. They are searched one after the other, the largest first, with the s.d. of all cells together, so runs of a cell with a large "
-        "spread are found first. No outlier is removed. Foreign CPU and stolen: processor time that other processes and a hypervisor took."
-        + (f" {more} more are in the CSV file." if more > 0 else ""),
-        _per_n(pooling),
-        conditions.setting(runs),
+        "spread are found first. No outlier is removed. Other processes and CPU steal: share of CPU time that other processes and a hypervisor used."
+        + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
+        _other_replicates_note(pooling),
+        conditions.setting_note(runs),
     ]
     return tables.Table(
         HEADING,
         frame,
-        pd.DataFrame(shown),
+        pd.DataFrame(display),
         [note for note in notes if note],
         words=["assumption", "test", "verdict"],
     )
 
 
-def _per_n(pooling: Pooling) -> str:
-    """What other numbers of replicates would give, in standard deviations of a run."""
+def _other_replicates_note(pooling: Pooling) -> str:
+    """Say what other numbers of replicates would resolve, in standard deviations of a run."""
     if not pooling.sd > 0:
         return ""
-    by_n = {n: (half_width(n), least_difference(n), found_difference(n)) for n in (3, 5, 10, 20)}
-    told = ", ".join(f"n = {n}: {half:.2f}, {least:.2f} and {found:.2f}" for n, (half, least, found) in by_n.items())
+    by_n = {n: (half_width(n), significant_difference(n), detectable_difference(n)) for n in (3, 5, 10, 20)}
+    numbers = ", ".join(
+        f"n = {n}: {half:.2f}, {significant:.2f} and {detectable:.2f}"
+        for n, (half, significant, detectable) in by_n.items()
+    )
     text = (
         "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If the true difference is this "
         f"large, half of all studies of this size would find it. With {100 * POWER:.0f} % power: the true difference that four of five such "
         "studies would find. Other numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half "
-        f"the interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power are for {told}. The s.d. of this "
+        f"the interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power are for {numbers}. The s.d. of this "
         f"study's runs, all cells together, is {tables.number(100 * pooling.sd)} % of epoch time."
     )
     return Note("other-replicates", text, sd_by_n=by_n, sd=pooling.sd)
 
 
-def listed(data: pd.DataFrame) -> pd.DataFrame:
-    """What residuals.csv has of `residuals`."""
+def residual_columns(data: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of `residuals` that residuals.csv has."""
     order = ["run_id", "cell", "session", "block", "order", "fitted_log", "residual", "studentized", "normal_quantile"]
     return data[[*order, "p_outlier", "outlier"]]

@@ -1,4 +1,4 @@
-"""Analysis of covariance beside cells and blocks: the slopes of covariates, what they bring by cross-validation, and which of them do."""
+"""Analysis of covariance within cells and blocks: slopes of covariates, selected by cross-validation."""
 
 import math
 from dataclasses import dataclass
@@ -10,15 +10,23 @@ from analysis import intervals
 from analysis.intervals import ROUNDING, Estimate
 from analysis.pooling import after_blocks
 
-LEAST_GAIN = 0.05  # the share by which the root mean square error of runs that are left out falls with each covariate
-FEWEST_DF = 5  # of a slope
+MIN_GAIN = 0.05  # share by which each covariate must reduce the error of left-out runs
+MIN_SLOPE_DF = 5
 
 
 @dataclass(frozen=True)
 class Slopes:
-    """What a unit of each of `covariates` changes the response by, beside cells, blocks and the other ones, with their covariance and degrees
-    of freedom; `correlation`: of the response and what they make of it, beside cells and blocks (that of one alone has its sign); root mean
-    square errors of runs that are left out, with the covariates and without."""
+    """Slopes of a response over covariates, within cells and blocks.
+
+    Attributes:
+        covariates: Names of the covariates [k].
+        values: Change of the response per unit of each covariate, the other ones constant [k].
+        covariance: Covariance of the slopes [k, k].
+        df: Degrees of freedom of the residual.
+        correlation: Correlation of the response and its prediction; signed for a single covariate.
+        error_with: Root mean square error of left-out runs with the covariates.
+        error_without: The same without covariates.
+    """
 
     covariates: tuple[str, ...]
     values: np.ndarray
@@ -30,73 +38,85 @@ class Slopes:
 
     @property
     def gain(self) -> float:
-        """The share by which the covariates make the error of a run that is left out smaller; negative where they make it larger."""
+        """Share by which the covariates reduce the error of left-out runs; negative if they increase it."""
         return 1 - self.error_with / self.error_without if self.error_without else 0.0
 
     @property
     def estimates(self) -> list[Estimate]:
-        """The values with their 95 % t intervals."""
+        """Slopes with their 95 % t intervals."""
         low, high = intervals.t_interval(self.values, np.sqrt(self.covariance.diagonal()), self.df)
-        return [Estimate(float(one), float(a), float(b)) for one, a, b in zip(self.values, low, high, strict=True)]
+        return [Estimate(float(value), float(a), float(b)) for value, a, b in zip(self.values, low, high, strict=True)]
 
 
-def selected(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """The slopes of those columns of x that earn their place (forward selection); None where none does.
+def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
+    """Return the slopes of the covariates that improve cross-validated error, or None (forward selection).
 
-    First the one with the least error of runs that are left out, where it is LEAST_GAIN smaller than without; then the next beside it, where that
-    is as much smaller again. All slopes are above 0 and have FEWEST_DF.
+    Each step adds the covariate with the least error of left-out runs if it reduces that error by MIN_GAIN.
+    All slopes are positive and have MIN_SLOPE_DF degrees of freedom.
+
+    Args:
+        y: Response [runs].
+        x: Covariates [runs, k].
+        cell: Cell code of each run [runs].
+        block: Block code of each run [runs].
     """
-    taken: Slopes | None = None
-    while left := [name for name in x if taken is None or name not in taken.covariates]:
-        names = taken.covariates if taken else ()
-        tried = [fitted(y, x[[*names, name]], cell, block) for name in left]
-        useful = [one for one in tried if one and one.df >= FEWEST_DF and (one.values > 0).all()]
-        best = min(useful, key=lambda one: one.error_with, default=None)
+    chosen: Slopes | None = None
+    while left := [name for name in x if chosen is None or name not in chosen.covariates]:
+        names = chosen.covariates if chosen else ()
+        tried = [fit_slopes(y, x[[*names, name]], cell, block) for name in left]
+        useful = [slopes for slopes in tried if slopes and slopes.df >= MIN_SLOPE_DF and (slopes.values > 0).all()]
+        best = min(useful, key=lambda slopes: slopes.error_with, default=None)
         if best is None:
             break
-        before = taken.error_with if taken else best.error_without
-        if not best.error_with < (1 - LEAST_GAIN) * before:
+        before = chosen.error_with if chosen else best.error_without
+        if not best.error_with < (1 - MIN_GAIN) * before:
             break
-        taken = best
-    return taken
+        chosen = best
+    return chosen
 
 
-def fitted(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
-    """The slopes of y over the columns of x beside cells and blocks (codes); None where one does not vary, goes with the others, or nothing
-    is left. A run that is alone in its block tells nothing of it.
+def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
+    """Fit the slopes of y over the columns of x within cells and blocks; arguments as of `select_slopes`.
 
-    The error of a run that is left out is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)); runs that nothing else
-    tells of are left out of both.
+    Runs that are alone in their block are left out, because they carry no information within it. The error of
+    a left-out run is its residual over 1 - leverage (PRESS; Allen, Technometrics 16 (1974)); runs that
+    nothing else determines are left out of both errors.
+
+    Returns:
+        The slopes; None if a covariate is constant or collinear, or if no degree of freedom is left.
     """
     shared = np.bincount(block)[block] > 1
     cell, block = (np.unique(codes[shared], return_inverse=True)[1] for codes in (cell, block))
-    left, lost = after_blocks(y[shared], cell, block)
-    of_x = np.column_stack([after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T])
-    squares = of_x.T @ of_x
-    df = len(left) - len(np.unique(cell)) - lost - len(squares)
+    y_residual, lost = after_blocks(y[shared], cell, block)
+    x_residual = np.column_stack([after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T])
+    squares = x_residual.T @ x_residual
+    df = len(y_residual) - len(np.unique(cell)) - lost - len(squares)
     if df < 1 or (squares.diagonal() < ROUNDING).any() or np.linalg.cond(squares) > 1 / ROUNDING:
         return None
     inverse = np.linalg.inv(squares)
-    covered, own = leverages(cell, block), np.einsum("ni,ij,nj->n", of_x, inverse, of_x)
-    values = inverse @ of_x.T @ left
-    made = of_x @ values
-    rest = left - made
-    known = covered + own < 1 - 1e-9
-    with_x, without = rest[known] / (1 - covered - own)[known], left[known] / (1 - covered)[known]
-    size = math.sqrt(float(left @ left) * float(made @ made))
+    covered, own = leverages(cell, block), np.einsum("ni,ij,nj->n", x_residual, inverse, x_residual)
+    values = inverse @ x_residual.T @ y_residual
+    predicted = x_residual @ values
+    rest = y_residual - predicted
+    predictable = covered + own < 1 - 1e-9
+    error_with, error_without = (
+        rest[predictable] / (1 - covered - own)[predictable],
+        y_residual[predictable] / (1 - covered)[predictable],
+    )
+    size = math.sqrt(float(y_residual @ y_residual) * float(predicted @ predicted))
     sign = math.copysign(1.0, values[0]) if len(values) == 1 else 1.0
     return Slopes(
         tuple(x),
         values,
         inverse * float(rest @ rest) / df,
         df,
-        sign * float(left @ made) / size if size else 0.0,
-        *(float(np.sqrt(np.mean(errors**2))) if known.any() else 0.0 for errors in (with_x, without)),
+        sign * float(y_residual @ predicted) / size if size else 0.0,
+        *(float(np.sqrt(np.mean(errors**2))) if predictable.any() else 0.0 for errors in (error_with, error_without)),
     )
 
 
 def leverages(cell: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """The leverages [runs] of the two-way additive model of cells and blocks (codes 0, 1, ...)."""
+    """Return the leverages [runs] of the two-way additive model of cells and blocks (codes 0, 1, ...)."""
     columns = pd.get_dummies(pd.Series(block), drop_first=True, dtype=float)
     columns = (columns - columns.groupby(cell).transform("mean")).to_numpy(copy=True)
     columns[np.abs(columns) < ROUNDING] = 0.0

@@ -1,10 +1,11 @@
-"""Table that takes a contrast of treatments apart: what another treatment gives, what accumulation gives, and both.
+"""Table that decomposes contrasts of treatments into the effects of each and of accumulation.
 
-For a study that has gradient accumulation at the base level of the other treatment factors, and another treatment without
-accumulation: the contrast from the latter to the former goes over the cell with neither, so that its two parts are effects
-of one factor each. Where accumulation is the only treatment, it is the whole contrast. With mean epoch times T over the same
-blocks it is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end) - T(middle)), and
-T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their intervals are not independent.
+It needs gradient accumulation at the base level of the other treatment factors, and another treatment without
+accumulation. The contrast from the latter to the former passes through the cell with neither, so each part is
+the effect of one factor. If accumulation is the only treatment, it is the whole contrast. With mean epoch
+times T over the same blocks the decomposition is exact: T(end) - T(start) = (T(middle) - T(start)) + (T(end)
+- T(middle)), and T(end) / T(start) = T(middle) / T(start) x T(end) / T(middle). Parts share a cell, so their
+intervals are dependent.
 """
 
 import functools
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import THROTTLED, apart, contrasts, interval_texts, not_compared
+from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, interval_texts, no_shared_session_note
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
     cells,
@@ -38,14 +39,19 @@ Levels = Mapping[str, Any]  # of a cell
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
-SWEPT = ("framework", "nodes", "device", "bandwidth")  # what a sweep of the network has of a cell, beside its ranks
+BENCHMARK_COLUMNS = (
+    "framework",
+    "nodes",
+    "device",
+    "bandwidth",
+)
 NO_CONTRAST = Note(
     "no-contrast",
     "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
     "there are other treatments, also cells with one of them and without accumulation.",
 )
-NO_SWEEP = Note(
-    "no-network-sweep", "There is no sweep of the network, so the effect of the network alone is not predicted."
+NO_BENCHMARK = Note(
+    "no-network-sweep", "There is no collective benchmark, so the effect of the network alone is not predicted."
 )
 ON_ONE_NODE = Note(
     "accumulation-on-one-node",
@@ -54,18 +60,18 @@ ON_ONE_NODE = Note(
 )
 NETWORK_ALONE = Note(
     "network-alone-is-predicted",
-    "Network alone: the number of exchanges that accumulation saves in an epoch, times the time of one all-reduce of the "
-    "gradients' size (float32) in the sweep of the network, interpolated linearly between its "
-    "sizes. Its interval is over the rounds of one sweep, in the same processes. It is a prediction, not measured "
+    "Network alone: the number of all-reduces that accumulation saves in an epoch, times the time of one all-reduce of the "
+    "gradients' size (float32) in the collective benchmark, interpolated linearly between its "
+    "sizes. Its interval is over the rounds of one benchmark, in the same processes. It is a prediction, not measured "
     "in training: ranks send one message and compute nothing else. Beyond the network: the rest of the difference, with "
-    "an interval that includes both: the cost of the optimizer and of the loop, exchanges that computation hid (above 0), "
-    "and exchanges that took longer during computation (below 0).",
+    "an interval that includes both: the cost of the optimizer and of the loop, overlapped communication (above 0), "
+    "and communication that took longer during computation (below 0).",
 )
-TITLE = "Contrast of treatments, taken apart into the effect of each, with 95 % intervals"
+TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
 
 
 def gradient_bytes(model: str, dataset: str) -> float:
-    """Size of all gradients in bytes, float32; NaN for a model that is not described for this data set."""
+    """Return the size of all gradients in bytes (float32); NaN for a model without description."""
     try:
         return float(model_graph(model, dataset).gradient_bytes)
     except (InputError, KeyError, ValueError):
@@ -73,10 +79,15 @@ def gradient_bytes(model: str, dataset: str) -> float:
 
 
 def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
-    """Seconds of one all-reduce of `size` bytes from the rows of network.csv of one framework and number of nodes.
+    """Return the seconds of one all-reduce from a collective benchmark.
 
-    In each round the arithmetic mean of the repetitions of every measured size, linear between sizes; beyond the largest
-    one the line through the last two goes on. The mean over rounds with its t interval. NaN without two measured sizes.
+    Each round has the arithmetic mean of the repetitions at every size, interpolated linearly and
+    extrapolated along the last two sizes. The estimate is the mean over rounds with its t interval; NaN with
+    fewer than two sizes.
+
+    Args:
+        sweep: Rows of network.csv of one framework and number of nodes.
+        size: Bytes of the all-reduce.
     """
     ok = sweep[(sweep["collective"] == ALL_REDUCE) & (sweep["status"] == "ok") & sweep["seconds"].notna()]
     means = ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
@@ -89,10 +100,10 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
     return intervals.mean((1 - share) * times[:, right - 1] + share * times[:, right], minimum=0)
 
 
-def paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Levels]]:
-    """Factor of the first part, and the cells at start, middle and end (rows of `cells`), for each planned contrast.
+def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Levels]]:
+    """Yield the factor of the first part and the cells at start, middle and end of each planned contrast.
 
-    Where accumulation is the only treatment, it is the factor, and start and middle are the same cell.
+    If accumulation is the only treatment, it is the factor, and start and middle are the same cell.
     """
     treated = treatments(runs)
     if ACCUMULATION not in treated:
@@ -107,23 +118,27 @@ def paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Levels]]:
     for factor, start in starts or [(ACCUMULATION, base)]:
         for end in ends:
             for place in dict.fromkeys(tuple(row) for row in rows[context].itertuples(index=False)):
-                found = [by_levels.get((*place, *levels.values())) for levels in (start, base, end)]
-                if all(row is not None for row in found):
-                    yield (factor, *found)  # type: ignore[misc]
+                path_cells = [by_levels.get((*place, *levels.values())) for levels in (start, base, end)]
+                if all(row is not None for row in path_cells):
+                    yield (factor, *path_cells)  # type: ignore[misc]
 
 
 def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Three rows per contrast (the two parts, the total): levels, part, from, to, the columns of `effects.contrasts`.
+    """Return the two parts and the total of each contrast; one row if accumulation is the only treatment.
 
-    One row, that of accumulation, where it is the only treatment.
-    `network` is network.csv. The row of accumulation then has all_reduce_s, the time of one all-reduce of the gradients'
-    size; network_s, what the exchanges that are saved would have taken at that rate, less than 0; and beyond_network_s, the
-    difference less network_s, with an interval of both.
+    Args:
+        runs: Runs of the study.
+        network: network.csv. Rows of accumulation then have all_reduce_s, the time of one all-reduce of the
+            gradients' size; network_s, the predicted time of the saved all-reduces, negative; and
+            beyond_network_s, the rest of the difference, with an interval of both.
+
+    Returns:
+        Levels, part, from, to, and the columns of `effects.contrasts`.
     """
     treated = treatments(runs)
     context = varying(runs, but=treated)
     rows, ends = [], []
-    for factor, start, middle, end in paths(runs):
+    for factor, start, middle, end in contrast_paths(runs):
         parts = [(factor, start, middle), (ACCUMULATION, middle, end), (TOTAL, start, end)]
         for part, before, after in parts if factor != ACCUMULATION else parts[1:2]:
             changed = treated if part == TOTAL else [part]
@@ -145,16 +160,19 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     data = pd.concat([data, measured.drop(columns=["p"])], axis=1)
     if network is None:
         return data
-    sweeps = dict(list(network.groupby([*SWEPT, "ranks"], sort=False)))
+    benchmarks = dict(list(network.groupby([*BENCHMARK_COLUMNS, "ranks"], sort=False)))
 
     @functools.cache
-    def one_exchange(place: tuple[Any, ...], model: str, dataset: str) -> tuple[float, Estimate]:
+    def all_reduce_time(place: tuple[Any, ...], model: str, dataset: str) -> tuple[float, Estimate]:
         size = gradient_bytes(model, dataset)
-        return size, all_reduce_s(sweeps.get(place, network[:0]), size)
+        return size, all_reduce_s(benchmarks.get(place, network[:0]), size)
 
     predicted = [
         _network_part(
-            row, *one_exchange(tuple(end[name] for name in (*SWEPT, "replicas")), end["model"], end["dataset"])
+            row,
+            *all_reduce_time(
+                tuple(end[name] for name in (*BENCHMARK_COLUMNS, "replicas")), end["model"], end["dataset"]
+            ),
         )
         if row["part"] == ACCUMULATION and not divides_more(end["parallelism"], int(end["replicas"]))
         else {}
@@ -163,46 +181,46 @@ def decompose(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> pd.Dat
     return pd.concat([data, pd.DataFrame(predicted)], axis=1)
 
 
-def _network_part(row: Mapping[str, Any], size: float, one: Estimate) -> dict[str, float]:
+def _network_part(row: Mapping[str, Any], size: float, all_reduce: Estimate) -> dict[str, float]:
     change = row["to_exchanges"] - row["from_exchanges"]
-    predicted = change * one.value
-    bounds = sorted([change * one.low, change * one.high])
+    predicted = change * all_reduce.value
+    bounds = sorted([change * all_reduce.low, change * all_reduce.high])
     difference = Estimate(*(row[name] for name in ("difference_s", "difference_s_low", "difference_s_high")))
     return {
         "gradient_bytes": size,
-        **columns("all_reduce_s", one),
+        **columns("all_reduce_s", all_reduce),
         **columns("network_s", Estimate(predicted, *bounds)),
-        **columns("beyond_network_s", less(difference, Estimate(predicted, *bounds))),
+        **columns("beyond_network_s", subtract(difference, Estimate(predicted, *bounds))),
     }
 
 
-def less(a: Estimate, b: Estimate) -> Estimate:
-    """a - b of independent estimates, its interval from theirs (Zou & Donner, Statistics in Medicine 27, 2008)."""
+def subtract(a: Estimate, b: Estimate) -> Estimate:
+    """Return a - b of independent estimates with its interval (Zou & Donner, Stat. Med. 27, 2008)."""
     value = a.value - b.value
     low, high = math.hypot(a.value - a.low, b.high - b.value), math.hypot(a.high - a.value, b.value - b.low)
     return Estimate(value, value - low, value + high)
 
 
 def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Table:
-    """The table of a study's contrasts, taken apart."""
+    """Return the table of a study's decomposed contrasts."""
     data = decompose(runs, network)
     if data.empty:
         empty = pd.DataFrame(columns=["part", "from", "to", "difference_s", "ratio"])
         return tables.Table(TITLE, empty, pd.DataFrame(columns=["part"]), [NO_CONTRAST], ["part"])
     context = varying(runs, but=treatments(runs))
-    whole = TOTAL in set(data["part"])
-    firsts = list(range(0, len(data), 3 if whole else 1))
-    shown: dict[str, Any] = {
+    has_total = TOTAL in set(data["part"])
+    firsts = list(range(0, len(data), 3 if has_total else 1))
+    display: dict[str, Any] = {
         title(name): [level_text(level) if row in firsts else "" for row, level in enumerate(data[name])]
         for name in context
     }
-    shown["part"] = [
+    display["part"] = [
         TOTAL if part == TOTAL else f"{before} → {after}"
         for part, before, after in data[["part", "from", "to"]].itertuples(index=False)
     ]
-    shown["difference (s)"] = interval_texts(data, "difference_s")
-    shown["ratio"] = interval_texts(data, "ratio")
-    total = _total(data) if whole else ""
+    display["difference (s)"] = interval_texts(data, "difference_s")
+    display["ratio"] = interval_texts(data, "ratio")
+    total = _total_note(data) if has_total else ""
     notes = [
         conditions.paragraph(
             "sign-of-differences",
@@ -211,40 +229,40 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
                 "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
             ],
         ),
-        f"{conditions.counts(runs)} {conditions.compared(data['within_blocks'])} Intervals are not "
+        f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals are not "
         "corrected for the number of rows (the table of effects has corrected p values of the parts).",
-        apart(data),
+        no_shared_session_note(data),
         *_network_notes(data, network, runs),
     ]
     if "network_s" in data and data["network_s"].notna().any():
-        shown["network alone (s)"] = _where_accumulated(data, "network_s")
-        shown["beyond the network (s)"] = _where_accumulated(data, "beyond_network_s")
+        display["network alone (s)"] = _accumulation_texts(data, "network_s")
+        display["beyond the network (s)"] = _accumulation_texts(data, "beyond_network_s")
     if data["throttled_difference_s"].notna().any():
-        shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
         explains = "It can help to explain a difference in seconds, but it is not a part of the sum."
         notes.append(conditions.paragraph("throttling-explains", [THROTTLED, explains]))
     notes += [
-        not_compared(data, runs),
-        conditions.setting(runs),
+        cells_without_runs_note(data, runs),
+        conditions.setting_note(runs),
     ]
     return tables.Table(
         TITLE,
         data.dropna(axis="columns", how="all"),
-        pd.DataFrame(shown),
+        pd.DataFrame(display),
         [note for note in notes if note],
         words=[title(name) for name in ("framework", "model", "dataset")] + ["part"],
-        parts=firsts[1:] if whole else [],
+        parts=firsts[1:] if has_total else [],
     )
 
 
-def _where_accumulated(data: pd.DataFrame, name: str) -> list[str]:
+def _accumulation_texts(data: pd.DataFrame, name: str) -> list[str]:
     texts = interval_texts(data, name)
     return [text if part == ACCUMULATION else "" for text, part in zip(texts, data["part"], strict=True)]
 
 
-def _total(data: pd.DataFrame) -> Note:
-    """What the total is, and how its parts add up to it."""
-    nearly = _nearly(data)
+def _total_note(data: pd.DataFrame) -> Note:
+    """Name the totals and say how their parts add up."""
+    nearly = _inexact_text(data)
     text = (
         f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{nearly}; "
         "the intervals of the parts are not independent, because both include the cell in the middle."
@@ -257,29 +275,31 @@ def _totals(data: pd.DataFrame) -> str:
     return "; ".join(f"{before} → {after}" for before, after in totals.itertuples(index=False))
 
 
-def _nearly(data: pd.DataFrame) -> str:
-    """What keeps the parts of some contrast from adding up to their total; empty where all do."""
+def _inexact_text(data: pd.DataFrame) -> str:
+    """Say why the parts of some contrast do not add up exactly; "" if all do."""
     parts = data["difference_s"].to_numpy(float).reshape(-1, 3)
-    known = parts[~np.isnan(parts).any(axis=1)]
-    if np.allclose(known[:, 0] + known[:, 1], known[:, 2]):
+    complete = parts[~np.isnan(parts).any(axis=1)]
+    if np.allclose(complete[:, 0] + complete[:, 1], complete[:, 2]):
         return ""
     return ", approximately if the three cells do not have runs in the same blocks"
 
 
 def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.DataFrame) -> list[str]:
-    """What the network alone means, and where it is not known."""
+    """Explain the predicted part of the network and name the cells without a prediction."""
     notes: list[str] = []
     rows = data[data["part"] == ACCUMULATION]
     nodes = rows["nodes"] if "nodes" in rows else pd.Series(runs["nodes"].iloc[0], index=rows.index)
     if network is not None and (nodes > 1).any():
         notes.append(NETWORK_ALONE)
     elif network is None and (nodes > 1).any():
-        notes.append(NO_SWEEP)
+        notes.append(NO_BENCHMARK)
     if (nodes == 1).any():
         notes.append(ON_ONE_NODE)
     if network is not None and (
-        lacking := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()]["to_cell"].tolist()
+        unpredicted := rows[(nodes > 1) & rows.get("network_s", pd.Series(np.nan, rows.index)).isna()][
+            "to_cell"
+        ].tolist()
     ):
-        text = f"No prediction, because the sweep, the gradients' size or the cell is missing: {conditions.named(lacking)}."
-        notes.append(Note("network-not-predicted", text, cells=lacking))
+        text = f"No prediction, because the benchmark, the gradients' size or the cell is missing: {conditions.join_names(unpredicted)}."
+        notes.append(Note("network-not-predicted", text, cells=unpredicted))
     return notes

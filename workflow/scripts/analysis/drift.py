@@ -1,7 +1,7 @@
-"""Table of drift: how quick the machine was over the campaign, by the reference beside every run, and how epoch times went with it.
+"""Table of drift: machine speed over the campaign by the reference benchmark, and epoch times along with it.
 
-The reference is told as a ratio to the median of all runs in the same setting (analysis.adjusted), epoch times as one to the geometric mean
-of all successful runs of their cell: 1.05 is 5 % slower than usual.
+The reference benchmark is relative to the median of all runs of the same setting (analysis.adjusted), epoch
+times to the geometric mean of all successful runs of their cell: 1.05 is 5 % slower than usual.
 """
 
 import math
@@ -10,74 +10,94 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.adjusted import ALIKE, Adjustment, adjustment, holds, said, setting_of, told, untold
+from analysis.adjusted import (
+    SAME_SETTING,
+    Adjustment,
+    adjusted_tables_note,
+    adjustment,
+    interval_gain_note,
+    no_reference_reason,
+    setting_of,
+    slopes_note,
+)
 from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks
 from common.notes import Note
 from common.text import number_of
 
-TITLE = "The reference beside every run over the campaign, by block"
+TITLE = "Reference benchmark of every run over the campaign, by block"
 REFERENCE = ("reference_s", "reference_before_s", "reference_after_s")
 
 
-def by_run(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per successful run, in the order of their starts: run_id, cell, session, block, started_at, ended_at, and as ratios
-    to what is usual reference, before, after (right before and right after the run; NaN without a reference) and epoch_time; steal_share,
-    foreign_cpu_share, waited_s (0 where nothing waited). No rows where none of them has a reference."""
+def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per successful run in the order of their starts; no rows without any reference benchmark.
+
+    Columns: run_id, cell, session, block, started_at, ended_at; reference, before, after (right before and
+    right after the run; NaN without a reference) and epoch_time as ratios to the usual value; steal_share,
+    foreign_cpu_share, and waited_s (0 without waiting).
+    """
     ok = successful(runs)
-    known = ok if ok["reference_s"].notna().any() else ok[:0]
-    data = known[["run_id", "cell", "session", "block", "started_at", "ended_at", "order_key"]].copy()
-    logs = np.log(known[[*REFERENCE, "epoch_time_s"]].astype(float))
-    usual = logs["reference_s"].groupby(setting_of(known)).transform("median")
+    referenced = ok if ok["reference_s"].notna().any() else ok[:0]
+    data = referenced[["run_id", "cell", "session", "block", "started_at", "ended_at", "order_key"]].copy()
+    logs = np.log(referenced[[*REFERENCE, "epoch_time_s"]].astype(float))
+    usual = logs["reference_s"].groupby(setting_of(referenced)).transform("median")
     for name, column in zip(("reference", "before", "after"), REFERENCE, strict=True):
         data[name] = np.exp(logs[column] - usual)
-    data["epoch_time"] = np.exp(logs["epoch_time_s"] - logs["epoch_time_s"].groupby(known["cell"]).transform("mean"))
+    data["epoch_time"] = np.exp(
+        logs["epoch_time_s"] - logs["epoch_time_s"].groupby(referenced["cell"]).transform("mean")
+    )
     for name in ("steal_share", "foreign_cpu_share"):
-        data[name] = known[name].astype(float)
-    data["waited_s"] = known["waited_s"].astype(float).fillna(0.0)
+        data[name] = referenced[name].astype(float)
+    data["waited_s"] = referenced["waited_s"].astype(float).fillna(0.0)
     by_clock = data["started_at"].notna().all()
     return data.sort_values("started_at" if by_clock else "order_key", kind="stable").drop(columns="order_key")
 
 
-def beside(runs: pd.DataFrame, found: Adjustment) -> pd.DataFrame:
-    """The covariate of `found` that predicts runs best, and epoch_time, of each run with a reference, as ratios to what its cell and its block
-    have: what the slope of that covariate alone is fitted to. No rows where none can be told."""
-    if found.leading is None:
+def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
+    """Return leading covariate and epoch_time of runs with a reference, as ratios within cell and block.
+
+    These are the values behind the slope of that covariate alone. No rows without a slope.
+    """
+    if result.leading is None:
         return pd.DataFrame(columns=["covariate", "epoch_time"], dtype=float)
-    known = runs.loc[found.covariates.index]
-    cell, block = pd.factorize(known["cell"])[0], block_of(known)
-    of_time = np.log(known["epoch_time_s"].to_numpy(float))
-    left = [after_blocks(values, cell, block)[0] for values in (found.covariates[found.leading].to_numpy(), of_time)]
-    return pd.DataFrame(np.exp(np.column_stack(left)), columns=["covariate", "epoch_time"], index=known.index)
+    referenced = runs.loc[result.covariates.index]
+    cell, block = pd.factorize(referenced["cell"])[0], block_of(referenced)
+    log_times = np.log(referenced["epoch_time_s"].to_numpy(float))
+    residuals = [
+        after_blocks(values, cell, block)[0] for values in (result.covariates[result.leading].to_numpy(), log_times)
+    ]
+    return pd.DataFrame(np.exp(np.column_stack(residuals)), columns=["covariate", "epoch_time"], index=referenced.index)
 
 
-def by_block(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per block of a session with references, in the order of their first starts, of `by_run`: session, block, started_at, n, reference and
-    epoch_time (geometric means), quickest and slowest reference, mean and largest steal_share, largest foreign_cpu_share, waited (runs),
-    waited_s (all together)."""
+def drift_by_block(data: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per block of a session from `drift_by_run`, in the order of their first starts.
+
+    Columns: session, block, started_at, n, reference and epoch_time (geometric means), lowest and highest
+    reference, mean and highest steal_share, highest foreign_cpu_share, waited (runs), waited_s (total).
+    """
     waited = data[data["reference"].notna()].assign(waited=data["waited_s"] > 0)
-    found = waited.groupby(["session", "block"], dropna=False, sort=False).agg(
+    blocks = waited.groupby(["session", "block"], dropna=False, sort=False).agg(
         started_at=("started_at", "first"),
         n=("run_id", "size"),
-        reference=("reference", _geometric),
+        reference=("reference", _geometric_mean),
         reference_lowest=("reference", "min"),
         reference_highest=("reference", "max"),
-        epoch_time=("epoch_time", _geometric),
+        epoch_time=("epoch_time", _geometric_mean),
         steal_share=("steal_share", "mean"),
         steal_share_highest=("steal_share", "max"),
         foreign_cpu_share_highest=("foreign_cpu_share", "max"),
         waited=("waited", "sum"),
         waited_s=("waited_s", "sum"),
     )
-    return found.reset_index()
+    return blocks.reset_index()
 
 
-def _geometric(ratios: "pd.Series[float]") -> float:
+def _geometric_mean(ratios: "pd.Series[float]") -> float:
     return float(np.exp(np.log(ratios).mean()))
 
 
-def correlation(data: pd.DataFrame) -> float:
-    """That of log epoch time and log reference over the whole campaign, of `by_run`; NaN where one of them does not vary."""
+def campaign_correlation(data: pd.DataFrame) -> float:
+    """Return the correlation of log epoch time and log reference; NaN if one is constant."""
     logs = np.log(data[["reference", "epoch_time"]].dropna().to_numpy(float))
     if len(logs) < 3 or (np.ptp(logs, axis=0) < 1e-9).any():
         return math.nan
@@ -85,12 +105,12 @@ def correlation(data: pd.DataFrame) -> float:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of a study; without rows where no run has a reference."""
-    runs_told = by_run(runs)
-    data = by_block(runs_told)
+    """Return the table of a study; it has no rows without a reference benchmark."""
+    by_run = drift_by_run(runs)
+    data = drift_by_block(by_run)
     if data.empty:
-        shown = pd.DataFrame(columns=["block"], dtype=str)
-        return tables.Table(TITLE, data, shown, [_nothing(runs), conditions.setting(runs)])
+        display = pd.DataFrame(columns=["block"], dtype=str)
+        return tables.Table(TITLE, data, display, [_no_rows_note(runs), conditions.setting_note(runs)])
     texts: dict[str, list[str]] = {}
     if data["session"].nunique(dropna=False) > 1:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
@@ -98,31 +118,31 @@ def table(runs: pd.DataFrame) -> tables.Table:
     if data["started_at"].notna().all():
         texts["from (UTC)"] = pd.to_datetime(data["started_at"], utc=True).dt.strftime("%Y-%m-%d %H:%M").tolist()
     texts["n"] = data["n"].map(str).tolist()
-    ends = [
+    changes = [
         (data[name] - 1).map(tables.change)
         for name in ("reference", "reference_lowest", "reference_highest", "epoch_time")
     ]
-    texts["reference (%)"] = [f"{mean} [{low}, {high}]" for mean, low, high in zip(*ends[:3], strict=True)]
-    texts["epoch time (%)"] = ends[3].tolist()
+    texts["reference (%)"] = [f"{mean} [{low}, {high}]" for mean, low, high in zip(*changes[:3], strict=True)]
+    texts["epoch time (%)"] = changes[3].tolist()
     for heading, column in (
-        ("stolen, mean (%)", "steal_share"),
-        ("stolen, most (%)", "steal_share_highest"),
-        ("foreign CPU, most (%)", "foreign_cpu_share_highest"),
+        ("CPU steal, mean (%)", "steal_share"),
+        ("CPU steal, highest (%)", "steal_share_highest"),
+        ("other processes, highest (%)", "foreign_cpu_share_highest"),
     ):
         texts[heading] = [tables.percent(value) for value in data[column]]
     if data["waited"].any():
         texts["waited (s)"] = [tables.number(value) for value in data["waited_s"]]
-    found, lacking = adjustment(runs), int(runs_told["reference"].isna().sum())
+    result, n_missing = adjustment(runs), int(by_run["reference"].isna().sum())
     notes = [
-        f"{conditions.counts(runs, intervals=False)} Reference: time of a fixed piece of work right before and right after a run, above its "
-        f"median in this campaign, of runs {ALIKE}; in brackets the quickest and the slowest run. Epoch time: above the mean of its cell.",
-        Note("runs-without-reference", f"Without a reference: {number_of(lacking, 'run')}.", runs=lacking)
-        if lacking
+        f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before and right after a run, above its "
+        f"median in this campaign, of runs {SAME_SETTING}; in brackets the fastest and the slowest run. Epoch time: above the mean of its cell.",
+        Note("runs-without-reference", f"Without a reference benchmark: {number_of(n_missing, 'run')}.", runs=n_missing)
+        if n_missing
         else "",
-        _over_all(correlation(runs_told)),
-        told(found),
-        said(found) or holds(found),
-        conditions.setting(runs),
+        _correlation_note(campaign_correlation(by_run)),
+        slopes_note(result),
+        interval_gain_note(result) or adjusted_tables_note(result),
+        conditions.setting_note(runs),
     ]
     return tables.Table(
         TITLE,
@@ -133,12 +153,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
     )
 
 
-def _nothing(runs: pd.DataFrame) -> Note:
-    why = untold(runs)
+def _no_rows_note(runs: pd.DataFrame) -> Note:
+    why = no_reference_reason(runs)
     return Note("nothing-shown", f"Nothing is shown: {why}.", why=why)
 
 
-def _over_all(value: float) -> str:
+def _correlation_note(value: float) -> str:
     if math.isnan(value):
         return ""
     text = f"Over the whole campaign, blocks included, the correlation of log epoch time and log reference is {tables.number(value, 2)}."

@@ -1,7 +1,7 @@
-"""Table of effects: what one factor does to epoch time from its base level to another, all else equal.
+"""Table of effects: how each factor changes epoch time from its base level, all else equal.
 
-A row is a pair of cells that differ in one factor. The base level is the first one: of numbers the smallest, of words the
-first in factors.schema.yaml. Of frameworks every pair is compared. How two cells are compared: analysis.pooling.
+A row is a pair of cells that differ in one factor. The base level is the smallest number, or the first word
+in factors.schema.yaml. Frameworks are compared in every pair. `analysis.pooling` compares two cells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from analysis import adjusted, conditions, intervals, tables
-from analysis.intervals import LEVEL, Estimate
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cells, level_text, levels_in_order, successful, title, treatments, varying
 from analysis.pooling import Pooling, Values, pooled
 from common.notes import Note
@@ -25,12 +25,12 @@ NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only."
 STRATEGIES = " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
 THROTTLED = Note(
     "throttled-is-processor-time",
-    "Throttled: processor seconds of an epoch that a quota withheld, on the node that was throttled most. This is processor "
-    "time, not wall time: it is summed over processors, and it includes time in which the node would have waited for others anyway.",
+    "Throttled: CPU seconds of an epoch that a quota held back, on the node throttled most. This is CPU "
+    "time, not wall time: it is summed over cores, and it includes time in which the node would have waited for others anyway.",
 )
 ADJUSTED = Note(
     "ratios-adjusted",
-    "Ratio, adjusted: by how quick the machine was (table adjusted says how); p and verdict are those of the plain ratio.",
+    "Ratio, adjusted: for machine speed (see the table adjusted); p and verdict are those of the plain ratio.",
 )
 EVERY_PAIR_COMPARED = Note(
     "every-pair-compared",
@@ -38,14 +38,15 @@ EVERY_PAIR_COMPARED = Note(
 )
 
 
-def pairs(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per pair of planned cells that differ in one factor: factor, from_cell, to_cell; in table order.
+def cell_pairs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return factor, from_cell and to_cell of planned cells that differ in one factor, in table order.
 
-    From the base level of the factor to each other one; of frameworks every pair, the one listed earlier first. Two levels of parallelism are
-    compared, too, where cells differ in factors that mean nothing with one of them, such as microbatches without a pipeline.
+    Each level is compared with the base level; of frameworks every pair, the one listed earlier first. Levels
+    of parallelism are compared also where cells differ in factors that only one of them uses, such as
+    microbatches.
     """
     rows = cells(runs)
-    names = in_order(runs)
+    names = factors_in_order(runs)
     ranks = pd.DataFrame(
         {
             name: rows[name].map({level: rank for rank, level in enumerate(levels_in_order(runs, name))})
@@ -53,46 +54,53 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
         }
     ).assign(cell=rows["cell"])
     ranks = ranks.dropna()
-    found = [pd.DataFrame(columns=["factor", "from_cell", "to_cell"])]
+    parts = [pd.DataFrame(columns=["factor", "from_cell", "to_cell"])]
     for factor in names:
         free = [name for name in NEEDS if factor == "parallelism" and name in names]
-        others = [name for name in names if name not in (factor, *free)]
-        place = ranks.groupby(others).ngroup() if others else pd.Series(0, index=ranks.index)
-        one = ranks[["cell", *free]].assign(place=place, level=ranks[factor])
-        if factor in NEEDS:  # its base level is one that means something
-            one = one[one["cell"].isin(_meant(rows, factor))]
-        both = one.merge(one, on="place", suffixes=("_from", "_to"))
-        both = both[both["level_from"] < both["level_to"]]
+        fixed = [name for name in names if name not in (factor, *free)]
+        place = ranks.groupby(fixed).ngroup() if fixed else pd.Series(0, index=ranks.index)
+        candidates = ranks[["cell", *free]].assign(place=place, level=ranks[factor])
+        if factor in NEEDS:  # its base level must be one that has an effect
+            candidates = candidates[candidates["cell"].isin(_relevant_cells(rows, factor))]
+        matched = candidates.merge(candidates, on="place", suffixes=("_from", "_to"))
+        matched = matched[matched["level_from"] < matched["level_to"]]
         for name in free:
-            meant = _meant(rows, name)
-            in_both = both["cell_from"].isin(meant) & both["cell_to"].isin(meant)
-            both = both[~in_both | (both[f"{name}_from"] == both[f"{name}_to"])]
+            relevant = _relevant_cells(rows, name)
+            in_both = matched["cell_from"].isin(relevant) & matched["cell_to"].isin(relevant)
+            matched = matched[~in_both | (matched[f"{name}_from"] == matched[f"{name}_to"])]
         if factor not in EVERY_PAIR:
-            both = both[both["level_from"] == one["level"].min()]
-        both = both.sort_values(["place", "level_from", "level_to"]).assign(factor=factor)
-        found.append(both.rename(columns={"cell_from": "from_cell", "cell_to": "to_cell"})[list(found[0])])
-    return pd.concat(found, ignore_index=True)
+            matched = matched[matched["level_from"] == candidates["level"].min()]
+        matched = matched.sort_values(["place", "level_from", "level_to"]).assign(factor=factor)
+        parts.append(matched.rename(columns={"cell_from": "from_cell", "cell_to": "to_cell"})[list(parts[0])])
+    return pd.concat(parts, ignore_index=True)
 
 
-def _meant(rows: pd.DataFrame, factor: str) -> "pd.Series[str]":
-    """The cells in which a factor that some levels of parallelism alone have means something."""
+def _relevant_cells(rows: pd.DataFrame, factor: str) -> "pd.Series[str]":
+    """Return the cells whose parallelism uses the factor."""
     return rows.loc[[factor not in idle(level) for level in rows["parallelism"]], "cell"]
 
 
-def in_order(runs: pd.DataFrame) -> list[str]:
-    """The factors that vary: what a study asks about before what it asks at."""
+def factors_in_order(runs: pd.DataFrame) -> list[str]:
+    """Return the varying factors: those that a study asks about first, then those that it holds constant."""
     first = ["framework", "nodes", *treatments(runs)]
     varied = varying(runs)
     return [name for name in first if name in varied] + [name for name in varied if name not in first]
 
 
 def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-    """A row per pair of cells: how the runs of `to` differ from those of `base`, in seconds and bytes.
+    """Compare the runs of pairs of cells.
 
-    ratio = mean epoch time of `to` over that of `base`, p that it is 1, within_blocks (`Pooling.ratios`); difference_s = `to`
-    less `base`; each with bounds. from_s, to_s, from_n, to_n: of the runs that are compared, which within blocks are those of the
-    blocks in which both cells have one.
-    shared_sessions: in how many sessions both cells have runs; missing where a cell's sessions are not known.
+    Args:
+        runs: Runs of the study.
+        pooling: Pooling of the runs.
+        to: Cells after the change.
+        base: Cells before the change.
+
+    Returns:
+        A row per pair: ratio of mean epoch times with p that it is 1 and within_blocks (`Pooling.ratios`);
+        difference_s; throttled_difference_s; each with bounds. from_s, to_s, from_n, to_n are of the compared
+        runs, within blocks those of shared blocks. Exchanges and sent bytes of both cells. shared_sessions is
+        the number of sessions with runs of both cells, NaN if a cell's sessions are unknown.
     """
     ok = successful(runs)
     ends = {"from": list(base), "to": list(to)}
@@ -103,10 +111,12 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
         data[f"{end}_n"] = compared[n].to_numpy(int)
         data[f"{end}_s"] = compared[mean].to_numpy(float)
     ratios = pooling.ratios(ends["to"], ends["from"])
-    _put(data, "ratio", ratios)
-    _put(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
+    _set_interval(data, "ratio", ratios)
+    _set_interval(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
-    _put(data, "throttled_difference_s", Values.of(throttled, "throttled_s").differences(ends["to"], ends["from"]))
+    _set_interval(
+        data, "throttled_difference_s", Values.from_runs(throttled, "throttled_s").differences(ends["to"], ends["from"])
+    )
     for name in ("exchanges", "sent_bytes"):
         for end, names in ends.items():
             data[f"{end}_{name}"] = means[name].reindex(names).to_numpy()
@@ -114,104 +124,110 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     return data.assign(p=ratios["p"], within_blocks=ratios["within_blocks"], shared_sessions=shared)
 
 
-def _put(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> None:
+def _set_interval(data: pd.DataFrame, name: str, estimates: pd.DataFrame) -> None:
     data[[name, f"{name}_low", f"{name}_high"]] = estimates[["value", "low", "high"]].to_numpy()
 
 
 def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
-    """In how many sessions both cells of each pair have runs; NaN where one has no run with a session."""
-    known = ok.loc[ok["session"].notna(), ["cell", "session"]].drop_duplicates()
-    cell, names = pd.factorize(known["cell"])
-    session, sessions = pd.factorize(known["session"])
-    held = csr_array((np.ones(len(known)), (cell, session)), shape=(len(names), max(1, len(sessions))))
+    """Return the number of sessions with runs of both cells of each pair; NaN if unrecorded."""
+    recorded = ok.loc[ok["session"].notna(), ["cell", "session"]].drop_duplicates()
+    cell, names = pd.factorize(recorded["cell"])
+    session, sessions = pd.factorize(recorded["session"])
+    cell_sessions = csr_array((np.ones(len(recorded)), (cell, session)), shape=(len(names), max(1, len(sessions))))
     rows = [names.get_indexer(pd.Index(list(ends), dtype=names.dtype)) for ends in (to, base)]
-    there = (rows[0] >= 0) & (rows[1] >= 0)
+    both_recorded = (rows[0] >= 0) & (rows[1] >= 0)
     shared = np.full(len(rows[0]), np.nan)
-    if there.any():
-        shared[there] = (held[rows[0][there]] * held[rows[1][there]]).sum(axis=1)
+    if both_recorded.any():
+        shared[both_recorded] = (cell_sessions[rows[0][both_recorded]] * cell_sessions[rows[1][both_recorded]]).sum(
+            axis=1
+        )
     return shared
 
 
 def compare(runs: pd.DataFrame, margin: float | None = None) -> pd.DataFrame:
-    """One row per pair: factor, from, to, the other levels, the columns of `contrasts`, p_holm within each factor.
+    """Return factor, from, to, other levels, the columns of `contrasts`, and p_holm per factor of each pair.
 
-    `margin`: the share of epoch time by which cells may differ and be called equal; with it p_equal, that the pair differs by
-    more, p_equal_holm within each factor, and a verdict (`verdicts`).
+    Args:
+        runs: Runs of the study.
+        margin: Share of epoch time by which equal cells may differ. If given, rows have p_equal (that the
+            pair differs by more), p_equal_holm per factor, and a verdict (`verdicts`).
     """
-    varied, found = varying(runs), pairs(runs)
-    if found.empty:
+    varied, paired = varying(runs), cell_pairs(runs)
+    if paired.empty:
         return pd.DataFrame(columns=["factor", "from", "to", "p", "within_blocks"])
     by_cell = cells(runs).set_index("cell")[varied].astype(object)
-    ends = {end: by_cell.loc[found[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
+    ends = {end: by_cell.loc[paired[f"{end}_cell"]].reset_index(drop=True) for end in ("from", "to")}
     levels = {
-        end: [row[factor] for row, factor in zip(table.to_dict("records"), found["factor"], strict=True)]
+        end: [row[factor] for row, factor in zip(table.to_dict("records"), paired["factor"], strict=True)]
         for end, table in ends.items()
     }
-    own = pd.DataFrame({name: ends["to"][name].where(found["factor"] != name, None) for name in varied}, dtype=object)
-    divided = found["factor"] == "parallelism"
-    for name in [name for name in NEEDS if divided.any() and name in varied]:
-        idle_to = divided & np.array([name in idle(level) for level in ends["to"]["parallelism"]])
-        own[name] = own[name].mask(idle_to, ends["from"][name])
+    other_levels = pd.DataFrame(
+        {name: ends["to"][name].where(paired["factor"] != name, None) for name in varied}, dtype=object
+    )
+    is_parallelism = paired["factor"] == "parallelism"
+    for name in [name for name in NEEDS if is_parallelism.any() and name in varied]:
+        idle_to = is_parallelism & np.array([name in idle(level) for level in ends["to"]["parallelism"]])
+        other_levels[name] = other_levels[name].mask(idle_to, ends["from"][name])
     data = pd.concat(
         [
-            found[["factor"]],
-            pd.DataFrame(levels, dtype=object),  # with a gap, whole numbers would become decimal ones
-            own,
-            found[["from_cell", "to_cell"]],
-            contrasts(runs, pooled(runs), found["to_cell"].tolist(), found["from_cell"].tolist()),
-            _adjusted(runs, found),
+            paired[["factor"]],
+            pd.DataFrame(levels, dtype=object),  # keeps integers next to missing levels
+            other_levels,
+            paired[["from_cell", "to_cell"]],
+            contrasts(runs, pooled(runs), paired["to_cell"].tolist(), paired["from_cell"].tolist()),
+            _adjusted_ratios(runs, paired),
         ],
         axis=1,
     )
-    data["p_holm"] = _corrected(data, "p")
+    data["p_holm"] = _holm_by_factor(data, "p")
     if margin is not None:
         data["p_equal"] = pooled(runs).equal(data["to_cell"].tolist(), data["from_cell"].tolist(), margin)
-        data["p_equal_holm"] = _corrected(data, "p_equal")
+        data["p_equal_holm"] = _holm_by_factor(data, "p_equal")
         data["verdict"] = verdicts(data)
     return data
 
 
-def _adjusted(runs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """ratio_adjusted of each pair with bounds; missing where it is not adjusted (`adjusted.Adjustment.ratios`)."""
-    ratios = adjusted.adjustment(runs).ratios(found["to_cell"].tolist(), found["from_cell"].tolist())
+def _adjusted_ratios(runs: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
+    """Return ratio_adjusted of each pair with bounds; NaN if not adjusted (`Adjustment.ratios`)."""
+    ratios = adjusted.adjustment(runs).ratios(paired["to_cell"].tolist(), paired["from_cell"].tolist())
     columns = [f"ratio_adjusted{end}" for end in ("", "_low", "_high")]
-    return ratios.set_axis(columns, axis="columns").set_axis(found.index)
+    return ratios.set_axis(columns, axis="columns").set_axis(paired.index)
 
 
-def _corrected(data: pd.DataFrame, name: str) -> "pd.Series[float]":
+def _holm_by_factor(data: pd.DataFrame, name: str) -> "pd.Series[float]":
     return data.groupby("factor", sort=False)[name].transform(lambda p: intervals.holm(p.tolist()))
 
 
 def verdicts(data: pd.DataFrame) -> np.ndarray:
-    """What corrected p_holm and p_equal_holm say of each pair, [pairs]; nothing where it has no p."""
-    differs, equal = data["p_holm"] < LEVEL, data["p_equal_holm"] < LEVEL
-    found = np.select([differs & equal, differs, equal], [DIFFERS_WITHIN, DIFFERS, EQUAL], OPEN)
-    return np.where(data["p_holm"].isna(), None, found)  # type: ignore[call-overload]
+    """Return the verdict [pairs] on p_holm and p_equal_holm; None without p."""
+    differs, equal = data["p_holm"] < SIGNIFICANCE_LEVEL, data["p_equal_holm"] < SIGNIFICANCE_LEVEL
+    verdict = np.select([differs & equal, differs, equal], [DIFFERS_WITHIN, DIFFERS, EQUAL], OPEN)
+    return np.where(data["p_holm"].isna(), None, verdict)  # type: ignore[call-overload]
 
 
 def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
-    """The table of effects of a study; `margin` as in `compare`."""
+    """Return the table of effects of a study; `margin` as in `compare`."""
     data = compare(runs, margin)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["effect of"]), [NO_PAIR])
-    shown: dict[str, Any] = {
+    display: dict[str, Any] = {
         title(name): [
             f"{level_text(start)} → {level_text(end)}" if factor == name else level_text(level)
             for factor, start, end, level in data[["factor", "from", "to", name]].itertuples(index=False, name=None)
         ]
         for name in varying(runs)
     }
-    shown["from (s)"] = data["from_s"].map(tables.number)
-    shown["to (s)"] = data["to_s"].map(tables.number)
-    shown["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
-    shown["ratio"] = interval_texts(data, "ratio")
+    display["from (s)"] = data["from_s"].map(tables.number)
+    display["to (s)"] = data["to_s"].map(tables.number)
+    display["n"] = [f"{a}, {b}" for a, b in zip(data["from_n"], data["to_n"], strict=True)]
+    display["ratio"] = interval_texts(data, "ratio")
     if data["ratio_adjusted"].notna().any():
-        shown["ratio, adjusted"] = interval_texts(data, "ratio_adjusted")
-    shown["difference (s)"] = interval_texts(data, "difference_s")
-    shown["p (Holm)"] = data["p_holm"].map(tables.p_value)
+        display["ratio, adjusted"] = interval_texts(data, "ratio_adjusted")
+    display["difference (s)"] = interval_texts(data, "difference_s")
+    display["p (Holm)"] = data["p_holm"].map(tables.p_value)
     if margin is not None:
-        shown["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
-        shown["verdict"] = data["verdict"].fillna(tables.DASH)
+        display["p equal (Holm)"] = data["p_equal_holm"].map(tables.p_value)
+        display["verdict"] = data["verdict"].fillna(tables.DASH)
     strategies = bool(set(NEEDS) & set(varying(runs)))
     notes = [
         "Ratio: mean epoch time after the arrow divided by that before it. Difference: after minus before.",
@@ -226,36 +242,36 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
         conditions.paragraph(
             "runs-compared",
             [
-                conditions.counts(runs),
+                conditions.run_counts_note(runs),
                 "n: number of runs compared, before and after the arrow; means are of these runs.",
             ],
         ),
-        _corrections(data),
-        _family(data),
-        _equality(data, margin),
+        _correction_note(data),
+        _p_values_note(data),
+        _equality_note(data, margin),
         EVERY_PAIR_COMPARED if "framework" in set(data["factor"]) else "",
-        apart(data),
-        not_compared(data, runs),
-        conditions.setting(runs),
+        no_shared_session_note(data),
+        cells_without_runs_note(data, runs),
+        conditions.setting_note(runs),
     ]
-    if "ratio, adjusted" in shown:
+    if "ratio, adjusted" in display:
         notes.insert(-4, ADJUSTED)
     if (data["shared_sessions"] == 0).any():
-        shown["same session"] = data["shared_sessions"].map(_shared_text)
+        display["same session"] = data["shared_sessions"].map(_shared_session_text)
     if data["throttled_difference_s"].notna().any():
-        shown["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
+        display["throttled: difference (s)"] = interval_texts(data, "throttled_difference_s")
         notes.insert(-4, THROTTLED)
     if data[["from_sent_bytes", "to_sent_bytes"]].notna().any(axis=None):
-        shown["sent (MB)"] = [
+        display["sent (MB)"] = [
             f"{_megabytes(a)} → {_megabytes(b)}"
             for a, b in zip(data["from_sent_bytes"], data["to_sent_bytes"], strict=True)
         ]
-        notes.insert(-4, "Sent: bytes that left the node that sent most, through its network interface, in an epoch.")
+        notes.insert(-4, "Sent: bytes sent in an epoch by the busiest node, through its network interface.")
     firsts = data.index[data["factor"] != data["factor"].shift()].tolist()
     return tables.Table(
         TITLE,
         data.dropna(axis="columns", how="all"),
-        pd.DataFrame(shown),
+        pd.DataFrame(display),
         [note for note in notes if note],
         words=[title(name) for name in ("framework", "model", "dataset", "training_loop")]
         + ["same session", "verdict"],
@@ -264,24 +280,24 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
 
 
 def interval_texts(data: pd.DataFrame, name: str) -> list[str]:
-    """The column `name` with its interval, for people."""
+    """Return the column `name` with its interval as text."""
     bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
     return [tables.difference(Estimate(*row)) for row in bounds.itertuples(index=False)]
 
 
-def not_compared(data: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """The cells that keep rows of `data` (from_cell, to_cell, ratio) without a number, in a sentence; empty for none."""
-    named = data.loc[data["ratio"].isna(), ["from_cell", "to_cell"]].stack()
+def cells_without_runs_note(data: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Name the cells without runs that leave rows of `data` (from_cell, to_cell, ratio) empty; "" if none."""
+    compared = data.loc[data["ratio"].isna(), ["from_cell", "to_cell"]].stack()
     measured = set(successful(runs)["cell"])
-    lacking = [cell for cell in dict.fromkeys(named) if cell not in measured]
-    if not lacking:
+    without_runs = [cell for cell in dict.fromkeys(compared) if cell not in measured]
+    if not without_runs:
         return ""
-    text = f"Not compared, because a cell has no successful run: {conditions.named(lacking)}."
-    return Note("cells-without-runs", text, cells=lacking)
+    text = f"Not compared, because a cell has no successful run: {conditions.join_names(without_runs)}."
+    return Note("cells-without-runs", text, cells=without_runs)
 
 
-def apart(data: pd.DataFrame) -> str:
-    """How many rows of `data` compare cells that share no session, in a sentence; empty for none."""
+def no_shared_session_note(data: pd.DataFrame) -> str:
+    """Say how many rows of `data` compare cells that share no session; "" if none."""
     rows = int((data["shared_sessions"] == 0).sum())
     if not rows:
         return ""
@@ -292,17 +308,17 @@ def apart(data: pd.DataFrame) -> str:
     return Note("no-shared-session", text, rows=rows, of=len(data))
 
 
-def _shared_text(sessions: float) -> str:
+def _shared_session_text(sessions: float) -> str:
     return tables.DASH if pd.isna(sessions) else "yes" if sessions else "no"
 
 
-def _corrections(data: pd.DataFrame) -> Note:
-    compared = conditions.compared(data["within_blocks"])
+def _correction_note(data: pd.DataFrame) -> Note:
+    compared = conditions.comparison_note(data["within_blocks"])
     text = f"{compared} Intervals are not corrected for multiple comparisons; p is."
     return Note("intervals-not-corrected", text, notes=[compared])
 
 
-def _family(data: pd.DataFrame) -> Note:
+def _p_values_note(data: pd.DataFrame) -> Note:
     counts: Mapping[str, int] = data[data["p"].notna()].groupby("factor", sort=False).size().to_dict()
     if not counts:
         return Note("no-p-values", "There are no p values: they need at least two replicates in each cell.")
@@ -314,8 +330,8 @@ def _family(data: pd.DataFrame) -> Note:
     return Note("p-of-ratios", text, comparisons=counts)
 
 
-def _equality(data: pd.DataFrame, margin: float | None) -> str:
-    """What the table says about equality."""
+def _equality_note(data: pd.DataFrame, margin: float | None) -> str:
+    """Say what the table shows about equality."""
     if not data["p"].notna().any():
         return ""
     if margin is None:
@@ -323,16 +339,16 @@ def _equality(data: pd.DataFrame, margin: float | None) -> str:
         return Note("large-p-is-not-equal", text)
     text = (
         f"p equal: two one-sided t tests that two cells differ by more than the study's margin, {margin_text(margin)} (ratio between "
-        f"{1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in the same way. Verdict: {DIFFERS} (p below {LEVEL}), {EQUAL} "
-        f"(p equal below {LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
+        f"{1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} "
+        f"(p equal below {SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
     )
     return Note("p-of-equality", text, margin=margin)
 
 
 def margin_text(margin: float) -> str:
-    """A margin in per cent, for people."""
+    """Return a margin in per cent as text."""
     return f"{100 * margin:.4g} %"
 
 
 def _megabytes(value: float) -> str:
-    return tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)  # an ARP or two
+    return tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)  # below: ARP packets

@@ -1,7 +1,8 @@
-"""How well least squares predict the cells that they were not fitted to: each cell left out, or a whole level of a factor.
+"""Cross-validation of least squares: errors at cells, or at levels of a factor, left out of the fit.
 
-All replicates of a cell have the same terms, so that least squares over runs are those over cell means, weighted by their
-number of runs. Arrays: terms x [cells, terms] of full column rank, means y [cells], runs n [cells].
+All replicates of a cell have the same terms, so least squares over runs equals least squares over cell means
+weighted by their number of runs. Arrays: terms x [cells, terms] of full column rank, means y [cells], runs n
+[cells].
 """
 
 import math
@@ -12,13 +13,13 @@ import numpy as np
 import pandas as pd
 from statsmodels.regression.linear_model import OLS
 
-ALONE = 1 - 1e-9  # a leverage above it: the fit goes through the point, whatever it is
-OUTSIDE = 1e-7  # the share of a row that must lie outside what was fitted, so that it cannot be predicted
+MAX_LEVERAGE = 1 - 1e-9  # beyond, the fit passes through the point whatever its value
+MIN_OUTSIDE_SHARE = 1e-7  # share of a row outside the fitted space that makes it unpredictable
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of predicted cells: (predicted - measured) / measured, root mean square in the response's unit."""
+    """Errors of predicted cells: relative to the measurement; root mean square in the response's unit."""
 
     predicted: int
     rmse: float
@@ -27,51 +28,61 @@ class Errors:
     worst_cell: str
 
 
-def each_cell(x: np.ndarray, y: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Mean of each cell as the others predict it; NaN where they cannot. From the PRESS residuals of statsmodels."""
+def predict_each_cell(x: np.ndarray, y: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """Predict the mean of each cell from the other cells; NaN if they do not determine it.
+
+    Uses the PRESS residuals of statsmodels.
+    """
     root = np.sqrt(n)
     with np.errstate(all="ignore"):
         influence = OLS(root * y, root[:, None] * x).fit().get_influence()
         left_out = y - influence.resid_press / root
-    return np.where(influence.hat_matrix_diag > ALONE, math.nan, left_out)
+    return np.where(influence.hat_matrix_diag > MAX_LEVERAGE, math.nan, left_out)
 
 
-def each_level(x: np.ndarray, y: np.ndarray, n: np.ndarray, level: Sequence[Hashable]) -> np.ndarray:
-    """Mean of each cell as the cells at other levels predict it; NaN where they cannot. `level`: one per cell."""
+def predict_each_level(x: np.ndarray, y: np.ndarray, n: np.ndarray, level: Sequence[Hashable]) -> np.ndarray:
+    """Predict the mean of each cell from cells at other levels; NaN if they do not determine it.
+
+    Args:
+        x: Terms [cells, terms].
+        y: Means [cells].
+        n: Number of runs [cells].
+        level: Level of each cell [cells].
+    """
     predicted = np.full(len(y), math.nan)
     for rows in pd.Series(range(len(y))).groupby(np.asarray(level)).indices.values():
-        others = np.ones(len(y), dtype=bool)
-        others[rows] = False
-        if others.any():
-            predicted[rows] = predict(x[others], y[others], n[others], x[rows])
+        rest = np.ones(len(y), dtype=bool)
+        rest[rows] = False
+        if rest.any():
+            predicted[rows] = predict(x[rest], y[rest], n[rest], x[rows])
     return predicted
 
 
 def predict(x: np.ndarray, y: np.ndarray, n: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """What least squares over (x, y, n), of any rank, predict at the rows `new`; NaN where that is not determined."""
+    """Predict the rows `new` by least squares over (x, y, n) of any rank; NaN where undetermined."""
     size = np.linalg.norm(np.vstack([x, new]), axis=0)
     x, new = (part / np.where(size > 0, size, 1) for part in (x, new))
     root = np.sqrt(n)
     left, values, right = np.linalg.svd(root[:, None] * x, full_matrices=False)
-    has = values > 1e-10 * values.max(initial=0)
-    spanned = right[has]
-    coefficients = spanned.T @ ((left[:, has].T @ (root * y)) / values[has])
+    nonzero = values > 1e-10 * values.max(initial=0)
+    spanned = right[nonzero]
+    coefficients = spanned.T @ ((left[:, nonzero].T @ (root * y)) / values[nonzero])
     outside = np.linalg.norm(new - new @ spanned.T @ spanned, axis=1)
-    return np.where(outside > OUTSIDE * np.linalg.norm(new, axis=1), math.nan, new @ coefficients)
+    return np.where(outside > MIN_OUTSIDE_SHARE * np.linalg.norm(new, axis=1), math.nan, new @ coefficients)
 
 
-def errors(measured: np.ndarray, predicted: np.ndarray, cells: Sequence[str]) -> Errors:
-    """The errors of the cells that are predicted."""
-    known = np.flatnonzero(~np.isnan(predicted))
-    if not len(known):
+def prediction_errors(measured: np.ndarray, predicted: np.ndarray, cells: Sequence[str]) -> Errors:
+    """Return the errors of the cells that have a prediction."""
+    predictable = np.flatnonzero(~np.isnan(predicted))
+    if not len(predictable):
         return Errors(0, math.nan, math.nan, math.nan, "")
-    error = predicted[known] - measured[known]
-    relative = error / measured[known]
+    error = predicted[predictable] - measured[predictable]
+    relative = error / measured[predictable]
     worst = int(np.argmax(np.abs(relative)))
     return Errors(
-        len(known),
+        len(predictable),
         float(np.sqrt(np.mean(error**2))),
         float(np.mean(np.abs(relative))),
         float(relative[worst]),
-        cells[known[worst]],
+        cells[predictable[worst]],
     )

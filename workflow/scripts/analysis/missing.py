@@ -1,4 +1,4 @@
-"""Table of the runs that did not succeed: their status and why."""
+"""Table of the runs that did not succeed, with status and reason."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from common.text import number_of
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The unsuccessful runs of a study: run_id, status, reason."""
+    """Return the table of the unsuccessful runs of a study."""
     data = unsuccessful(runs).sort_values("run_id")[["run_id", "status", "reason"]].reset_index(drop=True)
     data["reason"] = data["reason"].map(one_line)
     counts = data["status"].value_counts().sort_index().to_dict()
@@ -18,11 +18,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
         text += f"{', '.join(f'{count} {status}' for status, count in counts.items())}."
     else:
         text = f"All {len(runs):,} runs succeeded." if len(runs) > 1 else "The only run succeeded."
-    said = Note("runs-without-success", text, of=len(runs), by_status=counts)
+    note = Note("runs-without-success", text, of=len(runs), by_status=counts)
     return tables.Table(
         title="Runs that did not succeed",
         data=data,
-        shown=data.rename(columns={"run_id": "run"}),
-        notes=[said],
+        display=data.rename(columns={"run_id": "run"}),
+        notes=[note],
         words=["run", "status", "reason"],
     )

@@ -1,24 +1,27 @@
-"""How far the runs of a cell spread, and what two cells differ by: the one place where intervals of epoch times are made.
+"""Spread within cells and comparisons of cells: the only place that computes intervals of epoch times.
 
-Times are compared as ratios, so spreads are those of their natural logarithms; a cell's number stays its arithmetic mean
-(Hoefler & Belli, SC'15, rule 3). With three runs a cell says little of its own variance, and no two cells need have the same. So
-variances are moderated, always (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in limma): a cell's variance is the mean of its own
-and of that which is typical of all cells, weighted with their degrees of freedom; those of the typical one say how alike the
-cells' variances are, and are estimated from them (`prior_of`), MOST_PRIOR at most. There is no test that switches from one method to
-another, which would switch on noise.
+Times are compared as ratios, so spreads are those of natural logarithms; a cell's number stays its arithmetic
+mean (Hoefler & Belli, SC'15, rule 3). Three runs estimate a cell's variance poorly, and cells need not share
+one variance. So variances are always moderated (Smyth, Stat. Appl. Genet. Mol. Biol. 3(1), 2004, as in
+limma): a cell's variance is the mean of its own and of the typical one of all cells, weighted by degrees of
+freedom. Those of the typical variance express how similar the cells' variances are and are estimated from
+them (`estimate_prior`), at most MAX_PRIOR_DF. No test switches between methods, because it would switch on
+noise.
 
-MOST_PRIOR is chosen by simulation, 3 and 5 runs of 4 to 60 cells, normal logarithms, equal spreads of 10 %, spreads of 5 to 20 %, half
-of the cells with twice and one with three times the spread of the others, without and with blocks of 10 % and autocorrelation of 0.5
-(make statistics-test; docs/explanation/statistics.md has the table): a larger one makes intervals narrower, and those of the noisiest
-cell hold the truth too seldom.
+MAX_PRIOR_DF comes from simulations of 3 and 5 runs of 4 to 60 cells, normal logarithms, equal spreads of 10
+%, spreads of 5 to 20 %, half of the cells with twice and one with three times the spread of the others,
+without and with blocks of 10 % and autocorrelation of 0.5 (make statistics-test;
+docs/explanation/statistics.md has the table). A larger value narrows intervals, and those of the noisiest
+cell then cover the true value too rarely.
 
-Cells are compared within blocks, since designs are of randomized complete ones: over the blocks in which both have a run,
-so that what a block does to both is in neither the ratio nor its error. The variance is that of the two cells' differences (paired t
-test), moderated by what cells and blocks leave of all logarithms (two-way additive model by least squares; Montgomery, Design and
-Analysis of Experiments, 8th ed. (2013), section 4.1). Two cells that share fewer than FEWEST_BLOCKS blocks are compared as independent
-groups, whose intervals blocks can only make too wide. A run is in the block that it was planned for where it was made in one session
-with the others. A cell's own mean keeps blocks in its spread: another replicate would be in another block. What blocks add to it is
-known from the blocks alone, however many cells there are (`Pooling.freedom`).
+Designs are randomized complete block designs, so cells are compared within blocks: over the blocks in which
+both have a run, what a block does to both cancels in the ratio and its error. The variance is that of the
+cells' differences (paired t test), moderated by the residual of all logarithms after cells and blocks
+(two-way additive model by least squares; Montgomery, Design and Analysis of Experiments, 8th ed. (2013),
+section 4.1). Cells that share fewer than MIN_SHARED_BLOCKS blocks are compared as independent groups, whose
+intervals blocks can only widen. A run belongs to its planned block if it ran in one session with the others.
+A cell's own mean keeps blocks in its spread: another replicate would be in another block. The contribution of
+blocks is known from the blocks alone, however many cells there are (`Pooling.effective_df`).
 """
 
 import math
@@ -32,30 +35,32 @@ import scipy
 from scipy import optimize, special
 
 from analysis import intervals
-from analysis.intervals import LEVEL, ROUNDING, Estimate
-from analysis.measured import block_of, last_kept, successful
+from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate
+from analysis.measured import block_of, cache_last, successful
 
-FEWEST_BLOCKS = 3  # that two cells share
-FEWEST_DF = 4  # of a paired test without moderation: Student's t is at most a fifth above that of twice as many
-MOST_PRIOR = 2.0  # degrees of freedom of what is typical of all cells
-SMALLEST = 1e-5  # of the median of variances, which a variance of 0 is taken for
-MOST_APART = 3.5  # the largest of the cells' spreads over the smallest, from which on one for all is doubtful
+MIN_SHARED_BLOCKS = 3
+MIN_PAIRED_DF = 4  # unmoderated; Student's t is at most a fifth above that of twice as many
+MAX_PRIOR_DF = 2.0
+MIN_VARIANCE_RATIO = 1e-5  # to the median variance; replaces variances of 0
+MAX_SPREAD_RATIO = 3.5  # beyond, a common spread is doubtful
 
 
 @dataclass(frozen=True)
 class Values:
-    """One response of the runs: `groups`, cell -> its values; `blocks` [cells, blocks] the same, NaN where a cell has no run.
+    """One response of the runs.
 
-    A run that is alone in its block is not in `blocks`. Where a cell has several runs in a block, blocks are not those of a
-    complete design, and there is NaN alone.
+    Attributes:
+        groups: Cell -> values.
+        blocks: The same [cells, blocks], NaN if a cell has no run in a block. Runs alone in their block are
+            absent. If a cell has several runs in a block, the design is not complete, and all values are NaN.
     """
 
     groups: dict[str, np.ndarray]
     blocks: pd.DataFrame
 
     @classmethod
-    def of(cls, runs: pd.DataFrame, column: str) -> "Values":
-        """The values of a column of runs.csv that has one for all of `runs`."""
+    def from_runs(cls, runs: pd.DataFrame, column: str) -> "Values":
+        """Return the values of a column of runs.csv without missing values."""
         values = runs[column].to_numpy(float)
         groups = {str(cell): values[rows] for cell, rows in runs.groupby("cell").indices.items()}
         block = block_of(runs)
@@ -67,12 +72,16 @@ class Values:
 
     @cached_property
     def log(self) -> "Values":
-        """Their natural logarithms."""
+        """Natural logarithms of the values."""
         return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
 
-    def compared(self, to: Sequence[str], base: Sequence[str], fewest: int = FEWEST_DF + 1) -> pd.DataFrame:
-        """A row per pair of cells as of `intervals.paired` where they share `fewest` blocks, else as of `intervals.welch`;
-        within_blocks: how many they are, 0 for independent groups."""
+    def compared(self, to: Sequence[str], base: Sequence[str], fewest: int = MIN_PAIRED_DF + 1) -> pd.DataFrame:
+        """Compare pairs of cells within blocks if they share `fewest` of them, else as independent groups.
+
+        Returns:
+            A row per pair as of `intervals.paired` or `intervals.welch`, with within_blocks, the number of
+            shared blocks or 0.
+        """
         shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
         apart = np.flatnonzero(shared["n"] < fewest)
         ends = (np.asarray(cells, dtype=object)[apart].tolist() for cells in (to, base))
@@ -81,13 +90,13 @@ class Values:
         return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """A row per pair of cells: difference of means with its interval, n, p (`intervals.bounded`), by their own spreads."""
-        return intervals.bounded(self.compared(to, base))
+        """Return the difference of means of each pair (`intervals.difference_intervals`)."""
+        return intervals.difference_intervals(self.compared(to, base))
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is typical of the variances of all cells, and as how many degrees of freedom it counts beside a cell's own; 0: nothing."""
+    """The typical variance of all cells, with its weight in degrees of freedom; 0 if nothing is typical."""
 
     variance: float
     df: float
@@ -95,113 +104,130 @@ class Prior:
     def moderated(
         self, own: np.ndarray, df: np.ndarray, typical: np.ndarray | float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Variances `own` with `df` degrees of freedom, moderated, and their degrees of freedom. `typical`: of the same quantity."""
+        """Moderate variances.
+
+        Args:
+            own: Variances.
+            df: Their degrees of freedom.
+            typical: Typical variance of the same quantity, if it is not `variance`.
+
+        Returns:
+            The moderated variances and their degrees of freedom.
+        """
         if not self.df:
             return own, df
         of_all, weight = self.variance if typical is None else typical, 1 / (1 + df / self.df)
         return weight * of_all + (1 - weight) * np.where(df > 0, own, 0.0), self.df + df
 
 
-def prior_of(variances: np.ndarray, df: np.ndarray, most: float) -> Prior:
-    """What is typical of variances [cells] with these degrees of freedom (Smyth 2004, section 6.2), weighing `most` at most.
+def estimate_prior(variances: np.ndarray, df: np.ndarray, max_df: float) -> Prior:
+    """Estimate the typical variance of cells (Smyth 2004, section 6.2).
 
-    By the mean and the variance of their logarithms, if each is a chi square over its degrees of freedom, times a variance that is
-    itself scaled inverse chi square. Nothing is typical of fewer than two, or where all are 0.
+    Uses mean and variance of log variances, each a chi square over its degrees of freedom times a variance
+    that is itself scaled inverse chi square. With fewer than two variances, or all 0, nothing is typical.
+
+    Args:
+        variances: Variances [cells].
+        df: Their degrees of freedom [cells].
+        max_df: Largest weight of the typical variance.
     """
     if len(variances) < 2 or not variances.any():
         return Prior(math.nan, 0.0)
-    logs = np.log(np.maximum(variances, SMALLEST * np.median(variances[variances > 0])))
+    logs = np.log(np.maximum(variances, MIN_VARIANCE_RATIO * np.median(variances[variances > 0])))
     logs += np.log(df / 2) - special.digamma(df / 2)
-    mean, apart = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
-    if apart <= special.polygamma(1, 1e6):  # no further apart than their degrees of freedom make them
-        return Prior(float((variances * df).sum() / df.sum()), most)
-    of_prior = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - apart, 1e-6, 1e6)
-    variance = math.exp(mean + special.digamma(of_prior / 2) - math.log(of_prior / 2))
-    return Prior(variance, min(of_prior, most))
+    mean, excess = float(logs.mean()), float(logs.var(ddof=1) - special.polygamma(1, df / 2).mean())
+    if excess <= special.polygamma(1, 1e6):  # no more excess than their degrees of freedom explain
+        return Prior(float((variances * df).sum() / df.sum()), max_df)
+    prior_df = 2 * optimize.brentq(lambda half: special.polygamma(1, half) - excess, 1e-6, 1e6)
+    variance = math.exp(mean + special.digamma(prior_df / 2) - math.log(prior_df / 2))
+    return Prior(variance, min(prior_df, max_df))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far values, such as logarithms of epoch times, spread within cells.
+    """Spread of values, such as log epoch times, within cells.
 
-    `groups`: cell -> values. `lost`: degrees of freedom that something else than the cells' means took from them. `most`: degrees of
-    freedom of what is typical of all cells, at most, in place of MOST_PRIOR.
+    Attributes:
+        groups: Cell -> values.
+        lost: Degrees of freedom taken by something other than the cells' means.
+        max_prior_df: Largest weight of the typical variance, if it is not MAX_PRIOR_DF.
     """
 
     groups: dict[str, np.ndarray]
     lost: int
-    most: float | None = field(default=None, kw_only=True)
+    max_prior_df: float | None = field(default=None, kw_only=True)
 
     @cached_property
-    def several(self) -> list[np.ndarray]:
-        """The values of the cells that have two or more."""
+    def replicated(self) -> list[np.ndarray]:
+        """Values of the cells with two or more."""
         return [x for x in self.groups.values() if len(x) > 1]
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """The standard deviations of the cells with two values or more, [cells]."""
-        return np.array([_sd(x) for x in self.several])
+        """Standard deviations of the cells with two or more values, [cells]."""
+        return np.array([_sd(x) for x in self.replicated])
 
     @cached_property
     def df(self) -> int:
-        """The degrees of freedom of `sd`."""
-        return max(0, sum(len(x) - 1 for x in self.several) - self.lost)
+        """Degrees of freedom of `sd`."""
+        return max(0, sum(len(x) - 1 for x in self.replicated) - self.lost)
 
     @cached_property
     def sd(self) -> float:
-        """The standard deviation pooled over cells; NaN without degrees of freedom."""
-        squares = sum(s**2 * (len(x) - 1) for s, x in zip(self.spreads, self.several, strict=True))
+        """Standard deviation pooled over cells; NaN without degrees of freedom."""
+        squares = sum(s**2 * (len(x) - 1) for s, x in zip(self.spreads, self.replicated, strict=True))
         return math.sqrt(squares / self.df) if self.df else math.nan
 
     @cached_property
-    def kept(self) -> float:
-        """The share of the cells' degrees of freedom that is not lost. What is lost is lost by all cells alike."""
-        return self.df / sum(len(x) - 1 for x in self.several) if self.df else 1.0
+    def df_share(self) -> float:
+        """Share of the cells' degrees of freedom that is not lost; all cells lose the same share."""
+        return self.df / sum(len(x) - 1 for x in self.replicated) if self.df else 1.0
 
     @cached_property
     def prior(self) -> Prior:
-        """What is typical of the cells' variances."""
+        """Typical variance of the cells."""
         if not self.df:
             return Prior(math.nan, 0.0)
-        counts = np.array([len(x) - 1 for x in self.several])
-        most = MOST_PRIOR if self.most is None else self.most
-        return prior_of(self.spreads**2 / self.kept, counts * self.kept, most)
+        counts = np.array([len(x) - 1 for x in self.replicated])
+        max_df = MAX_PRIOR_DF if self.max_prior_df is None else self.max_prior_df
+        return estimate_prior(self.spreads**2 / self.df_share, counts * self.df_share, max_df)
 
     @cached_property
     def bartlett(self) -> tuple[float, float]:
-        """Statistic and p of Bartlett's test that all cells have one standard deviation; NaN where it cannot be made."""
-        if len(self.several) < 2 or not self.spreads.all():
+        """Statistic and p of Bartlett's test of equal standard deviations; NaN if it is undefined."""
+        if len(self.replicated) < 2 or not self.spreads.all():
             return math.nan, math.nan
-        test = scipy.stats.bartlett(*self.several)
+        test = scipy.stats.bartlett(*self.replicated)
         return float(test.statistic), float(test.pvalue)
 
     @property
     def statistic(self) -> float:
-        """That of Bartlett's test."""
+        """Statistic of Bartlett's test."""
         return self.bartlett[0]
 
     @property
     def p(self) -> float:
-        """That of Bartlett's test."""
+        """p of Bartlett's test."""
         return self.bartlett[1]
 
     @property
     def apart(self) -> float:
-        """The largest of `spreads` over the smallest; infinite where only one of them is 0, NaN with none."""
+        """Largest of `spreads` over the smallest; infinite if only some are 0, NaN without spreads."""
         with np.errstate(all="ignore"):
             return float(self.spreads.max() / self.spreads.min()) if len(self.spreads) else math.nan
 
     @property
     def differ(self) -> bool:
         """Whether the values show that cells do not share one standard deviation."""
-        return self.p < LEVEL or self.apart > MOST_APART
+        return self.p < SIGNIFICANCE_LEVEL or self.apart > MAX_SPREAD_RATIO
 
 
 @dataclass(frozen=True)
 class Pooling(Spread):
-    """The spread of the runs' log epoch times within cells, blocks included, and what it says of cells and of pairs of them.
+    """Spread of the runs' log epoch times within cells, blocks included, and the comparisons of cells.
 
-    `seconds`: the epoch times.
+    Attributes:
+        seconds: Epoch times, s.
     """
 
     seconds: Values
@@ -213,144 +239,154 @@ class Pooling(Spread):
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """By cell: n, mean, low, high (s), cv, log_sd; s and df: the moderated standard deviation of the logarithms and its freedom.
+        """Statistics by cell: n, mean, low, high (s), cv, log_sd, and the moderated s with its df.
 
-        The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm, s^2 / n (delta method).
+        The interval is mean x exp(-+ t(df) s / sqrt(n)): log(mean) has the variance of the mean logarithm,
+        s^2 / n (delta method).
         """
         names = list(self.samples)
         n = np.array([len(times) for times in self.samples.values()], dtype=int)
         with np.errstate(all="ignore"):
             rows = [(x.mean(), _sd(x), _sd(np.log(x))) for x in self.samples.values()]
         mean, sd, log_sd = np.array(rows, dtype=float).reshape(-1, 3).T
-        variance, df = self.prior.moderated(log_sd**2 / self.kept, (n - 1) * self.kept)
-        s, df = np.sqrt(variance), np.minimum(df, self.freedom)
+        variance, df = self.prior.moderated(log_sd**2 / self.df_share, (n - 1) * self.df_share)
+        s, df = np.sqrt(variance), np.minimum(df, self.effective_df)
         low, high = intervals.t_interval(0.0, s / np.sqrt(n), df)
         data = {"n": n, "mean": mean, "low": mean * np.exp(low), "high": mean * np.exp(high), "cv": sd / mean}
         return pd.DataFrame({**data, "log_sd": log_sd, "s": s, "df": df}, index=pd.Index(names, name="cell"))
 
     @property
     def half_widths(self) -> "pd.Series[float]":
-        """By cell: half of the 95 % interval of its mean on the log scale, about a share of the mean; NaN without one."""
+        """Half the 95 % interval of each cell's mean on the log scale, about a share of the mean."""
         return np.log(self.cells["high"] / self.cells["low"]) / 2
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """Cell -> its mean epoch time in s, with its interval."""
+        """Cell -> mean epoch time in s, with its interval."""
         rows = self.cells[["mean", "low", "high", "n", "cv"]].itertuples(name=None)
         return {cell: Estimate(mean, low, high, int(n), cv) for cell, mean, low, high, n, cv in rows}
 
-    def of(self, cell: str) -> Estimate:
-        """Mean epoch time of a cell in s, with its interval; NaN where it has no successful run."""
+    def cell_mean(self, cell: str) -> Estimate:
+        """Return the mean epoch time of a cell in s, with its interval; NaN without a successful run."""
         return self.estimates.get(cell, Estimate(math.nan))
 
     @cached_property
     def within(self) -> Spread:
-        """The spread of what cells and blocks leave of the logarithms."""
+        """Spread of the logarithms' residuals after cells and blocks."""
         log = self.seconds.log.blocks
         cell, block = np.nonzero(log.notna().to_numpy())
         residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
-        return Spread(dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost + self.lost, most=self.most)
+        return Spread(
+            dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost + self.lost, max_prior_df=self.max_prior_df
+        )
 
     @cached_property
-    def freedom(self) -> float:
-        """The degrees of freedom of `sd`, the spread of a cell's mean, by Satterthwaite (Biometrics 2, 1946): at most `df`.
+    def effective_df(self) -> float:
+        """Degrees of freedom of the spread of a cell's mean (Satterthwaite, Biometrics 2, 1946): at most df.
 
-        Blocks move all of their cells together, so that what they add to the variance is known from the blocks alone, however many
-        cells there are. With as many runs of every cell in every block that is the error of a mean in randomized complete blocks.
+        Blocks move all of their cells together, so their contribution to the variance is known from the
+        blocks alone, however many cells there are. With equally many runs of every cell in every block this
+        is the error of a mean in randomized complete blocks.
         """
         if self.sd == 0:
             return float(self.df)
         logs, within = self.seconds.log.blocks, self.within
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
         of_blocks = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
-        others = self.sd**2 * self.df - of_blocks
+        run_squares = self.sd**2 * self.df - of_blocks
         blocks = within.lost - self.lost
-        squares = [part**2 / df for part, df in ((of_blocks, blocks), (others, self.df - blocks)) if df]
+        squares = [part**2 / df for part, df in ((of_blocks, blocks), (run_squares, self.df - blocks)) if df]
         return min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares)) if sum(squares) else float(self.df)
 
-    def of_mean(self, n: int) -> float:
-        """The degrees of freedom of the mean of n runs."""
-        return float(min(self.prior.df + n - 1, self.freedom))
+    def mean_df(self, n: int) -> float:
+        """Return the degrees of freedom of the mean of n runs."""
+        return float(min(self.prior.df + n - 1, self.effective_df))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
-        """The spread on which comparisons of two cells of n runs rest, `within` blocks or `self`, and its degrees of freedom."""
-        if n >= FEWEST_BLOCKS and self.within.df:
+        """Return the spread behind comparisons of cells of n runs, `within` blocks or `self`, and its df."""
+        if n >= MIN_SHARED_BLOCKS and self.within.df:
             return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
-        return self, float(min(2 * (self.prior.df + n - 1), self.freedom))
+        return self, float(min(2 * (self.prior.df + n - 1), self.effective_df))
 
     def ratios(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """A row per pair of cells: ratio of mean epoch times, its interval and its degrees of freedom df, n (the smaller), p that it
-        is 1; within_blocks: in how many the cells are compared, 0 as independent groups, missing without an interval.
+        """Return the ratio of mean epoch times of each pair of cells.
 
         log(ratio) has the error of the difference of mean logarithms (delta method).
+
+        Returns:
+            A row per pair: value, low, high, df, n (the smaller), p that the ratio is 1; within_blocks, the
+            number of blocks behind it, 0 for independent groups, NaN without an interval.
         """
         seconds, logs = self._compared(to, base)
         value = seconds["to"] / seconds["base"]
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
-        return intervals.bounded(logs).assign(
+        return intervals.difference_intervals(logs).assign(
             value=value, low=value * np.exp(low), high=value * np.exp(high), df=logs["df"], within_blocks=blocks
         )
 
     def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
-        """The differences of the mean logarithms of pairs of cells, over the runs that are compared, [pairs]."""
-        logs = self.seconds.log.compared(to, base, FEWEST_BLOCKS)
+        """Return the differences of mean logarithms of pairs of cells over the compared runs, [pairs]."""
+        logs = self.seconds.log.compared(to, base, MIN_SHARED_BLOCKS)
         return (logs["to"] - logs["base"]).to_numpy(float)
 
     def equal(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
-        """p of each pair that its ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin (`intervals.equivalence`)."""
+        """Return p that each ratio of mean epoch times lies outside 1 / (1 + margin) to 1 + margin."""
         logs, limit = self._compared(to, base)[1], math.log1p(margin)
         value, error, df = (
             (logs["to"] - logs["base"]).to_numpy(float),
             *(logs[name].to_numpy(float) for name in ("error", "df")),
         )
-        return intervals.equivalence(value, error, df, -limit, limit)
+        return intervals.equivalence_p(value, error, df, -limit, limit)
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """A row per pair of cells: difference of mean epoch times in s, its interval, n (the smaller)."""
-        return intervals.bounded(self._compared(to, base)[0]).drop(columns="p")
+        """Return the difference of mean epoch times of each pair in s, with interval and n (the smaller)."""
+        return intervals.difference_intervals(self._compared(to, base)[0]).drop(columns="p")
 
     def compared(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """A row per pair of cells: of the runs that are compared the mean epoch times `to` and `base` (s), their numbers n and base_n."""
-        return self.seconds.compared(to, base, FEWEST_BLOCKS)[["to", "base", "n", "base_n"]]
+        """Return mean epoch times `to` and `base` (s) of each pair's compared runs, with n and base_n."""
+        return self.seconds.compared(to, base, MIN_SHARED_BLOCKS)[["to", "base", "n", "base_n"]]
 
     def _compared(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Of each pair what `Values.compared` says of its seconds and of its logarithms, with moderated variances.
+        """Return `Values.compared` of seconds and of logarithms for each pair, with moderated variances.
 
-        What is typical of a difference of seconds is, by the delta method, what is typical of logarithms, times the means.
+        By the delta method, the typical variance of a difference in seconds is that of logarithms times the
+        squared means.
         """
-        seconds, logs = (values.compared(to, base, FEWEST_BLOCKS) for values in (self.seconds, self.seconds.log))
+        seconds, logs = (values.compared(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log))
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         prior, own = self.within.prior, self.cells[["s", "df"]]
-        kept = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
+        df_share = self.within.df / (self.within.df + self.lost) if self.within.df else 1.0
         (s, df), (base_s, base_df) = (own.reindex(list(cells)).to_numpy(float).T for cells in (to, base))
         for pairs, scale, base_scale in ((logs, 1.0, 1.0), (seconds, mean, base_mean)):
             of_difference = pairs["error"].to_numpy(float) ** 2 * n
             typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
-            paired, paired_df = prior.moderated(of_difference / kept, (n - 1) * kept, typical)
+            paired, paired_df = prior.moderated(of_difference / df_share, (n - 1) * df_share, typical)
             of_one, of_other = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
             with np.errstate(all="ignore"):
-                both = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)
+                welch_df = (of_one + of_other) ** 2 / (of_one**2 / df + of_other**2 / base_df)
                 pairs["error"] = np.where(within, np.sqrt(paired / n), np.sqrt(of_one + of_other))
-            both = np.where(of_one + of_other == 0, np.minimum(df, base_df), both)
-            pairs["df"] = np.where(within, np.minimum(paired_df, self.within.df), np.minimum(both, self.freedom))
+            welch_df = np.where(of_one + of_other == 0, np.minimum(df, base_df), welch_df)
+            pairs["df"] = np.where(
+                within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.effective_df)
+            )
         return seconds, logs
 
 
-@last_kept("status", "cell", "session", "block", "epoch_time_s")
+@cache_last("status", "cell", "session", "block", "epoch_time_s")
 def pooled(runs: pd.DataFrame) -> Pooling:
-    """The spread of all successful runs of a study."""
-    seconds = Values.of(successful(runs), "epoch_time_s")
+    """Return the pooling of all successful runs of a study."""
+    seconds = Values.from_runs(successful(runs), "epoch_time_s")
     return Pooling(seconds.log.groups, 0, seconds)
 
 
 def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, int]:
-    """What cells and blocks leave of y [runs] (least squares of the two-way additive model), and the degrees of freedom that
-    blocks take beside cells.
+    """Return the residual of y [runs] after cells and blocks, and the degrees of freedom that blocks take.
 
-    Cells' means are taken out of both sides (Frisch & Waugh 1933), which gives the fit with a column for every cell.
+    Least squares of the two-way additive model. Cell means are removed from both sides (Frisch & Waugh 1933),
+    which equals a fit with a column per cell.
     """
     columns = np.column_stack([y, pd.get_dummies(pd.Series(block), drop_first=True, dtype=float)])
     columns -= pd.DataFrame(columns).groupby(np.asarray(cell)).transform("mean").to_numpy()
@@ -364,7 +400,7 @@ def after_blocks(y: np.ndarray, cell: np.ndarray, block: np.ndarray) -> tuple[np
 
 
 def _sd(x: np.ndarray) -> float:
-    """Standard deviation; 0 for equal values, whatever rounding makes of them, and NaN for one."""
+    """Return the standard deviation; 0 for equal values despite rounding, NaN for one value."""
     if len(x) < 2:
         return math.nan
     return float(x.std(ddof=1)) if np.ptp(x) > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Regression of epoch time and of throughput on all factors that vary: a linear and a quadratic model of each, fitted.
+"""Regression of epoch time and throughput on all varying factors: a linear and a quadratic model of each.
 
-Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors and a test of lack
-of fit that hold where variances differ, and errors at cells and at node counts that were left out.
+Ordinary least squares over runs (statsmodels) on the terms of `analysis.terms`, with standard errors and a
+test of lack of fit that hold for unequal variances, and errors at left-out cells and node counts.
 """
 
 import itertools
@@ -16,19 +16,19 @@ from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.tools.eval_measures import aicc
 
 from analysis import leave_out
-from analysis.intervals import ALL_THE_SAME, NO_VARIATION, one_value
+from analysis.intervals import ALL_THE_SAME, NO_VARIATION, is_constant
 from analysis.measured import scale_factor, successful
-from analysis.pooling import MOST_APART, Spread
-from analysis.terms import MODELS, Columns, estimable
+from analysis.pooling import MAX_SPREAD_RATIO, Spread
+from analysis.terms import MODELS, Columns, split_estimable
 from common.notes import Note
 from common.text import number_of
 
 LACK_OF_FIT = (
     "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of replicates. If Bartlett's test rejects "
-    f"equal spreads, or the largest is more than {MOST_APART:g} times the smallest, it uses each cell's own spread "
+    f"equal spreads, or the largest is more than {MAX_SPREAD_RATIO:g} times the smallest, it uses each cell's own spread "
     "(Brown & Forsythe 1974, degrees of freedom of Mehrotra 1997)."
 )
-TERM = [
+TERM_COLUMNS = [
     "term",
     "estimate",
     "standard_error",
@@ -45,7 +45,7 @@ TERM = [
 
 @dataclass(frozen=True)
 class Response:
-    """What is regressed: its column of runs.csv, its name and unit."""
+    """A regressed response: its column of runs.csv, name and unit."""
 
     column: str
     name: str
@@ -65,14 +65,20 @@ RESPONSES = (
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model; `problem` says why there is none.
+    """A fitted model.
 
-    terms: a row per term (TERM); statistics by name; refused: terms that the design cannot estimate; unsure: terms without
-    a standard error. runs: cell, measured, fitted, residual of each run. cells: cell, n, measured, fitted (means over
-    runs), and what the fit to the other cells (`without_cell`), and to the other levels (`without_level`) predicts.
+    Attributes:
+        terms: A row per term, with TERM_COLUMNS.
+        statistics: Statistics by name.
+        refused: Terms that the design cannot estimate.
+        unsure: Terms without a standard error.
+        runs: cell, measured, fitted and residual of each run.
+        cells: cell, n, measured and fitted means, and predictions from the other cells (`without_cell`) and
+            from the other levels (`without_level`).
+        problem: Why there is no model, else "".
     """
 
-    terms: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=TERM))
+    terms: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=TERM_COLUMNS))
     statistics: dict[str, float] = field(default_factory=dict)
     refused: Sequence[str] = ()
     unsure: Sequence[str] = ()
@@ -85,32 +91,36 @@ Fits = dict[tuple[Response, str], Fit]
 
 
 def fit_all(runs: pd.DataFrame) -> Fits:
-    """Both models of both responses, over the successful runs."""
+    """Fit both models of both responses to the successful runs."""
     ok = successful(runs)
     fits = {}
     for response, (model, columns_of) in itertools.product(RESPONSES, MODELS.items()):
-        here = ok[ok[response.column].notna()]
-        level = here[scale_factor(here)].to_numpy()
-        values = here[response.column].to_numpy(float)
-        fits[response, model] = fit(values, columns_of(here), here["cell"].to_numpy(), level)
+        measured = ok[ok[response.column].notna()]
+        level = measured[scale_factor(measured)].to_numpy()
+        values = measured[response.column].to_numpy(float)
+        fits[response, model] = fit(values, columns_of(measured), measured["cell"].to_numpy(), level)
     return fits
 
 
 def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) -> Fit:
-    """Least squares of y [runs] on the estimable ones of `columns`, equal in all runs of a cell.
+    """Fit y by least squares on the estimable columns.
 
-    `level` [runs] has what is left out as a whole: the number of nodes.
+    Args:
+        y: Response [runs].
+        columns: Term -> column [runs], equal in all runs of a cell.
+        cell: Cell of each run [runs].
+        level: Level that cross-validation leaves out together, such as the number of nodes [runs].
     """
     n = len(y)
     if n == 0:
         return Fit(problem=Note("no-successful-run", "no successful run"))
-    kept, refused = estimable(columns)
-    if n <= len(kept):
-        text = f"too few runs: {n} for {number_of(len(kept), 'coefficient')}"
-        return Fit(refused=refused, problem=Note("too-few-runs", text, runs=n, coefficients=len(kept)))
-    if one_value(y):
+    estimable_terms, refused = split_estimable(columns)
+    if n <= len(estimable_terms):
+        text = f"too few runs: {n} for {number_of(len(estimable_terms), 'coefficient')}"
+        return Fit(refused=refused, problem=Note("too-few-runs", text, runs=n, coefficients=len(estimable_terms)))
+    if is_constant(y):
         return Fit(refused=refused, problem=ALL_THE_SAME)
-    x = np.column_stack([columns[name] for name in kept])
+    x = np.column_stack([columns[name] for name in estimable_terms])
     size = np.linalg.norm(x, axis=0)
     x /= size
     fitted = OLS(y, x).fit()
@@ -120,10 +130,12 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     cells = of_cell[["measured", "fitted"]].mean().reset_index()
     cells.insert(1, "n", of_cell.size().to_numpy())
     weighted = x[first], cells["measured"].to_numpy(), cells["n"].to_numpy(float)
-    cells["without_cell"] = leave_out.each_cell(*weighted)
+    cells["without_cell"] = leave_out.predict_each_cell(*weighted)
     cells["level"] = level[first]
-    cells["without_level"] = leave_out.each_level(*weighted, cells["level"].tolist())
-    terms = _terms(kept, fitted, size, vif(x[first], weighted[2]), errors_by_cell(fitted, pd.factorize(cell)[0]))
+    cells["without_level"] = leave_out.predict_each_level(*weighted, cells["level"].tolist())
+    terms = _terms(
+        estimable_terms, fitted, size, vif(x[first], weighted[2]), errors_by_cell(fitted, pd.factorize(cell)[0])
+    )
     return Fit(
         terms,
         _statistics(fitted, runs, cells) | {"largest VIF": terms["vif"].max()},
@@ -150,48 +162,51 @@ def _terms(
     estimate, error, low, high, by_cell, classical = (values / size for values in by_unit)
     p = 2 * stats.t.sf(np.abs(t), fitted.df_resid)
     columns = [names, estimate, error, t, p, low, high, by_cell, p_by_cell, classical, inflation]
-    return pd.DataFrame(dict(zip(TERM, columns, strict=True)))
+    return pd.DataFrame(dict(zip(TERM_COLUMNS, columns, strict=True)))
 
 
 def errors_by_cell(fitted: RegressionResults, cell: np.ndarray) -> tuple[np.ndarray, int]:
-    """Standard errors of the coefficients, clustered by cell (Liang & Zeger, Biometrika 73, 1986; with the correction for few clusters
-    of Cameron & Miller, J. Human Resources 50, 2015), and their degrees of freedom, cells - 1.
+    """Return standard errors of the coefficients clustered by cell, and their degrees of freedom, cells - 1.
 
-    They say what other cells would have given: what the model misses of a cell is an error that all its runs share. NaN where there
-    are no more cells than coefficients.
+    They express what other cells would give: the model's misfit of a cell is an error that its runs share.
+    NaN if there are no more cells than coefficients. Liang & Zeger, Biometrika 73, 1986; correction for few
+    clusters: Cameron & Miller, J. Human Resources 50, 2015.
     """
     cells, coefficients = int(cell.max()) + 1, fitted.model.exog.shape[1]
     if cells <= coefficients:
         return np.full(coefficients, math.nan), 0
-    with np.errstate(invalid="ignore"):  # rounding below 0, of what a single cell decides
+    with np.errstate(invalid="ignore"):  # rounding below 0 where a single cell decides
         robust = fitted.get_robustcov_results("cluster", groups=cell, use_correction=True, use_t=True)
         return np.asarray(robust.bse), cells - 1
 
 
 def robust_errors(fitted: RegressionResults) -> np.ndarray:
-    """Standard errors HC3 (MacKinnon & White, J. Econometrics 29, 1985) of the coefficients.
+    """Return HC3 standard errors of the coefficients (MacKinnon & White, J. Econometrics 29, 1985).
 
-    NaN for a coefficient that rests on a run through which the fit goes whatever its value (leverage 1): its residual
-    tells nothing of its error. The others neither need nor see that run.
+    NaN for a coefficient that depends on a run of leverage 1, through which the fit passes whatever its
+    value: its residual is uninformative. The other coefficients are computed without such runs.
     """
     x, y, inverse = fitted.model.exog, fitted.model.endog, fitted.model.pinv_wexog
-    seen = fitted.get_influence().hat_matrix_diag <= leave_out.ALONE
-    if seen.all():
+    is_determined = fitted.get_influence().hat_matrix_diag <= leave_out.MAX_LEVERAGE
+    if is_determined.all():
         return np.asarray(fitted.HC3_se)
-    kept = [int(name) for name in estimable({str(place): column for place, column in enumerate(x[seen].T)})[0]]
+    estimable_terms = [
+        int(name)
+        for name in split_estimable({str(place): column for place, column in enumerate(x[is_determined].T)})[0]
+    ]
     errors = np.full(x.shape[1], math.nan)
-    if kept:
-        errors[kept] = OLS(y[seen], x[seen][:, kept]).fit().HC3_se
-    rests = np.abs(inverse[:, ~seen]).max(axis=1) > 1e-9 * np.abs(inverse).max(axis=1)
+    if estimable_terms:
+        errors[estimable_terms] = OLS(y[is_determined], x[is_determined][:, estimable_terms]).fit().HC3_se
+    rests = np.abs(inverse[:, ~is_determined]).max(axis=1) > 1e-9 * np.abs(inverse).max(axis=1)
     errors[rests] = math.nan
     return errors
 
 
 def vif(x: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Variance inflation of each column of x [cells, terms] over the runs, n [cells]; NaN for the first, the intercept.
+    """Return the variance inflation of columns of x [cells, terms], runs n [cells]; NaN for the intercept.
 
-    The diagonal of the inverse of the columns' correlation matrix (Belsley, Kuh & Welsch, Regression Diagnostics, 1980,
-    section 3.1), all at once; statsmodels' variance_inflation_factor makes a regression for each.
+    The diagonal of the inverse correlation matrix (Belsley, Kuh & Welsch, Regression Diagnostics, 1980,
+    section 3.1); variance_inflation_factor of statsmodels fits one regression per column instead.
     """
     centred = np.sqrt(n)[:, None] * (x[:, 1:] - np.average(x[:, 1:], axis=0, weights=n))
     inverse = np.linalg.pinv(centred / np.linalg.norm(centred, axis=0))
@@ -200,8 +215,13 @@ def vif(x: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFrame) -> dict[str, float]:
     n, coefficients = fitted.model.exog.shape
-    found = {"n (runs)": n, "cells": len(cells), "coefficients": coefficients, "residual d.f.": int(fitted.df_resid)}
-    found |= {
+    statistics = {
+        "n (runs)": n,
+        "cells": len(cells),
+        "coefficients": coefficients,
+        "residual d.f.": int(fitted.df_resid),
+    }
+    statistics |= {
         "R²": float(fitted.rsquared) if coefficients > 1 else math.nan,
         "adjusted R²": float(fitted.rsquared_adj) if coefficients > 1 else math.nan,
         "AICc": float(aicc(fitted.llf, n, coefficients + 1))
@@ -209,31 +229,35 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
         else math.nan,
         "residual s.d.": math.sqrt(fitted.mse_resid),
     }
-    found |= lack_of_fit(runs, fitted.model.exog)
-    for what in ("cell", "level"):
-        errors = errors_without(cells, what)
-        found |= {
-            f"without {what}: cells predicted": errors.predicted,
-            f"without {what}: RMSE": errors.rmse,
-            f"without {what}: MAPE (%)": 100 * errors.mape,
-            f"without {what}: worst (%)": 100 * errors.worst,
+    statistics |= lack_of_fit(runs, fitted.model.exog)
+    for left_out in ("cell", "level"):
+        errors = errors_without(cells, left_out)
+        statistics |= {
+            f"without {left_out}: cells predicted": errors.predicted,
+            f"without {left_out}: RMSE": errors.rmse,
+            f"without {left_out}: MAPE (%)": 100 * errors.mape,
+            f"without {left_out}: worst (%)": 100 * errors.worst,
         }
-    return {name: value if math.isfinite(value) else math.nan for name, value in found.items()}
+    return {name: value if math.isfinite(value) else math.nan for name, value in statistics.items()}
 
 
-def errors_without(cells: pd.DataFrame, what: str) -> leave_out.Errors:
-    """Of the cells' predictions without their `what`, cell or level."""
-    return leave_out.errors(
-        cells["measured"].to_numpy(float), cells[f"without_{what}"].to_numpy(float), cells["cell"].tolist()
+def errors_without(cells: pd.DataFrame, left_out: str) -> leave_out.Errors:
+    """Return the errors of predictions with each cell or level left out."""
+    return leave_out.prediction_errors(
+        cells["measured"].to_numpy(float), cells[f"without_{left_out}"].to_numpy(float), cells["cell"].tolist()
     )
 
 
 def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
-    """Test of what a model misses of the cells' means against what replicates differ by.
+    """Test the misfit of cell means against the spread of replicates.
 
-    `runs`: cell, measured, residual of least squares; x [runs, coefficients]: its columns, of full rank and equal within a cell.
-    NaN without replicates, without cells to spare, and where all replicates are equal. The F test of Draper & Smith, Applied
-    Regression Analysis, 3rd ed. (1998), section 2.1; where cells do not share one spread, `_own_spreads`.
+    The F test of Draper & Smith, Applied Regression Analysis, 3rd ed. (1998), section 2.1;
+    `_heteroscedastic_f` if cells do not share one spread. NaN without replicates, without cells to spare, or
+    if all replicates are equal.
+
+    Args:
+        runs: cell, measured, and residual of least squares.
+        x: Columns of the model [runs, coefficients], of full rank and equal within a cell.
     """
     code, cells = pd.factorize(runs["cell"])
     measured, n = runs["measured"].to_numpy(float), np.bincount(code).astype(float)
@@ -249,7 +273,7 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
         if own := Spread(dict(zip(cells, np.split(in_order, ends), strict=True)), 0).differ:
             first = ~runs["cell"].duplicated().to_numpy()
             variance = np.where(n > 1, np.bincount(code, within**2) / np.maximum(n - 1, 1), pure / pure_df)
-            f, df, pure_df = _own_spreads(missed, x[first], n, variance, pure_df)
+            f, df, pure_df = _heteroscedastic_f(missed, x[first], n, variance, pure_df)
     return {
         "lack of fit: F": f,
         "lack of fit: d.f.": df,
@@ -259,15 +283,22 @@ def lack_of_fit(runs: pd.DataFrame, x: np.ndarray) -> dict[str, float]:
     }
 
 
-def _own_spreads(
+def _heteroscedastic_f(
     missed: float, x: np.ndarray, n: np.ndarray, variance: np.ndarray, pure_df: float
 ) -> tuple[float, float, float]:
-    """F and its degrees of freedom where cells have variances of their own; x [cells, coefficients], n and variance [cells].
+    """Return F and its degrees of freedom if cells have their own variances.
 
-    The sum of squares that is missed is held against what these variances alone would make of it. For a model with an
-    intercept alone it is Brown & Forsythe's test (Technometrics 16, 1974) with the degrees of freedom of Mehrotra (Commun. Stat.
-    Simul. Comput. 26, 1997), for which there is statsmodels' anova_oneway; for any other the ANOVA-type statistic of Brunner,
-    Dette & Munk (JASA 92, 1997). A cell with one run is given the others' variance.
+    The sum of squares of the misfit is compared with its expectation from these variances. For an intercept
+    alone it is the test of Brown & Forsythe (Technometrics 16, 1974) with the degrees of freedom of Mehrotra
+    (Commun. Stat. Simul. Comput. 26, 1997), as in anova_oneway of statsmodels; else the ANOVA-type statistic
+    of Brunner, Dette & Munk (JASA 92, 1997). A cell with one run gets the variance of the others.
+
+    Args:
+        missed: Sum of squares of the misfit.
+        x: Columns of the model [cells, coefficients].
+        n: Runs [cells].
+        variance: Variance of runs [cells].
+        pure_df: Degrees of freedom of all replicates.
     """
     q, _ = np.linalg.qr(np.sqrt(n)[:, None] * x)
     leverage = (q**2).sum(axis=1)

@@ -1,19 +1,19 @@
-"""The regressions of `analysis.regression` as a table: all four models side by side, with what could not be estimated in its notes."""
+"""Table of the regressions of `analysis.regression`: all four models, with notes on omitted terms."""
 
 import math
 
 import pandas as pd
 
 from analysis import conditions, tables
-from analysis.intervals import LEVEL
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, scale_factor, successful, title, varying
-from analysis.regression import LACK_OF_FIT, TERM, Fit, Fits, Response, errors_without
-from analysis.terms import base_level, takes_numbers
+from analysis.regression import LACK_OF_FIT, TERM_COLUMNS, Fit, Fits, Response, errors_without
+from analysis.terms import base_level, is_treated_as_number
 from common.notes import Note
 from common.text import number_of
 
-STARS = {0.001: "***", 0.01: "**", LEVEL: "*"}
-SHOWN = [
+STARS = {0.001: "***", 0.01: "**", SIGNIFICANCE_LEVEL: "*"}
+SHOWN_STATISTICS = [
     "n (runs)",
     "cells",
     "R²",
@@ -24,34 +24,34 @@ SHOWN = [
     "lack of fit: F",
     "lack of fit: p",
     *(
-        f"without {what}: {part}"
-        for what in ("cell", "level")
+        f"without {left_out}: {part}"
+        for left_out in ("cell", "level")
         for part in ("cells predicted", "RMSE", "MAPE (%)", "worst (%)")
     ),
 ]
 LARGE_VIF = 10
-FEWEST_SPARE = 4  # cells beyond coefficients, for stars
+MIN_SPARE_CELLS = 4  # cells beyond coefficients; fewer get no stars
 
 
-def tidy(fits: Fits) -> pd.DataFrame:
-    """One row per response, model and term or statistic, with all digits."""
+def long_table(fits: Fits) -> pd.DataFrame:
+    """Return one row per response, model and term or statistic, with all digits."""
     parts = []
-    for (response, model), each in fits.items():
-        of = {"response": response.name, "unit": response.unit, "model": model}
-        named = each.terms.rename(columns={"term": "name"})
-        refused = pd.DataFrame({"name": list(each.refused)})
-        found = pd.DataFrame({"name": list(each.statistics), "estimate": list(each.statistics.values())})
-        for kind, part in (("term", named), ("refused", refused), ("statistic", found)):
-            parts.append(part.assign(**of, kind=kind))
-    columns = ["response", "unit", "model", "kind", "name", *TERM[1:]]
+    for (response, model), fit in fits.items():
+        model_columns = {"response": response.name, "unit": response.unit, "model": model}
+        terms = fit.terms.rename(columns={"term": "name"})
+        refused = pd.DataFrame({"name": list(fit.refused)})
+        statistics = pd.DataFrame({"name": list(fit.statistics), "estimate": list(fit.statistics.values())})
+        for kind, part in (("term", terms), ("refused", refused), ("statistic", statistics)):
+            parts.append(part.assign(**model_columns, kind=kind))
+    columns = ["response", "unit", "model", "kind", "name", *TERM_COLUMNS[1:]]
     return pd.concat([part for part in parts if len(part)] or parts[:1]).reindex(columns=columns)
 
 
 def by_cell(fits: Fits) -> pd.DataFrame:
-    """One row per response, model and cell: what was measured, fitted, and predicted by the fit without it."""
+    """Return one row per response, model and cell: measured, fitted, and predicted with it left out."""
     parts = [
-        each.cells.assign(response=response.name, unit=response.unit, model=model)
-        for (response, model), each in fits.items()
+        fit.cells.assign(response=response.name, unit=response.unit, model=model)
+        for (response, model), fit in fits.items()
     ]
     data = pd.concat([part for part in parts if len(part)] or parts[:1])
     return data[
@@ -60,50 +60,63 @@ def by_cell(fits: Fits) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
-    """All four models in one table for a paper, with what could not be estimated in the notes."""
-    names = list(dict.fromkeys(name for each in fits.values() for name in each.terms["term"]))
-    levels = _levels(runs)
-    said = {name: _in_words(name, levels) for name in SHOWN if levels or not name.startswith("without level")}
-    shown = {"": [*names, *said.values()]}
-    for (response, model), each in fits.items():
-        rows = each.terms.set_index("term").reindex(names)
-        fits_well = _spare(each) >= FEWEST_SPARE and not each.statistics.get("lack of fit: p", math.nan) < LEVEL
+    """Return all four models as one table, with what could not be estimated in the notes."""
+    names = list(dict.fromkeys(name for fit in fits.values() for name in fit.terms["term"]))
+    levels = _level_title(runs)
+    titles = {
+        name: _statistic_title(name, levels)
+        for name in SHOWN_STATISTICS
+        if levels or not name.startswith("without level")
+    }
+    display = {"": [*names, *titles.values()]}
+    for (response, model), fit in fits.items():
+        rows = fit.terms.set_index("term").reindex(names)
+        fits_well = (
+            _n_spare_cells(fit) >= MIN_SPARE_CELLS
+            and not fit.statistics.get("lack of fit: p", math.nan) < SIGNIFICANCE_LEVEL
+        )
         columns = ["estimate", "standard_error", "standard_error_by_cell", "p_by_cell"]
-        shown[f"{response.heading}: {model}"] = [
-            *(entry(a, b, c, d, fits_well) for a, b, c, d in rows[columns].itertuples(index=False, name=None)),
-            *(_statistic(name, each.statistics) for name in said),
+        display[f"{response.heading}: {model}"] = [
+            *(
+                coefficient_text(a, b, c, d, fits_well)
+                for a, b, c, d in rows[columns].itertuples(index=False, name=None)
+            ),
+            *(_statistic(name, fit.statistics) for name in titles),
         ]
     return tables.Table(
         title="Linear and quadratic regression of epoch time and of throughput",
-        data=tidy(fits),
-        shown=pd.DataFrame(shown),
+        data=long_table(fits),
+        display=pd.DataFrame(display),
         notes=[note for note in _notes(runs, fits) if note],
         words=[""],
         parts=[len(names)],
     )
 
 
-def _spare(fit: Fit) -> int:
-    """Cells beyond coefficients: with few, errors by cell say nothing."""
+def _n_spare_cells(fit: Fit) -> int:
+    """Return the number of cells beyond coefficients; with few, errors by cell are meaningless."""
     return len(fit.cells) - int(fit.terms["estimate"].notna().sum())
 
 
-def _levels(runs: pd.DataFrame) -> str:
-    """What is left out as a whole, in one word; empty where it does not vary."""
+def _level_title(runs: pd.DataFrame) -> str:
+    """Return the title of the levels that are left out; "" if they do not vary."""
     factor = scale_factor(successful(runs))
     if factor not in varying(successful(runs)):
         return ""
     return "node count" if factor == "nodes" else "device count"
 
 
-def _in_words(statistic: str, levels: str) -> str:
-    for what, words in (("cell", "cell"), ("level", levels)):
-        statistic = statistic.replace(f"without {what}", f"leave one {words} out")
+def _statistic_title(statistic: str, levels: str) -> str:
+    for left_out, words in (("cell", "cell"), ("level", levels)):
+        statistic = statistic.replace(f"without {left_out}", f"leave one {words} out")
     return statistic
 
 
-def entry(estimate: float, error: float, by_cell: float, p: float, stars: bool = True) -> str:
-    """`estimate (standard error; by cell)stars`, with the decimals of two significant digits of the error. p: of the error by cell."""
+def coefficient_text(estimate: float, error: float, by_cell: float, p: float, stars: bool = True) -> str:
+    """Return `estimate (standard error; by cell)stars`, with two significant digits of the error.
+
+    `p` is that of the error by cell.
+    """
     if math.isnan(estimate):
         return tables.DASH
     if not error > 0:
@@ -141,11 +154,11 @@ def _df(value: float) -> str:
 def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     ok = successful(runs)
     factors = varying(ok)
-    numeric = [name for name in factors if takes_numbers(ok, name)]
+    numeric = [name for name in factors if is_treated_as_number(ok, name)]
     base_levels = {name: base_level(ok, name) for name in factors if name not in numeric}
     base = [f"{title(name)} {level_text(level)}" for name, level in base_levels.items()]
     means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
-    fitted = {key: each for key, each in fits.items() if not each.problem}
+    fitted = {key: fit for key, fit in fits.items() if not fit.problem}
     notes: list[str] = [
         "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or the samples of an "
         "epoch divided by it. Entries are estimates (standard error; standard error by cell). The first is HC3 (MacKinnon & White 1985): how far "
@@ -171,62 +184,64 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         if means
         else "",
     ]
-    for (_, model), each in fits.items():
-        if each.problem:
-            text = f"The {model} model was not fitted: {each.problem}."
-            notes.append(Note("model-not-fitted", text, model=model, problem=each.problem))
-        if each.refused:
+    for (_, model), fit in fits.items():
+        if fit.problem:
+            text = f"The {model} model was not fitted: {fit.problem}."
+            notes.append(Note("model-not-fitted", text, model=model, problem=fit.problem))
+        if fit.refused:
             text = (
                 f"Left out of the {model} model, because this design cannot separate them from earlier terms "
-                f"({len(each.refused)}): {', '.join(each.refused)}."
+                f"({len(fit.refused)}): {', '.join(fit.refused)}."
             )
-            notes.append(Note("terms-left-out", text, model=model, terms=each.refused))
-        if each.unsure:
-            text = f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(each.unsure)}."
-            notes.append(Note("no-standard-error", text, model=model, terms=each.unsure))
+            notes.append(Note("terms-left-out", text, model=model, terms=fit.refused))
+        if fit.unsure:
+            text = f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(fit.unsure)}."
+            notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
-        return [*dict.fromkeys(notes), conditions.setting(runs)]
-    few = list(dict.fromkeys(model for (_, model), each in fits.items() if _spare(each) < FEWEST_SPARE))
-    no_stars = f"No stars in the {' and '.join(few)} model: fewer than {FEWEST_SPARE} cells more than coefficients."
+        return [*dict.fromkeys(notes), conditions.setting_note(runs)]
+    models_without_stars = list(
+        dict.fromkeys(model for (_, model), fit in fits.items() if _n_spare_cells(fit) < MIN_SPARE_CELLS)
+    )
+    no_stars = f"No stars in the {' and '.join(models_without_stars)} model: fewer than {MIN_SPARE_CELLS} cells more than coefficients."
     notes += [
-        Note("no-stars", no_stars, models=few) if few else "",
+        Note("no-stars", no_stars, models=models_without_stars) if models_without_stars else "",
         "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
         "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
-        _lack_of_fit(fitted),
-        _misfit(fitted),
-        _inflated(fitted),
-        *_left_out(fitted, _levels(runs)),
-        conditions.setting(runs),
+        _lack_of_fit_note(fitted),
+        _misfit_note(fitted),
+        _large_vif_note(fitted),
+        *_left_out_notes(fitted, _level_title(runs)),
+        conditions.setting_note(runs),
     ]
     return list(dict.fromkeys(notes))
 
 
-def _lack_of_fit(fits: Fits) -> Note:
-    """What the test of lack of fit is, and of which responses cells do not share one spread."""
-    own = list(dict.fromkeys(key[0].name for key, each in fits.items() if each.statistics["lack of fit: own spreads"]))
+def _lack_of_fit_note(fits: Fits) -> Note:
+    """Describe the test of lack of fit, and name the responses without a common spread."""
+    own = list(dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"]))
     case = f" This is the case here for {' and '.join(own)}." if own else ""
     return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=own)
 
 
-def _misfit(fits: Fits) -> str:
-    missed = [_name(key) for key, each in fits.items() if each.statistics["lack of fit: p"] < LEVEL]
+def _misfit_note(fits: Fits) -> str:
+    missed = [_model_title(key) for key, fit in fits.items() if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL]
     if missed:
         text = (
-            f"Models that miss more than the spread of replicates explains (p < {LEVEL}): {'; '.join(missed)}. "
+            f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): {'; '.join(missed)}. "
             "Read their coefficients as averages over this design, not as a law."
         )
         return Note("models-misfit", text, models=missed)
-    if any(not math.isnan(each.statistics["lack of fit: p"]) for each in fits.values()):
+    if any(not math.isnan(fit.statistics["lack of fit: p"]) for fit in fits.values()):
         return ""
     text = "Lack of fit cannot be tested: it needs replicates, and more cells than coefficients."
     return Note("lack-of-fit-untested", text)
 
 
-def _inflated(fits: Fits) -> str:
+def _large_vif_note(fits: Fits) -> str:
     large = {
         f"{name} ({model})": value
-        for (_, model), each in fits.items()
-        for name, value in each.terms[["term", "vif"]].itertuples(index=False)
+        for (_, model), fit in fits.items()
+        for name, value in fit.terms[["term", "vif"]].itertuples(index=False)
         if value > LARGE_VIF
     }
     if not large:
@@ -235,47 +250,49 @@ def _inflated(fits: Fits) -> str:
     return Note("large-vif", text, terms=large)
 
 
-def _left_out(fits: Fits, levels: str) -> list[str]:
-    """What leaving out means, which cells are worst, and which cannot be predicted."""
+def _left_out_notes(fits: Fits, levels: str) -> list[str]:
+    """Describe cross-validation, the worst cells, and the cells without a prediction."""
     text = (
         "Leave one cell out: the mean of a cell is predicted from the other cells"
         + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
         + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
         + ("" if levels else " Only one node count was measured, so none can be left out.")
     )
-    said: list[str] = [Note("leave-one-out", text, levels=levels)]
-    for what, words in (("cell", "cell"), ("level", levels)):
+    notes: list[str] = [Note("leave-one-out", text, levels=levels)]
+    for left_out, words in (("cell", "cell"), ("level", levels)):
         if not words:
             continue
-        worst = {_name(key): errors_without(each.cells, what) for key, each in fits.items()}
+        worst = {_model_title(key): errors_without(fit.cells, left_out) for key, fit in fits.items()}
         cells = {name: errors.worst_cell for name, errors in worst.items() if errors.predicted}
         if cells:
             named = "; ".join(f"{cell} ({name})" for name, cell in cells.items())
-            said.append(Note(f"worst-{what}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells))
+            notes.append(Note(f"worst-{left_out}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells))
         if any(errors.worst < -1 for errors in worst.values()):
-            said.append("An error below −100 % is a prediction below zero, which a model with straight lines can make.")
-        for (_, model), each in fits.items():
-            unknown = each.cells[each.cells[f"without_{what}"].isna()]
+            notes.append(
+                "An error below −100 % is a prediction below zero, which a model with straight lines can make."
+            )
+        for (_, model), fit in fits.items():
+            unknown = fit.cells[fit.cells[f"without_{left_out}"].isna()]
             if len(unknown):
                 text = (
-                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {number_of(len(each.cells), 'cell')} "
-                    f"from the others; these are not counted: {_unpredicted(each.cells, unknown, what, words)}."
+                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {number_of(len(fit.cells), 'cell')} "
+                    f"from the others; these are not counted: {_unpredicted_text(fit.cells, unknown, left_out, words)}."
                 )
-                facts = {"model": model, "cells": unknown["cell"].tolist(), "of": len(each.cells)}
-                said.append(Note(f"{what}-not-predicted", text, **facts))
-    return said
+                facts = {"model": model, "cells": unknown["cell"].tolist(), "of": len(fit.cells)}
+                notes.append(Note(f"{left_out}-not-predicted", text, **facts))
+    return notes
 
 
-def _unpredicted(cells: pd.DataFrame, unknown: pd.DataFrame, what: str, words: str) -> str:
-    """Whole levels by their level, other cells by their name."""
-    if what == "cell":
-        return conditions.named(unknown["cell"].tolist())
+def _unpredicted_text(cells: pd.DataFrame, unknown: pd.DataFrame, left_out: str, words: str) -> str:
+    """Name complete levels by their level, and other cells by name."""
+    if left_out == "cell":
+        return conditions.join_names(unknown["cell"].tolist())
     counts = unknown.groupby("level").size()
-    whole = [level for level, count in counts.items() if count == (cells["level"] == level).sum()]
-    said = [f"all with {words} {', '.join(map(level_text, whole))}"] if whole else []
-    rest = unknown.loc[~unknown["level"].isin(whole), "cell"].tolist()
-    return " and ".join([*said, *([conditions.named(rest)] if rest else [])])
+    whole_levels = [level for level, count in counts.items() if count == (cells["level"] == level).sum()]
+    texts = [f"all with {words} {', '.join(map(level_text, whole_levels))}"] if whole_levels else []
+    rest = unknown.loc[~unknown["level"].isin(whole_levels), "cell"].tolist()
+    return " and ".join([*texts, *([conditions.join_names(rest)] if rest else [])])
 
 
-def _name(key: tuple[Response, str]) -> str:
+def _model_title(key: tuple[Response, str]) -> str:
     return f"{key[0].name}, {key[1]}"

@@ -1,8 +1,8 @@
-"""Table of scaling laws: the serial fraction of each series by Amdahl's law, and how far the law holds.
+"""Table of scaling laws: the serial fraction of each series by Amdahl's law, and how well the law fits.
 
-A series is what differs in nodes alone, or in the devices of a node. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
-T(p) = T(1) (f + (1 - f) / p), so that speed-up stays below 1 / f. Fitted over runs to the logarithm of epoch time, since
-noise is a share of the time.
+A series varies nodes only, or devices per node only. Amdahl (AFIPS SJCC 1967): with p replicas an epoch takes
+T(p) = T(1) (f + (1 - f) / p), so speed-up stays below 1 / f. The fit is over runs, to the logarithm of epoch
+time, because noise is a share of the time.
 """
 
 import math
@@ -18,7 +18,7 @@ from scipy.optimize import OptimizeWarning, curve_fit
 
 from analysis import conditions, tables
 from analysis.effects import interval_texts
-from analysis.intervals import LEVEL, Estimate, columns
+from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, columns
 from analysis.measured import cells, combination_text, level_text, successful, title, varying
 from analysis.pooling import Pooling, pooled
 from analysis.regression import LACK_OF_FIT, lack_of_fit
@@ -26,8 +26,8 @@ from analysis.speedup import first_cells, karp_flatt
 from common.notes import Note
 
 TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up"
-SCALES = ("nodes", "devices_per_node")  # what a series can vary
-TWO_WAYS = Note(
+SCALES = ("nodes", "devices_per_node")  # factors that a series can vary
+NODES_AND_DEVICES = Note(
     "series-of-nodes-or-devices",
     "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on a node, "
     "a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one replica.",
@@ -36,10 +36,10 @@ READINGS = {
     "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
     "overhead grows with them, so 1/f is too optimistic",
     "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead appears as soon as "
-    "replicas exchange anything",
+    "replicas communicate at all",
     "slower": "the fraction is above 1: replicas make the epoch longer",
     "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so something besides the work "
-    "shrinks, such as the number of exchanges, or data that must fit into a cache",
+    "shrinks, such as the number of all-reduces, or data that must fit into a cache",
     "no gain seen": "the interval contains 1: the data do not show that replicas help",
     "no limit seen": "the interval contains 0: the data do not show a serial part",
     "law fits": "the test does not reject the law",
@@ -50,7 +50,7 @@ READINGS = {
 
 @dataclass(frozen=True)
 class Law:
-    """Amdahl's law fitted to a series: seconds on one replica, serial fraction; p of its lack of fit, NaN if not tested."""
+    """Amdahl's law fitted to a series: time on one replica, serial fraction, p of lack of fit or NaN."""
 
     one_replica_s: Estimate
     fraction: Estimate
@@ -58,7 +58,7 @@ class Law:
 
     @property
     def limit(self) -> Estimate:
-        """The largest speed-up that the law allows on any number of replicas: 1 / f, from 1 to infinity."""
+        """Largest speed-up that the law allows on any number of replicas: 1 / f, from 1 to infinity."""
         f = self.fraction
         return Estimate(_limit(f.value), _limit(f.high), _limit(f.low), f.n)
 
@@ -67,12 +67,17 @@ def _limit(fraction: float) -> float:
     return math.inf if fraction <= 0 else max(1, 1 / fraction)
 
 
-def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
-    """The law over runs, arrays [n] with at least two replica counts; None where no such law comes near.
+def fit_amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
+    """Fit the law to runs with at least two replica counts; return None if the fit does not converge.
 
-    Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t intervals with
-    n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts, Nonlinear Regression Analysis and Its
-    Applications (1988), chapter 2; none where runs are as many as parameters. Lack of fit: against the replicates (analysis.regression).
+    Nonlinear least squares (scipy's curve_fit) of log seconds in log T(1) and f. Intervals are 95 % t
+    intervals with n - 2 degrees of freedom by linear approximation (delta method), as in Bates & Watts,
+    Nonlinear Regression Analysis and Its Applications (1988), chapter 2; none if runs are as many as
+    parameters. Lack of fit is relative to replicates (analysis.regression).
+
+    Args:
+        replicas: Replicas of each run [n].
+        seconds: Epoch time of each run [n].
     """
     n, log_s = len(seconds), np.log(seconds)
     inverse = 1 / replicas
@@ -81,10 +86,10 @@ def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
         return log_one + np.log(np.maximum(fraction + (1 - fraction) * inverse, 1e-12))
 
     slope, intercept = np.polyfit(inverse, seconds / seconds.mean(), 1)
-    one = max(intercept + slope, 0.01)
-    start = [math.log(one * seconds.mean()), intercept / one]
+    one_replica = max(intercept + slope, 0.01)
+    start = [math.log(one_replica * seconds.mean()), intercept / one_replica]
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", OptimizeWarning)  # no variance from two runs
+        warnings.simplefilter("ignore", OptimizeWarning)  # two runs have no variance
         try:
             values, covariance = curve_fit(law, inverse, log_s, start)
         except RuntimeError:
@@ -103,36 +108,42 @@ def amdahl(replicas: np.ndarray, seconds: np.ndarray) -> Law | None:
     )
 
 
-def reading(law: Law, trend: float, counts: int) -> list[str]:
-    """What the fit says, as keys of READINGS. `trend`: the last of Karp & Flatt's fractions less the first."""
+def read_law(law: Law, trend: float, counts: int) -> list[str]:
+    """Return what the fit shows, as keys of READINGS.
+
+    Args:
+        law: The fitted law.
+        trend: Last of Karp & Flatt's fractions less the first.
+        counts: Number of replica counts.
+    """
     low, high = law.fraction.low, law.fraction.high
-    said = [
+    readings = [
         *(["slower"] if low > 1 else []),
         *(["faster than p"] if high < 0 else []),
         *(["no gain seen"] if low <= 1 <= high else []),
         *(["no limit seen"] if low <= 0 <= high else []),
     ]
     if counts < 3:
-        return [*said, "two counts"]
+        return [*readings, "two counts"]
     if math.isnan(law.lack_of_fit_p):
-        return [*said, "untested"]
-    if law.lack_of_fit_p >= LEVEL:
-        return [*said, "law fits"]
-    return [*said, "overhead grows" if trend > 0 else "overhead at once"]
+        return [*readings, "untested"]
+    if law.lack_of_fit_p >= SIGNIFICANCE_LEVEL:
+        return [*readings, "law fits"]
+    return [*readings, "overhead grows" if trend > 0 else "overhead at once"]
 
 
-def series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """The factor that a series varies, the levels of the others, and cell, replicas and epoch times of its successful runs.
+def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """Yield the factor that a series scales, levels of the other factors, and the series' successful runs.
 
-    A series begins on one replica where that was measured, also where it is no cell of its own levels, since a factor means nothing to
-    one replica (analysis.speedup). In table order; where both nodes and their devices vary, first the series over nodes, then those
-    over devices.
+    Runs have cell, replicas and epoch_time_s. A series starts on one replica if that was measured, even in a
+    cell of other levels, because some factors have no effect on one replica (analysis.speedup). In table
+    order; if both nodes and devices vary, series over nodes come first.
     """
     factors, first = varying(runs), first_cells(runs)
     ok = successful(runs)
     for scaled in [name for name in SCALES if name in factors] or SCALES[:1]:
         names = [name for name in factors if name != scaled]
-        others = [name for name in SCALES if name in names]
+        other_scales = [name for name in SCALES if name in names]
         measured = ok[list(dict.fromkeys([*names, scaled, "cell", "replicas", "epoch_time_s"]))]
         if not names and len(measured):
             yield scaled, {}, measured
@@ -142,41 +153,46 @@ def series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd.DataFra
                 own = samples[levels]
                 if (own["replicas"] > 1).all():
                     begins = measured[measured["cell"].isin({first[cell] for cell in own["cell"] if cell in first})]
-                    own = pd.concat([begins[(begins[others] == own[others].iloc[0]).all(axis="columns")], own])
+                    own = pd.concat(
+                        [begins[(begins[other_scales] == own[other_scales].iloc[0]).all(axis="columns")], own]
+                    )
                 yield scaled, dict(zip(names, levels, strict=True)), own
 
 
 def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """One row per series with at least two replica counts; for each of the others a sentence.
+    """Return one row per series with at least two replica counts, and a sentence on the other series.
 
-    Where both nodes and devices vary, a row has its levels of both.
+    If both nodes and devices vary, a row has its levels of both.
     """
-    found: list[tuple[dict[str, Any], Law, dict[int, str]]] = []
-    alone: dict[str, set[str]] = {}
+    fits: list[tuple[dict[str, Any], Law, dict[int, str]]] = []
+    single_counts: dict[str, set[str]] = {}
     drawn: set[str] = set()
     unfitted = []
     pooling, factors = pooled(runs), varying(runs)
-    for scaled, levels, sample in series(runs):
+    for scaled, levels, sample in scaling_series(runs):
         name = combination_text(levels) or "the study"
         if sample["replicas"].nunique() < 2:
-            alone[name] = set(sample["cell"])
+            single_counts[name] = set(sample["cell"])
             continue
         drawn |= set(sample["cell"])
-        if law := amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
+        if law := fit_amdahl(sample["replicas"].to_numpy(float), sample["epoch_time_s"].to_numpy(float)):
             by_count = dict(sorted(zip(sample["replicas"].astype(int), sample["cell"], strict=True)))
             if set(SCALES) <= set(factors):
                 levels = levels | {scaled: ", ".join(map(level_text, sorted(sample[scaled].unique())))}
             row = {factor: levels[factor] for factor in factors if factor in levels} | {"scaled": scaled}
-            found.append((row, law, by_count))
+            fits.append((row, law, by_count))
         else:
             unfitted.append(name)
-    fewest = [by_count[min(by_count)] for *_, by_count in found]
-    fastest = [by_count[_fastest(by_count, pooling)] for *_, by_count in found]
-    speedups = pooling.ratios(fewest, fastest).to_dict("records")  # all at once: one by one they took most of the time
-    rows = [row | _row(law, by_count, pooling, one) for (row, law, by_count), one in zip(found, speedups, strict=True)]
-    single = [name for name, own in alone.items() if not own <= drawn]
+    fewest = [by_count[min(by_count)] for *_, by_count in fits]
+    fastest = [by_count[_fastest_count(by_count, pooling)] for *_, by_count in fits]
+    speedups = pooling.ratios(fewest, fastest).to_dict("records")  # together: one call per pair took most of the time
+    rows = [
+        row | _series_row(law, by_count, pooling, speedup)
+        for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
+    ]
+    single = [name for name, own in single_counts.items() if not own <= drawn]
     sentences: list[str] = [
-        Note(code, f"{why}: {conditions.named(names, '; ')}.", series=names)
+        Note(code, f"{why}: {conditions.join_names(names, '; ')}.", series=names)
         for code, why, names in (
             ("one-replica-count", "Measured at one replica count only, so no law is fitted", single),
             ("law-not-fitted", "Amdahl's law cannot be fitted", unfitted),
@@ -186,18 +202,24 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["replicas"]), sentences
 
 
-def _fastest(by_count: dict[int, str], pooling: Pooling) -> int:
-    """Of the replica counts above the fewest that with the shortest epoch."""
-    more = sorted(by_count)[1:]
-    return min(more, key=lambda p: pooling.of(by_count[p]).value)
+def _fastest_count(by_count: dict[int, str], pooling: Pooling) -> int:
+    """Return the replica count with the shortest epoch, except the lowest count."""
+    larger = sorted(by_count)[1:]
+    return min(larger, key=lambda p: pooling.cell_mean(by_count[p]).value)
 
 
-def _row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]) -> dict[str, Any]:
-    """The columns of a series after its levels. `by_count`: replicas -> cell, by increasing replicas; `ratio`: of the fewest
-    replicas' time to that of the fastest, with its bounds and within_blocks."""
-    times = {count: pooling.of(cell) for count, cell in by_count.items()}
-    fewest, fastest = min(times), _fastest(by_count, pooling)
-    each = fewest / fastest
+def _series_row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]) -> dict[str, Any]:
+    """Return the columns of a series after its levels.
+
+    Args:
+        law: The fitted law.
+        by_count: Replicas -> cell, by increasing replicas.
+        pooling: Pooling of the study's runs.
+        ratio: Ratio of the time on the fewest replicas to the fastest one, with bounds and within_blocks.
+    """
+    times = {count: pooling.cell_mean(cell) for count, cell in by_count.items()}
+    fewest, fastest = min(times), _fastest_count(by_count, pooling)
+    replica_ratio = fewest / fastest
     speedup = Estimate(ratio["value"], ratio["low"], ratio["high"])
     one_s = times[1].value if fewest == 1 else law.one_replica_s.value
     fractions = [karp_flatt(Estimate(one_s / times[p].value), p).value for p in times if p > 1]
@@ -212,37 +234,40 @@ def _row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[st
         **columns("speedup", speedup),
         "speedup_replicas": fastest,
         "within_blocks": ratio["within_blocks"],
-        **columns("efficiency", Estimate(each * speedup.value, each * speedup.low, each * speedup.high)),
+        **columns(
+            "efficiency",
+            Estimate(replica_ratio * speedup.value, replica_ratio * speedup.low, replica_ratio * speedup.high),
+        ),
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
         "lack_of_fit_p": law.lack_of_fit_p,
-        "reads_as": "; ".join(reading(law, fractions[-1] - fractions[0], len(times))),
+        "reads_as": "; ".join(read_law(law, fractions[-1] - fractions[0], len(times))),
     }
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of scaling laws of a study."""
-    data, others = compare(runs)
+    """Return the table of scaling laws of a study."""
+    data, sentences = compare(runs)
     if data.empty:
-        notes = [*(others or [conditions.counts(runs)]), conditions.setting(runs)]
+        notes = [*(sentences or [conditions.run_counts_note(runs)]), conditions.setting_note(runs)]
         return tables.Table(TITLE, data, pd.DataFrame(columns=["replicas"]), [note for note in notes if note])
     names = [name for name in varying(runs) if name in data]
-    both = set(SCALES) <= set(names)
-    shown: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
-    shown["replicas"] = data["replicas"]
-    shown["n"] = data["n"].map(str)
-    shown["base (s)"] = interval_texts(data, "base_epoch_time_s")
-    shown["serial fraction f"] = interval_texts(data, "serial_fraction")
-    shown["limit 1/f"] = [text.replace("inf", "∞") for text in interval_texts(data, "limit")]
-    shown["largest speed-up"] = interval_texts(data, "speedup")
-    shown["on replicas"] = data["speedup_replicas"].map(str)
-    shown["efficiency"] = interval_texts(data, "efficiency")
-    shown["Karp–Flatt"] = [
-        " → ".join(tables.number(value, 2) for value in dict.fromkeys(both))
-        for both in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)
+    fractions = set(SCALES) <= set(names)
+    display: dict[str, Any] = {title(name): data[name].map(level_text) for name in names}
+    display["replicas"] = data["replicas"]
+    display["n"] = data["n"].map(str)
+    display["base (s)"] = interval_texts(data, "base_epoch_time_s")
+    display["serial fraction f"] = interval_texts(data, "serial_fraction")
+    display["limit 1/f"] = [text.replace("inf", "∞") for text in interval_texts(data, "limit")]
+    display["largest speed-up"] = interval_texts(data, "speedup")
+    display["on replicas"] = data["speedup_replicas"].map(str)
+    display["efficiency"] = interval_texts(data, "efficiency")
+    display["Karp–Flatt"] = [
+        " → ".join(tables.number(value, 2) for value in dict.fromkeys(fractions))
+        for fractions in data[["karp_flatt_first", "karp_flatt_last"]].itertuples(index=False, name=None)
     ]
-    shown["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
-    shown["reads as"] = data["reads_as"]
+    display["lack of fit p"] = data["lack_of_fit_p"].map(tables.p_value)
+    display["reads as"] = data["reads_as"]
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
     measured_one = bool((data["base_replicas"] == 1).all())
     notes = [
@@ -252,8 +277,8 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "the replicas.",
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if measured_one else " (the first in `replicas`)")
-        + ", not an undistributed framework (see the table of speed-up). Largest speed-up: that of the fastest of the other "
-        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.compared(data['within_blocks'])}",
+        + ", not a single-device baseline (see the table of speed-up). Largest speed-up: that of the fastest of the other "
+        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.comparison_note(data['within_blocks'])}",
         Note(
             "karp-flatt",
             "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
@@ -265,15 +290,15 @@ def table(runs: pd.DataFrame) -> tables.Table:
         Note(
             "reads-as", f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.", readings=list(read)
         ),
-        TWO_WAYS if both else "",
-        conditions.replicas(runs),
-        *others,
-        conditions.setting(runs),
+        NODES_AND_DEVICES if fractions else "",
+        conditions.replicas_note(runs),
+        *sentences,
+        conditions.setting_note(runs),
     ]
     return tables.Table(
         TITLE,
         data,
-        pd.DataFrame(shown),
+        pd.DataFrame(display),
         [note for note in notes if note],
         words=[*(title(name) for name in ("framework", "model", "dataset", "training_loop")), "replicas", "reads as"],
         parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],

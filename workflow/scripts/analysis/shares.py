@@ -1,10 +1,11 @@
-"""Where the time of an epoch, and of a run, goes: computation, the exchange that it does not hide, and what is around them.
+"""Split the time of an epoch and of a run into computation, exposed communication, and the rest.
 
     computation = batches of an epoch x time of a batch,    exchange = epoch time - computation
 
-The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local batch and
-treatment (speedup.own_cells). So the exchange is all that more replicas cost: messages that no computation hides, waiting
-for the slowest rank, and memory or processors that replicas share. A cell on one replica exchanges nothing.
+The time of a batch is measured on one replica, in the cell of the same framework, model, data set, local
+batch and treatment (speedup.own_cells). So the exchange is everything that more replicas cost: exposed
+communication, waiting for the slowest rank, and memory or processors that replicas share. A cell on one
+replica has no exchange.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ from analysis.measured import Records, cells, scaled, successful
 from analysis.pooling import pooled
 from analysis.speedup import own_cells
 
-# The parts of a run's wall time, in the order in which they pass: column of `of_runs` -> name.
+# Parts of a run's wall time, in temporal order: column of `run_time_parts` -> name.
 PARTS = {
     "startup_s": "start-up",
     "warm_up_s": "warm-up",
@@ -26,46 +27,53 @@ PARTS = {
 }
 
 
-def of_epochs(runs: pd.DataFrame) -> pd.DataFrame:
-    """By measured cell, in the order of tables: epoch_time_s, alone, exchange, exchange_low, exchange_high, n, within_blocks.
+def epoch_shares(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the exchange share of each measured cell's epoch, in the order of tables.
 
-    `alone`: the cell on one replica that the time of a batch is from, empty where there is none. `exchange`: its share of
-    the epoch with its interval, that of the ratio of the two cells' epoch times. Below 0 where computation alone would
-    take longer than the epoch did; 0, without an interval, on one replica; NaN where it is not known.
+    Returns:
+        By cell: epoch_time_s; alone, the cell on one replica that gives the time of a batch, or ""; exchange
+        with exchange_low and exchange_high; n; within_blocks. The interval is that of the ratio of the two
+        cells' epoch times. The share is negative if computation alone would take longer than the epoch; 0
+        without an interval on one replica; NaN if unknown.
     """
     pooling, own = pooled(runs), own_cells(runs)
     rows = cells(runs).set_index("cell")
     rows = rows[rows.index.isin(list(pooling.samples))]
     alone = pd.Series([own.get(cell, "") for cell in rows.index], index=rows.index, dtype=object)
     batches = scaled(successful(runs), "steps").groupby(successful(runs)["cell"]).mean()
-    more = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
+    batch_ratio = (batches.reindex(rows.index) / batches.reindex(alone).to_numpy()).to_numpy(float)
     ratio = pooling.ratios(alone.tolist(), rows.index.tolist())
     single = (rows["replicas"] == 1).to_numpy(bool)
     data = pd.DataFrame({"epoch_time_s": pooling.cells["mean"].reindex(rows.index), "alone": alone})
-    data["exchange"] = np.where(single, 0.0, 1 - more * ratio["value"])
-    data["exchange_low"] = np.where(single, np.nan, 1 - more * ratio["high"])
-    data["exchange_high"] = np.where(single, np.nan, 1 - more * ratio["low"])
+    data["exchange"] = np.where(single, 0.0, 1 - batch_ratio * ratio["value"])
+    data["exchange_low"] = np.where(single, np.nan, 1 - batch_ratio * ratio["high"])
+    data["exchange_high"] = np.where(single, np.nan, 1 - batch_ratio * ratio["low"])
     return data.assign(n=ratio["n"].to_numpy(), within_blocks=ratio["within_blocks"].to_numpy())
 
 
-def of_runs(records: Records, drawn: pd.DataFrame | None = None) -> pd.DataFrame:
-    """By measured cell: mean seconds of its runs in each of PARTS, which add up to wall_s, and the columns of `of_epochs`.
+def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return the mean seconds of each part of a run by measured cell, which add up to wall_s.
 
-    `drawn`: the runs whose cells are wanted, by default all.
+    Epochs count the seconds that passed, not scaled to the data set's samples. Warm-up is what the warm-up
+    epochs, including the first step, took longer than as many timed epochs, at least 0. Computation and
+    exchange split all epochs in the shares of the timed ones; `training_s` is both where they cannot be
+    separated. The rest is the last barriers of epochs and the end of the processes. Cells whose runs lack
+    start-up or wall time are left out.
 
-    Epochs have the seconds that passed, not scaled to the data set's samples. Warm-up: what the warm-up epochs, with the
-    first step in the first one, took longer than as many timed epochs, at least 0. Computation and exchange are those of
-    all epochs, in the shares of the timed ones, at least 0; `training_s` is both where they cannot be told apart. The
-    rest: the last barriers of epochs and the end of the processes. Cells whose runs do not tell start-up and wall time are
-    left out.
+    Args:
+        records: The records of a study.
+        selected: Runs whose cells are returned; None for all.
+
+    Returns:
+        By cell: wall_s, the columns of PARTS, and those of `epoch_shares`.
     """
-    epochs = records.epochs_of(records.runs if drawn is None else drawn)
+    epochs = records.epochs_of(records.runs if selected is None else selected)
     ok = successful(records.runs).set_index("run_id")
     share = (epochs["samples_trained"] / epochs["run_id"].map(ok["samples_per_epoch"])).astype(float)
     seconds = epochs["epoch_time_s"] * share.fillna(1.0)
-    warm = epochs["warm_up"].astype(bool)
-    timed = seconds[~warm].groupby(epochs["run_id"]).mean()
-    warmed = seconds[warm].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
+    is_warm_up = epochs["warm_up"].astype(bool)
+    timed = seconds[~is_warm_up].groupby(epochs["run_id"]).mean()
+    warmed = seconds[is_warm_up].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
     of_run = pd.DataFrame(
         {
             "wall_s": ok["wall_s"],
@@ -76,7 +84,7 @@ def of_runs(records: Records, drawn: pd.DataFrame | None = None) -> pd.DataFrame
         }
     ).dropna()
     means = of_run.groupby(ok["cell"].reindex(of_run.index)).mean()
-    data = of_epochs(records.runs)
+    data = epoch_shares(records.runs)
     data = data[data.index.isin(means.index)]
     means = means.reindex(data.index)
     means["warm_up_s"] = means["warm_up_s"].clip(lower=0)
@@ -85,6 +93,6 @@ def of_runs(records: Records, drawn: pd.DataFrame | None = None) -> pd.DataFrame
     means["computation_s"] = (training * (1 - exchange)).fillna(0)
     means["exchange_s"] = (training * exchange).fillna(0)
     means["training_s"] = training.where(exchange.isna(), 0.0)
-    around = means["startup_s"] + means["epochs_s"] + means["validation_s"]
-    means["rest_s"] = (means["wall_s"] - around).clip(lower=0)
+    accounted = means["startup_s"] + means["epochs_s"] + means["validation_s"]
+    means["rest_s"] = (means["wall_s"] - accounted).clip(lower=0)
     return data.join(means[["wall_s", *PARTS]])

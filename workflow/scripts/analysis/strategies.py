@@ -1,5 +1,6 @@
-"""Table of strategies: what dividing a training in other ways than by samples asks of a rank by formula (models.messages), beside what
-was measured: memory, bytes sent, and the share of a step in which a pipeline idles.
+"""Table of parallelization strategies: memory, bytes sent and bubble, by formula and measured.
+
+The formulas are those of `models.messages`.
 """
 
 import math
@@ -18,25 +19,28 @@ from declared.models import model_graph
 from models.collectives import MESH_COLLECTIVES
 from models.messages import bubble, needs
 
-TITLE = "What each strategy asks of a rank"
+TITLE = "Memory and bytes of each strategy per rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
-UNVARIED = Note(
+PARALLELISM_CONSTANT = Note(
     "parallelism-does-not-vary",
     "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this table compares them.",
 )
-NO_MESH = Note("no-mesh", "No cell's ranks are a mesh of a model that is described here.")
-HOW = (
-    "Memory and bytes by formula are those of the rank that needs most, without what libraries keep beside; activations are the outputs of all "
-    "operators for the samples whose backward pass is still to come. Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it "
-    "all-reduces. Measured memory is the largest of a rank, with its program; measured bytes are those of an interface, so the formula beside them is "
-    "that of all its ranks."
+NO_MESH = Note("no-mesh", "No cell's ranks form a mesh of a model with a description.")
+METHOD_NOTE = (
+    "Memory and bytes by formula are those of the rank that needs most, without what libraries allocate in addition; activations are the outputs of all "
+    "operators for samples that await their backward pass. Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it "
+    "all-reduces. Measured memory is the largest of a rank, with its program; measured bytes are those of an interface, so the formula is "
+    "for all of its ranks."
 )
-BY_LAYER = Note("divided-by-layer", "Cells whose layers are divided each by itself are in the table simulated.")
+BY_LAYER = Note("divided-by-layer", "Cells with a strategy per layer are in the table simulated.")
 
 
 def summarize(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell whose ranks are a mesh, plain ones too: the factors, the needs of the rank that needs most, what a rank sends
-    in a step by kind, `sent_formula_bytes` and `sent_bytes` (of an interface in a step), and the largest measured memory."""
+    """Return one row per cell whose ranks form a mesh, data parallelism included.
+
+    Columns: factors, the needs of the rank that needs most, bytes that a rank sends in a step by kind,
+    `sent_formula_bytes` and `sent_bytes` (of an interface in a step), and the largest measured memory.
+    """
     ok = successful(runs)
     by_cell = ok.groupby("cell")
     measured = pd.DataFrame(
@@ -50,80 +54,91 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for levels in cells(runs)[["cell", *factors()]].to_dict("records"):
         run = first.loc[levels["cell"]]
-        if made := of_cell(levels, run):
-            rows.append({**levels, "ranks": int(run["ranks"]), **made, **_of(measured, str(levels["cell"]))})
+        if requirements := cell_requirements(levels, run):
+            rows.append(
+                {
+                    **levels,
+                    "ranks": int(run["ranks"]),
+                    **requirements,
+                    **_measured_values(measured, str(levels["cell"])),
+                }
+            )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell"])
 
 
-def of_cell(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, float] | None:
-    """What the formulas say of a cell; None where its ranks are no mesh, or its model is not described here. Ranks that divide each layer by
-    itself are no mesh on any level."""
+def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return what the formulas give for a cell.
+
+    Returns:
+        Bytes and bubble; None if the ranks form no mesh, each layer has its own strategy, or the model has no
+        description.
+    """
     ranks = int(run["ranks"])
     if not is_mesh(levels["parallelism"]) or has_strategies(str(levels["framework"])):
         return None
     try:
         graph, mesh = model_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)
-        told = {**levels, "microbatches": int(levels["microbatches"]), "sync_every": int(levels["sync_every"])}
-        found = needs(graph, mesh, int(run["local_batch"]), told)
+        mesh_levels = {**levels, "microbatches": int(levels["microbatches"]), "sync_every": int(levels["sync_every"])}
+        rank_needs = needs(graph, mesh, int(run["local_batch"]), mesh_levels)
     except (InputError, KeyError, ValueError):
         return None
-    most = max(found, key=lambda need: need.memory)
-    sends = max(found, key=lambda need: sum(need.sent.values()))
-    totals = [sum(need.sent.values()) for need in found]
-    interface = math.nan  # whose bytes are counted: of all ranks of one machine, or of a node with one rank
+    largest = max(rank_needs, key=lambda need: need.memory)
+    largest_sender = max(rank_needs, key=lambda need: sum(need.sent.values()))
+    totals = [sum(need.sent.values()) for need in rank_needs]
+    interface = math.nan  # counts bytes of all ranks of a machine, or of a node's only rank
     if run["placement"] == "emulated":
-        interface = sum(totals) * ranks / len(found)
+        interface = sum(totals) * ranks / len(rank_needs)
     elif ranks == int(levels["nodes"]):
         interface = max(totals)
     return {
-        **{f"{name}_bytes": getattr(most, name) for name in NEEDS},
-        "needed_bytes": most.memory,
-        **{f"{kind}_bytes": sends.sent[kind] for kind in MESH_COLLECTIVES},
-        "bubble": bubble(mesh, told["microbatches"]),
+        **{f"{name}_bytes": getattr(largest, name) for name in NEEDS},
+        "needed_bytes": largest.memory,
+        **{f"{kind}_bytes": largest_sender.sent[kind] for kind in MESH_COLLECTIVES},
+        "bubble": bubble(mesh, mesh_levels["microbatches"]),
         "sent_formula_bytes": interface,
     }
 
 
-def _of(measured: pd.DataFrame, cell: str) -> dict[str, float]:
+def _measured_values(measured: pd.DataFrame, cell: str) -> dict[str, float]:
     return measured.loc[cell].to_dict() if cell in measured.index else dict.fromkeys(measured, math.nan)
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table of a study; without rows where parallelism does not vary and no cell divides more than samples."""
+    """Return the table of a study; no rows unless parallelism varies and some cell's ranks form a mesh."""
     if runs["parallelism"].nunique() < 2:
-        nothing = pd.DataFrame(columns=["cell"], dtype=str)
-        return tables.Table(TITLE, nothing, nothing, [UNVARIED])
+        empty = pd.DataFrame(columns=["cell"], dtype=str)
+        return tables.Table(TITLE, empty, empty, [PARALLELISM_CONSTANT])
     data = summarize(runs)
     if data.empty:
         return tables.Table(
             TITLE,
             data,
             data,
-            [NO_MESH, conditions.setting(runs)],
+            [NO_MESH, conditions.setting_note(runs)],
         )
-    named = ["framework", *varying(runs, but=["framework"])]
-    shown = {title(name): data[name].map(level_text) for name in named}
+    factor_names = ["framework", *varying(runs, but=["framework"])]
+    display = {title(name): data[name].map(level_text) for name in factor_names}
     for heading, name in (
         ("parameters", "parameters"),
         ("gradients", "gradients"),
         ("optimizer state", "optimizer"),
         ("activations", "activations"),
     ):
-        shown[f"{heading} (MB)"] = _mb(data[f"{name}_bytes"])
-    shown["peak memory (MB)"] = _mb(data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"]))
+        display[f"{heading} (MB)"] = _megabytes_text(data[f"{name}_bytes"])
+    display["peak memory (MB)"] = _megabytes_text(data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"]))
     for kind in MESH_COLLECTIVES:
         if data[f"{kind}_bytes"].any():
-            shown[f"{kind.replace('_', '-')} (MB)"] = _mb(data[f"{kind}_bytes"])
+            display[f"{kind.replace('_', '-')} (MB)"] = _megabytes_text(data[f"{kind}_bytes"])
     if data["bubble"].any():
-        shown["bubble (%)"] = data["bubble"].map(tables.percent)
+        display["bubble (%)"] = data["bubble"].map(tables.percent)
     if data["sent_formula_bytes"].notna().any():
-        shown["sent, by formula (MB)"] = _mb(data["sent_formula_bytes"])
-    shown["sent, measured (MB)"] = _mb(data["sent_bytes"])
+        display["sent, by formula (MB)"] = _megabytes_text(data["sent_formula_bytes"])
+    display["sent, measured (MB)"] = _megabytes_text(data["sent_bytes"])
     words = [title(name) for name in ("framework", "model", "dataset", "parallelism", "schedule", "sharding")]
     by_layer = [BY_LAYER] if runs["framework"].map(has_strategies).any() else []
-    notes = [conditions.counts(runs), HOW, *by_layer, conditions.setting(runs)]
-    return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
+    notes = [conditions.run_counts_note(runs), METHOD_NOTE, *by_layer, conditions.setting_note(runs)]
+    return tables.Table(TITLE, data, pd.DataFrame(display), notes, words)
 
 
-def _mb(values: pd.Series) -> pd.Series:
+def _megabytes_text(values: pd.Series) -> pd.Series:
     return values.astype(float).map(lambda value: tables.DASH if math.isnan(value) else f"{value / 1e6:.3g}")

@@ -1,7 +1,7 @@
-"""Make the tables of a study, from its runs alone.
+"""Write the tables of a study.
 
-One program for all of them: each by itself would spend most of its time on reading the runs and on its libraries. Those of
-many runs are made on all cores.
+One program writes all of them, because reading the runs and importing libraries takes most of the time of
+each. The tables of many runs are computed on all cores.
 """
 
 import sys
@@ -38,12 +38,15 @@ from common.files import write_text
 from common.options import run_program
 from common.tables import read_table
 
-MANY = 2000  # runs, from which on a second process is worth its start
+MIN_PARALLEL_RUNS = 2000  # fewer runs do not justify starting processes
 
 
 @dataclass(frozen=True)
 class Study:
-    """What all tables are made from, and the folder that they go to. `every_run`: with those that were traced."""
+    """Data behind the tables, options, and the output folder.
+
+    `every_run` includes traced runs, `runs` are those that tables of time use.
+    """
 
     runs: pd.DataFrame
     every_run: pd.DataFrame
@@ -54,59 +57,64 @@ class Study:
     target_accuracy: float | None = None
     replicates: str = ""
 
-    def effects(self) -> None:
-        """The table, with equivalence tests where the study states a margin."""
+    def write_effects(self) -> None:
+        """Write the table, with equivalence tests if the study states a margin."""
         tables.write(effects.table(self.runs, self.margin), self.out / "effects")
 
-    def regression(self) -> None:
-        """The table, and what the models predict of all cells."""
+    def write_regression(self) -> None:
+        """Write the table, and the models' predictions of all cells."""
         fits = regression.fit_all(self.runs)
         tables.write_csv(regression_table.by_cell(fits), self.out / "regression_cells.csv")
         tables.write(regression_table.table(self.runs, fits), self.out / "regression")
 
-    def checks(self) -> None:
-        """The table, and the residuals of the runs."""
+    def write_checks(self) -> None:
+        """Write the table, and the residuals of the runs."""
         residuals = checks.residuals(self.runs)
-        tables.write_csv(checks.listed(residuals), self.out / "residuals.csv")
+        tables.write_csv(checks.residual_columns(residuals), self.out / "residuals.csv")
         tables.write(checks.table(self.runs, residuals), self.out / "checks")
 
-    def decomposition(self) -> None:
-        """The table, with what the network explains where it was swept."""
+    def write_decomposition(self) -> None:
+        """Write the table, with the predicted part of the network if there is a collective benchmark."""
         tables.write(decomposition.table(self.runs, self.network), self.out / "decomposition")
 
-    def time_to_accuracy(self) -> None:
-        """The table, with rows where the study names a target."""
-        made = time_to_accuracy.table(self.runs, self.epochs, self.target_accuracy)
-        tables.write(made, self.out / "time_to_accuracy")
+    def write_time_to_accuracy(self) -> None:
+        """Write the table; it has rows if the study names a target."""
+        table = time_to_accuracy.table(self.runs, self.epochs, self.target_accuracy)
+        tables.write(table, self.out / "time_to_accuracy")
 
-    def energy(self) -> None:
-        """The table, with rows where machines tell their energy."""
+    def write_energy(self) -> None:
+        """Write the table; it has rows if machines report energy."""
         tables.write(energy.table(self.runs, self.epochs, self.target_accuracy), self.out / "energy")
 
-    def variance(self) -> None:
-        """The table, which alone looks into runs."""
+    def write_variance(self) -> None:
+        """Write the table, the only one that uses epochs of runs."""
         tables.write(variance.table(self.runs, self.epochs), self.out / "variance")
 
-    def missing(self) -> None:
-        """The table, of all runs of the design."""
+    def write_missing(self) -> None:
+        """Write the table of all runs of the design."""
         tables.write(missing.table(self.every_run), self.out / "missing")
 
-    def note(self) -> None:
-        """The study's methods note, which says once what captions and the notes of tables do not."""
+    def write_note(self) -> None:
+        """Write the study's methods note, which explains once what captions and table notes omit."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
         chosen = f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
-        said = [NOTE_TITLE, chosen, *conditions.methods(self.runs, within_blocks), conditions.tracing(self.every_run)]
-        write_text(self.out / NOTE, "\n\n".join(filter(None, said)) + "\n")
+        paragraphs = [
+            NOTE_TITLE,
+            chosen,
+            *conditions.methods_notes(self.runs, within_blocks),
+            conditions.tracing_note(self.every_run),
+        ]
+        write_text(self.out / NOTE, "\n\n".join(filter(None, paragraphs)) + "\n")
 
-    def make(self, name: str) -> None:
-        """One of LONGEST_FIRST."""
-        if name in OTHERS:
-            tables.write(OTHERS[name](self.runs), self.out / name)
+    def write(self, name: str) -> None:
+        """Write one of TABLES_LONGEST_FIRST."""
+        if name in RUN_TABLES:
+            tables.write(RUN_TABLES[name](self.runs), self.out / name)
         else:
-            getattr(self, name)()
+            getattr(self, f"write_{name}")()
 
 
-OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
+RUN_TABLES: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "scaling": scaling.table,
     "cells": cells.table,
     "anova": anova.table,
@@ -115,9 +123,9 @@ OTHERS: dict[str, Callable[[pd.DataFrame], tables.Table]] = {
     "drift": drift.table,
     "adjusted": adjusted.table,
 }
-NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were made"
-REFERENCED = ("drift", "adjusted")  # that need the reference beside runs
-LONGEST_FIRST = (
+NOTE, NOTE_TITLE = "notes.md", "# How the numbers of this study were computed"
+REFERENCE_TABLES = ("drift", "adjusted")  # need the reference benchmark
+TABLES_LONGEST_FIRST = (
     "regression",
     "scaling",
     "effects",
@@ -130,11 +138,11 @@ LONGEST_FIRST = (
     "strategies",
     "cells",
     "checks",
-    *REFERENCED,
+    *REFERENCE_TABLES,
     "missing",
     "note",
 )
-_read: list[Study] = []  # which the processes of a pool find, and need not be sent
+_shared_study: list[Study] = []  # inherited by forked workers instead of being pickled
 
 
 def main(
@@ -148,36 +156,36 @@ def main(
     replicates: str | None = None,
     reference: bool = False,
 ) -> None:
-    """Write every table as .csv, .md and .tex; the residuals of the runs, and the regression's predictions of all cells, as .csv.
+    """Write every table as .csv, .md and .tex, and residuals of runs and predictions of all cells as .csv.
 
     Args:
         runs: runs.csv of the study
         epochs: epochs.csv of the study
-        network: network.csv, where the network was swept
-        out: where the tables go
-        margin: share by which epoch times may differ and be called equal
-        target_accuracy: validation accuracy to which time is told
-        replicates: the rule, where a study says a precision
-        reference: runs have a reference beside them, or will: make its tables, too
+        network: network.csv, if there is a collective benchmark
+        out: folder of the tables
+        margin: share by which equal epoch times may differ
+        target_accuracy: validation accuracy of the table of time to accuracy
+        replicates: the rule that chooses replicates by a precision target
+        reference: also write the tables that need the reference benchmark
     """
     every = read_runs(runs)
     measured = timed(every)
     sweeps = read_table(network, "network") if network else None
     frame = read_table(epochs, "epochs")
     study = Study(measured, every, frame, sweeps, out, margin, target_accuracy, replicates or "")
-    asked = [name for name in LONGEST_FIRST if reference or name not in REFERENCED]
-    if len(measured) < MANY:
-        for name in asked:
-            study.make(name)
+    names = [name for name in TABLES_LONGEST_FIRST if reference or name not in REFERENCE_TABLES]
+    if len(measured) < MIN_PARALLEL_RUNS:
+        for name in names:
+            study.write(name)
         return
-    _ = pooled(measured).cells, pooled(measured).within.prior  # once for all
-    _read[:] = [study]
+    _ = pooled(measured).cells, pooled(measured).within.prior  # computed once, before workers fork
+    _shared_study[:] = [study]
     with all_cores() as pool:
-        list(pool.map(_make, asked))
+        list(pool.map(_write_shared, names))
 
 
-def _make(name: str) -> None:
-    _read[0].make(name)
+def _write_shared(name: str) -> None:
+    _shared_study[0].write(name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One table in three files: CSV with all digits for programs; Markdown and LaTeX (booktabs), rounded, for people."""
+"""Tables in three files: CSV with all digits for programs; rounded Markdown and LaTeX for people."""
 
 import math
 import re
@@ -17,96 +17,105 @@ from common.notes import Note
 from common.text import aligned
 
 PAGE_ROWS = 45
-FITS = r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, \textwidth 6.9in (the paper's)"
-PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # what an A4 page with narrow margins has
-# Letters of a table, largest first: LaTeX's command, their size and half the gap between columns in pt.
-LETTERS = (
+WIDTH_NOTE = r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, \textwidth 6.9in (the paper's)"
+PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # A4 with narrow margins
+# Fonts, largest first: LaTeX command, size and half the gap between columns in pt.
+FONT_SIZES = (
     (r"\footnotesize", 8, 6),
     (r"\scriptsize\setlength{\tabcolsep}{3pt}", 7, 3),
     (r"\fontsize{6}{7}\selectfont\setlength{\tabcolsep}{2pt}", 6, 2),
 )
-LONG_EM, LEAST_EM = 14, 10  # columns of longer words may be wrapped, and have so much room at least
-WRAPPED_SHARE = 0.45  # of what the long columns take, at least, that wrapped ones get
-NOTE_EM = 65  # a line of notes
+MIN_WRAPPED_EM, MIN_COLUMN_EM = 14, 10  # wider columns may be wrapped; wrapped ones get at least the second
+WRAPPED_SHARE = 0.45  # wrapped columns get at least this share of their width
+NOTE_EM = 65  # width of a line of notes
 NARROW, WIDE = set(" .,;:'|()[]/-ijlftrI"), set("mwMW%−×→±–")
 DASH = "–"
-BELOW_WORDS, NOTE_WORDS = 70, 40  # of all notes below a table, and of one
-RULE = "---"  # between the notes below a table and those apart, in Markdown
+MAX_WORDS_BELOW, MAX_NOTE_WORDS = 70, 40
+RULE = "---"  # in Markdown, separates the notes below a table from the others
 NO_ROWS = Note("no-rows", "There are no rows.")
-MOST_ROWS = 1000  # of what people read; such a table has twenty pages
+MAX_PRINTED_ROWS = 1000  # in Markdown and LaTeX: twenty pages
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: `data` for programs; `shown`, its text for people.
+    """A table for programs and for people.
 
-    Columns of `shown` in `words` are set to the left; LaTeX has a rule above each row of `parts`.
+    Attributes:
+        title: Title.
+        data: Values with all digits.
+        display: Text of each cell for people.
+        notes: Notes, the last one always below the table.
+        words: Columns of `display` that are left-aligned.
+        parts: Rows that LaTeX separates by a rule above.
     """
 
     title: str
     data: pd.DataFrame
-    shown: pd.DataFrame
+    display: pd.DataFrame
     notes: Sequence[str] = field(default_factory=list)
     words: Sequence[str] = field(default_factory=list)
     parts: Sequence[int] = ()
 
     @cached_property
     def below(self) -> list[str]:
-        """The notes that stand below the table: the short ones, BELOW_WORDS in all at most, the last one always."""
-        found, left = [], BELOW_WORDS - len(" ".join(self.notes[-1:]).split())
+        """Notes printed below the table: short ones, up to MAX_WORDS_BELOW words, and always the last one."""
+        notes, left = [], MAX_WORDS_BELOW - len(" ".join(self.notes[-1:]).split())
         for note in self.notes[:-1]:
             words = len(note.split())
-            if words <= min(left, NOTE_WORDS):
-                found.append(note)
+            if words <= min(left, MAX_NOTE_WORDS):
+                notes.append(note)
                 left -= words
-        return [*found, *self.notes[-1:]]
+        return [*notes, *self.notes[-1:]]
 
     @cached_property
     def apart(self) -> list[str]:
-        """The other notes, explanations that a reader may look up: reports and papers print them apart."""
+        """The other notes, explanations to look up; reports and papers print them separately."""
         return [note for note in self.notes if note not in self.below]
 
 
 def write(table: Table, stem: Path) -> None:
-    """Write `stem`.csv, .md and .tex, each whole or not at all; of very many rows the latter two have the first MOST_ROWS."""
+    """Write `stem`.csv, .md and .tex atomically; the latter two have at most MAX_PRINTED_ROWS rows."""
     write_csv(table.data, Path(f"{stem}.csv"))
-    if len(table.shown) > MOST_ROWS:
-        text = f"The first {MOST_ROWS:,} of {len(table.shown):,} rows; all are in {stem.name}.csv."
-        first = Note("first-rows", text, rows=MOST_ROWS, of=len(table.shown))
-        parts = [row for row in table.parts if row < MOST_ROWS]
-        table = replace(table, shown=table.shown[:MOST_ROWS], notes=[first, *table.notes], parts=parts)
+    if len(table.display) > MAX_PRINTED_ROWS:
+        text = f"The first {MAX_PRINTED_ROWS:,} of {len(table.display):,} rows; all are in {stem.name}.csv."
+        first = Note("first-rows", text, rows=MAX_PRINTED_ROWS, of=len(table.display))
+        parts = [row for row in table.parts if row < MAX_PRINTED_ROWS]
+        table = replace(table, display=table.display[:MAX_PRINTED_ROWS], notes=[first, *table.notes], parts=parts)
     write_text(Path(f"{stem}.md"), markdown(table))
     write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
 
 
 def write_csv(data: pd.DataFrame, path: Path) -> None:
-    """Write numbers with all their digits; nothing for a missing one."""
+    """Write numbers with all their digits; missing ones are empty."""
     write_text(path, data.to_csv(index=False, lineterminator="\n"))
 
 
 def markdown(table: Table) -> str:
-    """The table as a page of Markdown: title, table, notes. Without rows there is no table, and the notes say why."""
-    if table.shown.empty:
+    """Return title, table and notes in Markdown; without rows the notes say why."""
+    if table.display.empty:
         apart = [RULE, *table.apart] if table.apart else []
         return "\n\n".join([f"**{table.title}**", *(table.below or [NO_ROWS]), *apart]) + "\n"
-    header = [_markdown_cell(name) for name in table.shown]
-    rows = [[_markdown_cell(text) for text in row] for row in table.shown.itertuples(index=False)]
-    left = [name in table.words for name in table.shown]
-    first, *others = aligned([header, *rows], left, least=3)
+    header = [_markdown_cell(name) for name in table.display]
+    rows = [[_markdown_cell(text) for text in row] for row in table.display.itertuples(index=False)]
+    left = [name in table.words for name in table.display]
+    first, *body = aligned([header, *rows], left, least=3)
     rule = [
         "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":" for cell, is_left in zip(first, left, strict=True)
     ]
-    lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *others])]
+    lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
     lines += [f"\n{note}" for note in [RULE, *table.apart]] if table.apart else []
     return "\n".join(lines) + "\n"
 
 
 def read(stem: Path) -> Table:
-    """The table that `write` wrote to `stem`: data from its CSV, the rest from its Markdown. InputError where they are not there.
+    """Read the table that `write` wrote to `stem`: data from its CSV, the rest from its Markdown.
 
-    Data come as pandas guesses them, and `parts` are not known any more.
+    Data have the types that pandas infers; `parts` are lost.
+
+    Raises:
+        InputError: If the files do not exist or are no such table.
     """
     file = Path(f"{stem}.md")
     try:
@@ -118,19 +127,19 @@ def read(stem: Path) -> Table:
         problem = f"cannot be read with its CSV: {error}"
         raise InputError("broken-file", problem, file=shown(file), hint="make both again: snakemake tables") from None
     if data.empty and parts and not parts[0].startswith("|"):
-        return Table(head[2:-2], data, pd.DataFrame(), _in_order([part for part in parts if part != NO_ROWS]))
-    rows = [_cells_of(line) for line in (parts or [""])[0].split("\n")]
+        return Table(head[2:-2], data, pd.DataFrame(), _order_notes([part for part in parts if part != NO_ROWS]))
+    rows = [_split_row(line) for line in (parts or [""])[0].split("\n")]
     if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
         raise InputError(
             "not-a-table", "is not a table of Ringside", file=shown(file), hint="remove it, then run the command again"
         )
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
-    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _in_order(parts[1:]), words)
+    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _order_notes(parts[1:]), words)
 
 
-def _in_order(parts: list[str]) -> list[str]:
-    """The notes as a table has them, the last one of those below at the end."""
+def _order_notes(parts: list[str]) -> list[str]:
+    """Return notes in the order of `Table.notes`, the last one below the table at the end."""
     at = parts.index(RULE) if RULE in parts else len(parts)
     below, apart = parts[:at], parts[at + 1 :]
     return [*below[:-1], *apart, *below[-1:]]
@@ -138,7 +147,7 @@ def _in_order(parts: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table lies on a page: across it, in which letters, and the width in em of the columns that are wrapped."""
+    """Layout of a table: orientation, font size, and the width in em of wrapped columns."""
 
     across: bool
     letters: str
@@ -146,15 +155,15 @@ class _Layout:
 
 
 def latex(table: Table, label: str) -> str:
-    """The table for LaTeX with booktabs; with longtable, too, where it is longer than a page, and across a wide one's page.
+    """Return the table for LaTeX with booktabs; as longtable beyond a page, in landscape if it is wide.
 
     Without rows it is a comment that says why.
     """
-    if table.shown.empty:
+    if table.display.empty:
         return " ".join(f"% {table.title}: {' '.join(table.below or [NO_ROWS])}".split()) + "\n"
     layout = _layout(table)
-    header = " & ".join(_stacked(name, name in table.words) for name in table.shown) + r" \\"
-    rows = [_row(texts, layout, table) for texts in table.shown.itertuples(index=False)]
+    header = " & ".join(_stack_heading(name, name in table.words) for name in table.display) + r" \\"
+    rows = [_row(texts, layout, table) for texts in table.display.itertuples(index=False)]
     for row in sorted(table.parts, reverse=True):
         rows.insert(row, r"\midrule")
     notes = [
@@ -163,9 +172,9 @@ def latex(table: Table, label: str) -> str:
         r"\end{minipage}",
     ]
     caption = rf"\caption{{{latex_text(table.title)}}}\label{{{label}}}"
-    columns = f"{{@{{}}{''.join(_column(name, layout, table) for name in table.shown)}@{{}}}}"
+    columns = f"{{@{{}}{''.join(_column(name, layout, table) for name in table.display)}@{{}}}}"
     packages = ["booktabs"] + ["array"] * bool(layout.wrapped)
-    if layout.across or _lines(table, layout) > PAGE_ROWS:
+    if layout.across or _count_lines(table, layout) > PAGE_ROWS:
         packages += ["longtable"] + ["pdflscape"] * layout.across
         lines = [
             *([r"\begin{landscape}"] if layout.across else []),
@@ -203,13 +212,13 @@ def latex(table: Table, label: str) -> str:
             *notes,
             r"\end{table*}",
         ]
-    needs = f"% needs \\usepackage{{{','.join(packages)}}}; {FITS}"
+    needs = f"% needs \\usepackage{{{','.join(packages)}}}; {WIDTH_NOTE}"
     return "\n".join([needs, *lines]) + "\n"
 
 
 def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:
-    cells = [latex_text(text, breaks=name in layout.wrapped) for name, text in zip(table.shown, texts, strict=True)]
-    guard = "{}" if cells and cells[0].startswith(("[", "*")) else ""  # which the row before would take for its own
+    cells = [latex_text(text, breaks=name in layout.wrapped) for name, text in zip(table.display, texts, strict=True)]
+    guard = "{}" if cells and cells[0].startswith(("[", "*")) else ""  # else an option of the previous row's \\
     return guard + " & ".join(cells) + r" \\"
 
 
@@ -219,8 +228,8 @@ def _column(name: str, layout: _Layout, table: Table) -> str:
     return "l" if name in table.words else "r"
 
 
-def _stacked(heading: str, left: bool) -> str:
-    """A heading with its words below each other, so that numbers and not headings make a column wide."""
+def _stack_heading(heading: str, left: bool) -> str:
+    """Return a heading with one word per line, so that numbers determine the column width."""
     words = latex_text(heading).split()
     if len(words) < 2:
         return "".join(words)
@@ -228,9 +237,9 @@ def _stacked(heading: str, left: bool) -> str:
 
 
 def _layout(table: Table) -> _Layout:
-    """The largest letters that fit, upright rather than across; long words are wrapped before letters get smaller still."""
+    """Return the layout with the largest font that fits, portrait if possible."""
     widths = _widths(table)
-    long = {name: width for name, width in widths.items() if name in table.words and width > LONG_EM}
+    long = {name: width for name, width in widths.items() if name in table.words and width > MIN_WRAPPED_EM}
     short = sum(widths.values()) - sum(long.values())
     for across, size, wrapping in (
         (False, 0, False),
@@ -239,52 +248,52 @@ def _layout(table: Table) -> _Layout:
         (True, 1, False),
         (True, 1, True),
     ):
-        letters, letter_pt, gap_pt = LETTERS[size]
-        room = _room(across, letter_pt, gap_pt, len(widths))
+        letters, letter_pt, gap_pt = FONT_SIZES[size]
+        room = _page_width_em(across, letter_pt, gap_pt, len(widths))
         if sum(widths.values()) <= room:
             return _Layout(across, letters, {})
-        if wrapping and room - short >= max(LEAST_EM * len(long), WRAPPED_SHARE * sum(long.values())) and long:
-            return _Layout(across, letters, _shared(long, room - short))
-    letters, letter_pt, gap_pt = LETTERS[2]
-    room = _room(True, letter_pt, gap_pt, len(widths))
+        if wrapping and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values())) and long:
+            return _Layout(across, letters, _share_width(long, room - short))
+    letters, letter_pt, gap_pt = FONT_SIZES[2]
+    room = _page_width_em(True, letter_pt, gap_pt, len(widths))
     fits = sum(widths.values()) <= room
-    return _Layout(True, letters, {} if fits else _shared(long, max(room - short, LEAST_EM * len(long))))
+    return _Layout(True, letters, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long))))
 
 
-def _room(across: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
-    """What a page has for so many columns, in em."""
+def _page_width_em(across: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
+    """Return the width in em that a page leaves for the columns."""
     return ((LANDSCAPE_PT if across else PORTRAIT_PT) - 2 * gap_pt * (columns - 1)) / letter_pt
 
 
-def _shared(widths: Mapping[str, float], room: float) -> dict[str, float]:
-    """`room` given to columns: as much as each needs, and the same to those that need more."""
-    given: dict[str, float] = {}
-    for place, (name, width) in enumerate(sorted(widths.items(), key=lambda each: each[1])):
-        given[name] = min(width, (room - sum(given.values())) / (len(widths) - place))
-    return given
+def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:
+    """Distribute `room` over columns: each gets what it needs, wide ones get equal shares."""
+    widths_given: dict[str, float] = {}
+    for place, (name, width) in enumerate(sorted(widths.items(), key=lambda item: item[1])):
+        widths_given[name] = min(width, (room - sum(widths_given.values())) / (len(widths) - place))
+    return widths_given
 
 
 def _widths(table: Table) -> dict[str, float]:
-    """The width of each column's widest entry, in em."""
-    return {name: max(map(_em, {*column, *name.split()}), default=0.0) for name, column in table.shown.items()}
+    """Return the width of each column's widest entry in em."""
+    return {name: max(map(_width_em, {*column, *name.split()}), default=0.0) for name, column in table.display.items()}
 
 
-def _em(text: str) -> float:
-    """About how wide a text is, in em, of letters as Times has them."""
+def _width_em(text: str) -> float:
+    """Return the approximate width of a text in em, for letters like those of Times."""
     return sum(0.3 if character in NARROW else 0.8 if character in WIDE else 0.5 for character in text)
 
 
-def _lines(table: Table, layout: _Layout) -> int:
-    """The lines that the rows and the notes take."""
-    wrapped = [[_em(text) / width for text in table.shown[name]] for name, width in layout.wrapped.items()]
-    rows = sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True)) if wrapped else len(table.shown)
-    return rows + sum(math.ceil(_em(note) / NOTE_EM) for note in table.below)
+def _count_lines(table: Table, layout: _Layout) -> int:
+    """Return the number of lines of all rows and notes."""
+    wrapped = [[_width_em(text) / width for text in table.display[name]] for name, width in layout.wrapped.items()]
+    rows = sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True)) if wrapped else len(table.display)
+    return rows + sum(math.ceil(_width_em(note) / NOTE_EM) for note in table.below)
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, or its whole part where that is longer; a dash for none.
+    """Return a number with `digits` significant digits, at least its integer part; a dash for NaN.
 
-    No exponent between 0.0001 and a million.
+    Numbers between 0.0001 and a million have no exponent.
     """
     if pd.isna(value):
         return DASH
@@ -298,7 +307,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def interval(estimate: Estimate, digits: int = 3) -> str:
-    """`value [low, high]`, the bounds with as many decimals as the value; the value alone where it has no interval."""
+    """Return `value [low, high]` with equal decimals; the value alone without an interval."""
     text = number(estimate.value, digits)
     if math.isnan(estimate.low):
         return text
@@ -310,7 +319,7 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
 
 
 def difference(estimate: Estimate, digits: int = 3) -> str:
-    """Like `interval`, with no more decimals than two significant digits of half the interval's width."""
+    """Return `value [low, high]` with no more decimals than two significant digits of half the interval."""
     half = (estimate.high - estimate.low) / 2
     if not half > 0 or not math.isfinite(half):
         return interval(estimate, digits)
@@ -325,19 +334,19 @@ def difference(estimate: Estimate, digits: int = 3) -> str:
 
 
 def p_value(p: float) -> str:
-    """A p value, not below what a table should claim."""
+    """Return a p value, not below what a table should claim."""
     if pd.isna(p):
         return DASH
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def change(share: float) -> str:
-    """A share by which something changes as a percentage without its sign, with one decimal."""
+    """Return a relative change in per cent, without the sign %, with one decimal."""
     return DASH if pd.isna(share) else f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage without its sign."""
+    """Return a share in per cent, without the sign %."""
     return DASH if pd.isna(share) else f"{100 * share:.{digits}f}"
 
 
@@ -345,6 +354,6 @@ def _markdown_cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _cells_of(line: str) -> list[str]:
-    """The cells of a row as `markdown` writes it."""
+def _split_row(line: str) -> list[str]:
+    """Return the cells of a row as `markdown` writes it."""
     return [cell.strip().replace(r"\|", "|") for cell in _BETWEEN_CELLS.split(line)[1:-1]]

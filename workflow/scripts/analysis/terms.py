@@ -1,7 +1,8 @@
-"""The terms of the linear and of the quadratic model: a column per term, and which of them a design can estimate.
+"""Terms of the linear and the quadratic model, and which of them a design can estimate.
 
-linear: intercept and main effects. quadratic: these, squares of the numeric factors and all two-way interactions.
-Numeric factors are taken less their mean over the rows, categorical ones have treatment coding against their base level.
+The linear model has an intercept and main effects. The quadratic model adds squares of the numeric factors
+and all two-way interactions. Numeric factors are centred at their mean over the rows; categorical factors
+have treatment coding against their base level.
 """
 
 import itertools
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.conditions import THE_SITES
+from analysis.conditions import SITE_DEFAULTS
 from analysis.measured import combination_text, levels_in_order, title, varying
 from declared.factors import is_numeric
 
@@ -20,67 +21,70 @@ TOLERANCE = 1e-9
 Columns = dict[str, np.ndarray]  # term -> one value per row
 
 
-def takes_numbers(runs: pd.DataFrame, factor: str) -> bool:
-    """Whether the model takes the levels of `factor` as numbers; a level that leaves it to the site is none."""
-    return is_numeric(factor) and not (runs[factor] == THE_SITES.get(factor, np.nan)).any()
+def is_treated_as_number(runs: pd.DataFrame, factor: str) -> bool:
+    """Return whether models treat a factor as numeric; levels that defer to the site make it categorical."""
+    return is_numeric(factor) and not (runs[factor] == SITE_DEFAULTS.get(factor, np.nan)).any()
 
 
 def base_level(runs: pd.DataFrame, factor: str) -> Any:
-    """The level that the others of a categorical factor are compared with."""
+    """Return the level that the other levels of a categorical factor are compared with."""
     return levels_in_order(runs, factor)[0]
 
 
-def main_effects(runs: pd.DataFrame) -> dict[str, Columns]:
-    """The columns of each factor that varies."""
+def main_effect_columns(runs: pd.DataFrame) -> dict[str, Columns]:
+    """Return the columns of each varying factor."""
     effects: dict[str, Columns] = {}
     for factor in varying(runs):
-        if takes_numbers(runs, factor):
+        if is_treated_as_number(runs, factor):
             x = runs[factor].to_numpy(float)
             effects[factor] = {title(factor): x - x.mean()}
         else:
-            others = levels_in_order(runs, factor)[1:]
+            levels = levels_in_order(runs, factor)[1:]
             effects[factor] = {
-                combination_text({factor: level}): (runs[factor] == level).to_numpy(float) for level in others
+                combination_text({factor: level}): (runs[factor] == level).to_numpy(float) for level in levels
             }
     return effects
 
 
-def linear(runs: pd.DataFrame) -> Columns:
-    """Intercept and main effects."""
+def linear_columns(runs: pd.DataFrame) -> Columns:
+    """Return the columns of intercept and main effects."""
     columns = {"intercept": np.ones(len(runs))}
-    for terms in main_effects(runs).values():
+    for terms in main_effect_columns(runs).values():
         columns |= terms
     return columns
 
 
-def quadratic(runs: pd.DataFrame) -> Columns:
-    """Intercept, main effects, squares, two-way interactions."""
-    columns = linear(runs)
-    effects = main_effects(runs)
+def quadratic_columns(runs: pd.DataFrame) -> Columns:
+    """Return the columns of intercept, main effects, squares and two-way interactions."""
+    columns = linear_columns(runs)
+    effects = main_effect_columns(runs)
     for factor, terms in effects.items():
-        if takes_numbers(runs, factor):
+        if is_treated_as_number(runs, factor):
             columns |= {f"{name}²": x**2 for name, x in terms.items()}
-    for one, other in itertools.combinations(effects.values(), 2):
-        columns |= {f"{a} × {b}": x * y for (a, x), (b, y) in itertools.product(one.items(), other.items())}
+    for terms_a, terms_b in itertools.combinations(effects.values(), 2):
+        columns |= {f"{a} × {b}": x * y for (a, x), (b, y) in itertools.product(terms_a.items(), terms_b.items())}
     return columns
 
 
-MODELS: dict[str, Callable[[pd.DataFrame], Columns]] = {"linear": linear, "quadratic": quadratic}
+MODELS: dict[str, Callable[[pd.DataFrame], Columns]] = {"linear": linear_columns, "quadratic": quadratic_columns}
 
 
-def estimable(columns: Columns) -> tuple[list[str], list[str]]:
-    """The terms that add something to those before them, and those that do not (Gram-Schmidt, in order, twice)."""
-    kept: list[str] = []
+def split_estimable(columns: Columns) -> tuple[list[str], list[str]]:
+    """Return the terms that are linearly independent of earlier ones, and those that are not.
+
+    Uses Gram-Schmidt, in order, twice.
+    """
+    estimable: list[str] = []
     refused: list[str] = []
     basis = np.empty((len(next(iter(columns.values()))), len(columns)), order="F")
     for name, x in columns.items():
-        before = basis[:, : len(kept)]
+        before = basis[:, : len(estimable)]
         rest = x - before @ (before.T @ x)
         rest -= before @ (before.T @ rest)
         size = float(np.linalg.norm(rest))
         if size > TOLERANCE * float(np.linalg.norm(x)):
-            basis[:, len(kept)] = rest / size
-            kept.append(name)
+            basis[:, len(estimable)] = rest / size
+            estimable.append(name)
         else:
             refused.append(name)
-    return kept, refused
+    return estimable, refused

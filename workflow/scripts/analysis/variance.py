@@ -1,17 +1,19 @@
-"""Table of variance components: how much of the variance of an epoch's time lies between cells, sessions, blocks, runs and epochs.
+"""Table of variance components: how much of the variance of epoch time each source adds.
 
-Of natural logarithms, so that a standard deviation is a share of the time. Components are estimated by moments (mean squares and what
-they expect; Searle, Casella, McCulloch, Variance Components (1992), chapters 3 and 5):
+Components are variances of natural logarithms, so a standard deviation is a share of the time. They are
+estimated by moments (mean squares and their expectations; Searle, Casella, McCulloch, Variance Components
+(1992), chapters 3, 5):
 
     epoch    variance between the timed epochs of a run, over all runs
-    run      what cells and blocks leave of the runs' mean logarithms (two-way additive model), less what their epochs explain; blocks
-             included where there is one cell only
-    block    variance of the blocks' means within a session, less what their runs explain
-    session  the same for the means of sessions that have several blocks
-    cell     variance of the cells' means, less what their runs explain: what the factors do
+    run      residual of the runs' mean logarithms after cells and blocks (two-way additive model), less the
+    part of
+             their epochs; includes blocks if there is only one cell
+    block    variance of block means within a session, less the part of runs
+    session  the same for means of sessions with several blocks
+    cell     variance of cell means, less the part of runs: the effect of the factors
 
-A mixed model with random blocks (restricted maximum likelihood, statsmodels) checks both the components and the table of effects: with
-the same fixed cells, it estimates the same ratios in another way.
+A mixed model with random blocks (restricted maximum likelihood, statsmodels) checks the components and the
+table of effects: with the same fixed cells, it estimates the same ratios in another way.
 """
 
 import math
@@ -24,97 +26,109 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from statsmodels.tools.sm_exceptions import ConvergenceWarning
 
 from analysis import conditions, tables
-from analysis.effects import pairs
+from analysis.effects import cell_pairs
 from analysis.measured import block_of, successful
 from analysis.pooling import after_blocks, pooled
 from common.notes import Note
 
 TITLE = "Variance of an epoch's time by where it comes from"
-NOTHING = Note("single-runs", "Nothing can be told: no cell has two successful runs.")
+SINGLE_RUNS = Note("single-runs", "Nothing can be estimated: no cell has two successful runs.")
 PARTS = ("cell", "session", "block", "run", "epoch")
 MEANINGS = {
-    "cell": "what the factors do",
+    "cell": "effect of the factors",
     "session": "another start of the campaign",
     "block": "another quarter of an hour",
     "run": "another process, all else equal",
     "epoch": "another epoch of the same run",
 }
-MOST_CELLS = 200  # of the mixed model, which takes minutes with more
+MAX_MIXED_MODEL_CELLS = 200  # the fit takes minutes with more
 
 
 @dataclass(frozen=True)
 class Components:
-    """Variances of the logarithm of an epoch's time by PARTS, NaN where one cannot be told; degrees of freedom; timed epochs a run."""
+    """Variance components of log epoch time by PARTS.
+
+    Attributes:
+        variance: Variance of each part; NaN if it cannot be estimated.
+        df: Degrees of freedom of each part.
+        epochs: Timed epochs of a run (harmonic mean).
+    """
 
     variance: dict[str, float]
     df: dict[str, int]
     epochs: float
 
     @property
-    def of_mean(self) -> float:
-        """The variance of a run's mean logarithm about its cell, within a block."""
+    def mean_variance(self) -> float:
+        """Variance of a run's mean logarithm within its cell and block."""
         epoch = self.variance["epoch"]
         return self.variance["run"] + (epoch / self.epochs if epoch > 0 else 0.0)
 
 
-def logarithms(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """A row per successful run: cell, session, block, and of the logarithms of its timed epochs the mean, variance and number."""
+def log_times_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per successful run: cell, session, block; mean, var and count of its log epoch times."""
     timed = epochs[~epochs["warm_up"].astype(bool)]
     logs = np.log(timed["epoch_time_s"].astype(float)).groupby(timed["run_id"]).agg(["mean", "var", "count"])
     ok = successful(runs).set_index("run_id")
-    known = ok[["cell", "session", "block"]].join(logs, how="inner")
-    return known.assign(session=known["session"].fillna("").astype(str)).reset_index()
+    rows = ok[["cell", "session", "block"]].join(logs, how="inner")
+    return rows.assign(session=rows["session"].fillna("").astype(str)).reset_index()
 
 
-def components(known: pd.DataFrame) -> Components:
-    """The components of `logarithms`."""
+def estimate_components(rows: pd.DataFrame) -> Components:
+    """Estimate the components from the rows of `log_times_by_run`."""
     nan = math.nan
     variance, df = dict.fromkeys(PARTS, nan), dict.fromkeys(PARTS, 0)
-    cell = pd.factorize(known["cell"])[0]
-    if len(known) == len(set(cell)):
+    cell = pd.factorize(rows["cell"])[0]
+    if len(rows) == len(set(cell)):
         return Components(variance, df, nan)
-    count, y = known["count"].to_numpy(float), known["mean"].to_numpy(float)
+    count, y = rows["count"].to_numpy(float), rows["mean"].to_numpy(float)
     m = float(1 / np.mean(1 / count))
     df["epoch"] = int((count - 1).sum())
     if df["epoch"]:
-        variance["epoch"] = float((known["var"].fillna(0.0) * (count - 1)).sum() / df["epoch"])
-    session = known["session"].to_numpy()
-    block = block_of(known)
+        variance["epoch"] = float((rows["var"].fillna(0.0) * (count - 1)).sum() / df["epoch"])
+    session = rows["session"].to_numpy()
+    block = block_of(rows)
     if len(set(block)) == len(set(session)):
-        session = np.full(len(known), "")  # each session is a block
+        session = np.full(len(rows), "")  # each session is a block
     residual, lost = after_blocks(y, cell, block)
-    if lost >= len(y) - len(set(cell)):  # blocks are not told from runs
+    if lost >= len(y) - len(set(cell)):  # blocks cannot be separated from runs
         block = np.zeros(len(y), int)
         session, (residual, lost) = block, after_blocks(y, cell, block)
     df["run"] = len(y) - len(set(cell)) - lost
-    of_mean = float((residual**2).sum() / df["run"])
-    variance["run"] = max(0.0, of_mean - (variance["epoch"] / m if df["epoch"] else 0.0))
-    own = y - pd.Series(y).groupby(cell).transform("mean").to_numpy()
-    blocks = pd.DataFrame({"session": session, "block": block, "own": own})
+    mean_variance = float((residual**2).sum() / df["run"])
+    variance["run"] = max(0.0, mean_variance - (variance["epoch"] / m if df["epoch"] else 0.0))
+    deviation = y - pd.Series(y).groupby(cell).transform("mean").to_numpy()
+    blocks = pd.DataFrame({"session": session, "block": block, "own": deviation})
     means = blocks.groupby(["session", "block"])["own"].agg(["mean", "count"])
     per_block = float(1 / (1 / means["count"]).mean())
     inside = means["mean"].groupby("session")
     df["block"] = len(means) - inside.ngroups
     if df["block"]:
         between = float(((means["mean"] - inside.transform("mean")) ** 2).sum() / df["block"])
-        variance["block"] = max(0.0, between - of_mean / per_block)
+        variance["block"] = max(0.0, between - mean_variance / per_block)
     df["session"] = inside.ngroups - 1
     if df["session"] > 0:
-        each = float(1 / (1 / inside.size()).mean())
-        of_block = (variance["block"] if df["block"] else 0.0) + of_mean / per_block
-        variance["session"] = max(0.0, float(inside.mean().var(ddof=1)) - of_block / each)
+        blocks_per_session = float(1 / (1 / inside.size()).mean())
+        block_variance = (variance["block"] if df["block"] else 0.0) + mean_variance / per_block
+        variance["session"] = max(0.0, float(inside.mean().var(ddof=1)) - block_variance / blocks_per_session)
     by_cell = pd.Series(y).groupby(cell).agg(["mean", "count"])
     df["cell"] = len(by_cell) - 1
     if df["cell"]:
         per_cell = float(1 / (1 / by_cell["count"]).mean())
-        variance["cell"] = max(0.0, float(by_cell["mean"].var(ddof=1)) - of_mean / per_cell)
+        variance["cell"] = max(0.0, float(by_cell["mean"].var(ddof=1)) - mean_variance / per_cell)
     return Components(variance, df, m)
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """What a mixed model says: variances of blocks and of the mean logarithms of runs; the largest factor between its ratio of two
-    cells and that of the table of effects, less 1, and between how many pairs."""
+class MixedModel:
+    """Results of the mixed model.
+
+    Attributes:
+        block: Variance of blocks.
+        run: Variance of the mean logarithms of runs.
+        apart: Largest factor, less 1, between its ratio of two cells and that of the table of effects.
+        pairs: Number of compared pairs.
+    """
 
     block: float
     run: float
@@ -122,54 +136,58 @@ class Mixed:
     pairs: int
 
 
-def mixed(runs: pd.DataFrame, known: pd.DataFrame) -> Mixed | None:
-    """The mixed model with fixed cells and random blocks; None where there are too few blocks or too many cells, or it finds no maximum."""
-    names = known["cell"].unique()
-    blocks = block_of(known)
-    count = len(np.unique(blocks))
-    if count < 2 or not 1 < len(names) <= MOST_CELLS or len(known) <= len(names) + count:
+def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None:
+    """Fit the mixed model with fixed cells and random blocks.
+
+    Returns:
+        The results; None with too few blocks or too many cells, or if the fit does not converge.
+    """
+    names = rows["cell"].unique()
+    blocks = block_of(rows)
+    n_blocks = len(np.unique(blocks))
+    if n_blocks < 2 or not 1 < len(names) <= MAX_MIXED_MODEL_CELLS or len(rows) <= len(names) + n_blocks:
         return None
-    fixed = pd.get_dummies(known["cell"], dtype=float)[names]
+    fixed = pd.get_dummies(rows["cell"], dtype=float)[names]
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
         warnings.simplefilter("ignore", (RuntimeWarning, UserWarning))
         try:
-            fit = MixedLM(known["mean"].to_numpy(float), fixed.to_numpy(), groups=blocks).fit(reml=True)
+            fit = MixedLM(rows["mean"].to_numpy(float), fixed.to_numpy(), groups=blocks).fit(reml=True)
         except (ConvergenceWarning, np.linalg.LinAlgError, ValueError):
             return None
     means = dict(zip(names, fit.fe_params, strict=True))
-    compared = pairs(runs)
+    compared = cell_pairs(runs)
     compared = compared[compared["to_cell"].isin(means) & compared["from_cell"].isin(means)]
     to, base = compared["to_cell"].tolist(), compared["from_cell"].tolist()
     logs = pooled(runs).log_differences(to, base)
-    other = np.array([means[one] - means[of] for one, of in zip(to, base, strict=True)])
-    apart = float(np.nanmax(np.abs(other - logs), initial=0.0)) if len(other) else 0.0
-    return Mixed(float(fit.cov_re.squeeze()), float(fit.scale), math.expm1(apart), len(other))
+    model_logs = np.array([means[to_cell] - means[base_cell] for to_cell, base_cell in zip(to, base, strict=True)])
+    apart = float(np.nanmax(np.abs(model_logs - logs), initial=0.0)) if len(model_logs) else 0.0
+    return MixedModel(float(fit.cov_re.squeeze()), float(fit.scale), math.expm1(apart), len(model_logs))
 
 
-def compare(found: Components, other: Mixed | None) -> pd.DataFrame:
-    """A row per part that can be told: part, variance, share of their sum, sd (of the logarithm), df, and the mixed model's sd."""
+def compare(moments: Components, model: MixedModel | None) -> pd.DataFrame:
+    """Return part, variance, share of the sum, sd of the logarithm, df and mixed_sd of each part."""
     rows = pd.DataFrame({"part": list(PARTS)})
-    rows["variance"] = [found.variance[part] for part in PARTS]
+    rows["variance"] = [moments.variance[part] for part in PARTS]
     rows["share"] = rows["variance"] / rows["variance"].sum()
     rows["sd"] = np.sqrt(rows["variance"])
-    rows["df"] = [found.df[part] for part in PARTS]
+    rows["df"] = [moments.df[part] for part in PARTS]
     mixed_sd = {}
-    if other:
-        of_epochs = found.variance["epoch"] / found.epochs if found.df["epoch"] else 0.0
-        mixed_sd = {"block": math.sqrt(other.block), "run": math.sqrt(max(0.0, other.run - of_epochs))}
+    if model:
+        of_epochs = moments.variance["epoch"] / moments.epochs if moments.df["epoch"] else 0.0
+        mixed_sd = {"block": math.sqrt(model.block), "run": math.sqrt(max(0.0, model.run - of_epochs))}
     rows["mixed_sd"] = [mixed_sd.get(part, math.nan) for part in PARTS]
     return rows[rows["variance"].notna()].reset_index(drop=True)
 
 
 def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
-    """The table of a study."""
-    known = logarithms(runs, epochs)
-    found, other = components(known), mixed(runs, known)
-    rows = compare(found, other)
+    """Return the table of variance components of a study."""
+    log_times = log_times_by_run(runs, epochs)
+    moments, model = estimate_components(log_times), fit_mixed_model(runs, log_times)
+    rows = compare(moments, model)
     if rows.empty:
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [NOTHING, conditions.setting(runs)])
-    shown = pd.DataFrame(
+        return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)])
+    display = pd.DataFrame(
         {
             "part": rows["part"],
             "meaning": rows["part"].map(MEANINGS),
@@ -179,35 +197,35 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         }
     )
     if rows["mixed_sd"].notna().any():
-        shown["mixed model: sd (%)"] = rows["mixed_sd"].map(lambda sd: tables.number(100 * sd))
+        display["mixed model: sd (%)"] = rows["mixed_sd"].map(lambda sd: tables.number(100 * sd))
     notes = [
         "Variances of the logarithm of an epoch's time; a standard deviation of 5 % means that times typically differ by 5 %. Share: of "
-        "the sum of all parts. df: degrees of freedom; a part with few of them is only roughly known.",
-        advice(found),
-        _checked(other),
-        conditions.setting(runs),
+        "the sum of all parts. df: degrees of freedom; a part with few of them is uncertain.",
+        longer_runs_note(moments),
+        _mixed_model_note(model),
+        conditions.setting_note(runs),
     ]
-    return tables.Table(TITLE, rows, shown, [note for note in notes if note], ["part", "meaning"])
+    return tables.Table(TITLE, rows, display, [note for note in notes if note], ["part", "meaning"])
 
 
-def advice(found: Components) -> str:
-    """Whether longer runs or more of them make intervals narrower; nothing where it cannot be told."""
-    if not (found.df["run"] > 0 and found.df["epoch"] > 0 and found.of_mean > 0):
+def longer_runs_note(moments: Components) -> str:
+    """Say whether longer runs or more runs narrow intervals; "" if it cannot be estimated."""
+    if not (moments.df["run"] > 0 and moments.df["epoch"] > 0 and moments.mean_variance > 0):
         return ""
-    longer = found.variance["run"] + found.variance["epoch"] / (2 * found.epochs)
-    gain = 1 - math.sqrt(longer / found.of_mean)
+    longer = moments.variance["run"] + moments.variance["epoch"] / (2 * moments.epochs)
+    gain = 1 - math.sqrt(longer / moments.mean_variance)
     text = (
-        f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * found.epochs:.3g} instead of {found.epochs:.3g}) would make "
+        f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} instead of {moments.epochs:.3g}) would make "
         f"intervals about {100 * gain:.0f} % narrower; twice as many runs, 29 % or more."
     )
-    return Note("longer-runs", text, epochs=found.epochs, narrower=gain)
+    return Note("longer-runs", text, epochs=moments.epochs, narrower=gain)
 
 
-def _checked(other: Mixed | None) -> str:
-    if other is None:
+def _mixed_model_note(model: MixedModel | None) -> str:
+    if model is None:
         return ""
     text = (
         "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. "
-        f"Its ratios of {other.pairs} pairs of cells differ from those in the table of effects by at most {100 * other.apart:.2g} %."
+        f"Its ratios of {model.pairs} pairs of cells differ from those in the table of effects by at most {100 * model.apart:.2g} %."
     )
-    return Note("mixed-model", text, pairs=other.pairs, apart=other.apart)
+    return Note("mixed-model", text, pairs=model.pairs, apart=model.apart)

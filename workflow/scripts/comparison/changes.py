@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals, tables
-from analysis.intervals import LEVEL
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.measured import level_text, title, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
@@ -43,12 +43,12 @@ def changes(compared: Compared) -> pd.DataFrame:
     df = np.where(error == 0, np.minimum(*freedom), df)
     change = np.log(means[1]) - np.log(means[0])
     low, high = intervals.t_interval(change, error, df)
-    p = intervals.two_sided(change, error, df)
+    p = intervals.two_sided_p(change, error, df)
     data = data.assign(from_n=n[0], from_s=means[0], to_n=n[1], to_s=means[1])
     data = data.assign(ratio=np.exp(change), ratio_low=np.exp(low), ratio_high=np.exp(high), p=p)
     data["p_holm"] = intervals.holm(p.tolist())
     sides = np.where(data["ratio"] > 1, *CHANGES)
-    data["change"] = np.where(data["p_holm"] < LEVEL, sides, np.where(np.isnan(p), UNKNOWN, UNCHANGED))
+    data["change"] = np.where(data["p_holm"] < SIGNIFICANCE_LEVEL, sides, np.where(np.isnan(p), UNKNOWN, UNCHANGED))
     return data
 
 

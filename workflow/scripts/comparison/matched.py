@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms
+from analysis.conditions import NOTABLE_FOREIGN_SHARE, algorithms_note
 from analysis.measured import cells, factors, framework_order, read_timed, successful
 from common.errors import InputError
 from common.files import shown
@@ -148,7 +148,7 @@ class Compared:
     @cached_property
     def algorithms(self) -> str:
         """Compared frameworks with algorithms of their own, with accuracies in each campaign, or ""."""
-        notes = [algorithms(self._compared_runs(runs)) for runs in (self.base, self.contender)]
+        notes = [algorithms_note(self._compared_runs(runs)) for runs in (self.base, self.contender)]
         by_campaign = {name: note for name, note in zip(self.names, notes, strict=True) if note}
         text = " ".join(f"In {name}: {note}" for name, note in by_campaign.items())
         return Note("own-algorithms", text, by_campaign=by_campaign) if by_campaign else ""

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from analysis.measured import Records, title
-from analysis.terms import takes_numbers
+from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels
@@ -16,6 +16,6 @@ REPLICATED = ("nodes", "devices_per_node")  # what makes replicas, which bases a
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption."""
     x = str(asked.x)
-    joined = GUIDE if takes_numbers(records.runs, x) else ""
+    joined = GUIDE if is_treated_as_number(records.runs, x) else ""
     what = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}"
     return lines.draw(view(records.runs, asked), x, what, with_bases=x in REPLICATED, notes=[joined])

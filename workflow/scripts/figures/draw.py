@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     figure, files = from_json(args.figure), dict(args.inputs)
     records = Records(files.pop("runs"), files.pop("epochs"), files)
     drawn, caption = importlib.import_module(KINDS[figure.kind].module).draw(records, figure)
-    if "precision" in files and conditions.COUNTED in caption:
+    if "precision" in files and conditions.RUN_COUNT_PREFIX in caption:
         caption += f" {reached.caption_note(files['precision'])}"
     style.save(drawn, args.out)
     write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")

@@ -13,7 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import drift, tables
-from analysis.adjusted import ALIKE, REFERENCE, WITHHELD, WORDS, Adjustment, adjustment, holds, untold
+from analysis.adjusted import (
+    COVARIATE_TITLES,
+    REFERENCE,
+    SAME_SETTING,
+    WITHHELD,
+    Adjustment,
+    adjusted_tables_note,
+    adjustment,
+    no_reference_reason,
+)
 from analysis.measured import Records
 from common.notes import Note
 from common.text import number_of
@@ -48,9 +57,9 @@ HOW = (
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Three panels over time and one beside them. The figure and its caption; `asked` says nothing that matters here."""
     runs = records.runs
-    data = drift.by_run(runs)
+    data = drift.drift_by_run(runs)
     if data.empty:
-        return panels.not_drawn(runs, untold(runs))
+        return panels.not_drawn(runs, no_reference_reason(runs))
     found = adjustment(runs)
     data, time, unit = _placed(data, records.every_run)
     drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
@@ -179,7 +188,7 @@ def _time_axis(ax: Axes, time: Time | None, label: str) -> None:
 
 def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
     """Epoch time over the covariate that predicts it best, beside cells and blocks, with the slope and its 95 % band."""
-    data = 100 * (drift.beside(runs, found) - 1)
+    data = 100 * (drift.covariate_and_time(runs, found) - 1)
     if found.leading is None or data.empty:
         panels.say(ax, f"No slope: {found.why}", 24)
         ax.set_axis_off()
@@ -215,7 +224,7 @@ def _how(bands: pd.DataFrame, time: Time | None, found: Adjustment) -> str:
     """How the figure is read."""
     cuts = 0 if time is None else len(time.cuts)
     parts = {"bands": _of_bands(bands), "cuts": CUTS if cuts else "", "withheld": _of_withheld(found)}
-    return Note("how-to-read", HOW.format(alike=ALIKE, **parts), cuts=cuts)
+    return Note("how-to-read", HOW.format(alike=SAME_SETTING, **parts), cuts=cuts)
 
 
 def _of_withheld(found: Adjustment) -> str:
@@ -235,11 +244,13 @@ def _of_bands(bands: pd.DataFrame) -> str:
 def _found(found: Adjustment) -> list[str]:
     """How each goes with epoch times, and whether means are adjusted."""
     if not found.alone:
-        return [holds(found)]
-    numbers = " and ".join(f"{tables.number(of.correlation, 2)} ({WORDS[name]})" for name, of in found.alone.items())
+        return [adjusted_tables_note(found)]
+    numbers = " and ".join(
+        f"{tables.number(of.correlation, 2)} ({COVARIATE_TITLES[name]})" for name, of in found.alone.items()
+    )
     text = f"Within cells and blocks the correlation with epoch time is {numbers}."
     correlations = {name: of.correlation for name, of in found.alone.items()}
-    return [Note("correlation", text, **correlations), holds(found)]
+    return [Note("correlation", text, **correlations), adjusted_tables_note(found)]
 
 
 def _waits(data: pd.DataFrame) -> str:

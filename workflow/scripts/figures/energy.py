@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from analysis import conditions
 from analysis import energy as energies
-from analysis.energy import Told, chosen
+from analysis.energy import EnergyScope, choose_scope
 from analysis.measured import Records, scale_factor, title
 from common.notes import Note
 from declared.figures import Declared
@@ -45,23 +45,23 @@ CUT = Note("intervals-cut", "Intervals are cut where they leave the axes.")
 HOW = "Energy is for the same samples as epoch time. Dotted lines: equal mean power."
 
 
-def of_cells(runs: pd.DataFrame, told: Told) -> pd.DataFrame:
+def of_cells(runs: pd.DataFrame, told: EnergyScope) -> pd.DataFrame:
     """By cell with a run that tells it: energy of an epoch in J (value, low, high, n), scaled as epoch times are."""
-    found = energies.pooling(energies.of_runs(runs, told), "energy_j").cells
+    found = energies.pool_response(energies.energy_of_runs(runs, told), "energy_j").cells
     return found.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Series by colour, nodes as numbers beside the markers, panels by the other factors that vary. Figure and caption."""
     seen = view(records.runs, asked)
-    told_of = chosen(records.runs)
+    told_of = choose_scope(records.runs)
     energy = of_cells(records.runs, told_of) if told_of else pd.DataFrame()
     energy = energy[energy.index.isin(set(seen.ok["cell"]))]
     if told_of is None or energy.empty:
         if seen.ok.empty:
             return panels.not_drawn(seen.runs)
-        return panels.not_drawn(seen.runs, NO_ENERGY, energies.WHY_NOT)
-    unit, unit_name = energies.unit_of(energy["value"])
+        return panels.not_drawn(seen.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
+    unit, unit_name = energies.choose_unit(energy["value"])
     points = _points(seen, energy, unit)
     worth = [levels for levels in seen.panels if len(panels.at(points, levels))]
     seen = seen.on_a_page(PANEL_IN + panels.titles_height(worth), shown=worth)
@@ -91,24 +91,26 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     numbers = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
     return drawn, seen.caption(
-        Note("heading", WHAT.format(told_of.whose), scope=told_of.scope),
+        Note("heading", WHAT.format(told_of.title), scope=told_of.scope),
         PARETO if fronts else "",
         idle(seen.ok, told_of),
         numbers if numbered else "",
         LOGARITHMIC if axes[0].get_xscale() == "log" else "",
         CUT if cut else "",
-        energies.without(untold),
-        energies.mixed(told_of),
+        energies.cells_without_energy_note(untold),
+        energies.other_scope_note(told_of),
         notes=[HOW, _untold(untold)],
     )
 
 
 def _untold(cells: Sequence[str]) -> str:
     """Which cells have no energy; empty for none."""
-    return Note("cells-without-energy", f"Without energy: {conditions.named(cells)}.", cells=cells) if cells else ""
+    return (
+        Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells) if cells else ""
+    )
 
 
-def idle(ok: pd.DataFrame, told: Told) -> str:
+def idle(ok: pd.DataFrame, told: EnergyScope) -> str:
     """What one machine, or accelerator, takes when nobody trains, in a sentence; empty where nobody measured it."""
     watts = ok[f"idle_{told.scope}_w"].dropna().astype(float) if told.scope else pd.Series(dtype=float)
     if told.scope is None or watts.empty:

@@ -80,7 +80,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     seen = view(traced(records.every_run), asked)
     found = _panels(seen, records.table("trace_steps"))
     if not found:
-        return panels.not_drawn(seen.runs, NO_PHASES, conditions.lacking_phases(seen.runs))
+        return panels.not_drawn(seen.runs, NO_PHASES, conditions.traced_runs_without_phases(seen.runs))
     shown = _on_a_page(found, seen)
     length = max(one.ends[min(STEPS, len(one.ends)) - 1] for one in shown)
     names = [name for name in phase_looks.LOOKS if any(name in set(one.traced.phases["phase"]) for one in shown)]
@@ -101,7 +101,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         [HEADING, _waits(shown)],
         _left_out(found, shown),
         FEW if any(len(one.traced.ranks) > MOST_RANKS for one in shown) else "",
-        notes=[_how(shown, length), conditions.lacking_phases(seen.runs)],
+        notes=[_how(shown, length), conditions.traced_runs_without_phases(seen.runs)],
         with_intervals=False,
     )
 

@@ -28,7 +28,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
 
 def _test(records: Records, one: str, other: str) -> str:
     """What the analysis of variance of the whole study says of the interaction, in a sentence."""
-    made = anova.of_runs(records.runs)
+    made = anova.analyse_runs(records.runs)
     rows = made.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((one, other), (other, one))]
     name = next((name for name in names if name in rows.index), "")

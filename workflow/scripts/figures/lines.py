@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import tables
-from analysis.conditions import THE_SITES, named
+from analysis.conditions import SITE_DEFAULTS, join_names
 from analysis.measured import (
     bases,
     cells,
@@ -26,7 +26,7 @@ from analysis.measured import (
 )
 from analysis.pooling import Pooling
 from analysis.speedup import base_cells
-from analysis.terms import takes_numbers
+from analysis.terms import is_treated_as_number
 from common.notes import Note
 from figures import panels, style
 from figures.panels import Series
@@ -194,7 +194,7 @@ def _with_two(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFram
 def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
     """Where the levels of a factor stand."""
     levels = levels_in_order(runs, x)
-    if takes_numbers(runs, x):
+    if is_treated_as_number(runs, x):
         return scale_of_numbers(levels, series)
     return _scale({level: float(place) for place, level in enumerate(levels)}, series, numbers=False)
 
@@ -215,7 +215,7 @@ def _scale(positions: dict[Any, float], series: int, *, numbers: bool = True, do
 
 
 def _tick(x: str, level: Any) -> str:
-    return "site's" if level == THE_SITES.get(x) else level_text(level)
+    return "site's" if level == SITE_DEFAULTS.get(x) else level_text(level)
 
 
 def _line(
@@ -233,7 +233,7 @@ def _line(
         places.append(scale.positions[level] + shift)
         means.append(math.nan)
         if len(ok):
-            estimate = pooling.of(ok["cell"].iloc[0])
+            estimate = pooling.cell_mean(ok["cell"].iloc[0])
             means[-1] = estimate.value
             panels.interval(ax, one.look, places[-1], estimate, ok["epoch_time_s"], scale.beside)
     if places and joined:
@@ -246,7 +246,7 @@ def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Sc
     `base`: its runs; `replicas`: how many there are at each level of the x axis.
     """
     look = next((one.look for one in of.series if len(one.of(base))), None)
-    estimate = of.pooling.of(base["cell"].iloc[0])
+    estimate = of.pooling.cell_mean(base["cell"].iloc[0])
     mean = estimate.value
     if bases(base) and look:
         panels.interval(ax, look, min(scale.positions.values()), estimate, base["epoch_time_s"], scale.beside)
@@ -271,13 +271,13 @@ def bases_sentence(used: Sequence[str], of: View) -> str:
     kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
     kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
     what = f"Bases: {' or '.join(kinds)}, at the same levels of all other factors that they vary"
-    times = {cell: of.pooling.of(cell).value for cell in used}
+    times = {cell: of.pooling.cell_mean(cell).value for cell in used}
     if len(used) > MOST_BASES:
         ends = sorted(times.values())[:: len(used) - 1]
         many = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table of cells has each."
         return Note("bases", f"{what}. {many}", undistributed=alone, seconds=times)
     levels = cells(own).set_index("cell")[varying(of.study)]
-    seconds = [f"{tables.interval(of.pooling.of(cell))} s" for cell in levels.index]
+    seconds = [f"{tables.interval(of.pooling.cell_mean(cell))} s" for cell in levels.index]
     names = [treatment_text(one) for one in levels.to_dict("records")]
     each = "; ".join(f"{name}: {of_it}" if name else of_it for name, of_it in zip(names, seconds, strict=True))
     return Note("bases", f"{what}; {each}.", undistributed=alone, seconds=times)
@@ -287,5 +287,5 @@ def left_out_sentence(left_out: Sequence[dict[str, Any]], why: Note) -> str:
     """Which panels are not shown and why; empty for none."""
     if not left_out:
         return ""
-    names = named([treatment_text(levels) for levels in left_out], "; ")
+    names = join_names([treatment_text(levels) for levels in left_out], "; ")
     return Note("panels-not-shown", f"Not shown, because {why}: {names}.", why=why.code, panels=list(left_out))

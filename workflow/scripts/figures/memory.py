@@ -63,4 +63,4 @@ def _cells(ax: Axes, one: Series, runs: pd.DataFrame, of: View, memory: pd.Serie
     """The cells of one series."""
     for cell in dict.fromkeys(runs["cell"]):
         if cell in memory.index:
-            panels.interval(ax, one.look, memory[cell] / MB, of.pooling.of(cell), pd.Series(dtype=float), 0.0)
+            panels.interval(ax, one.look, memory[cell] / MB, of.pooling.cell_mean(cell), pd.Series(dtype=float), 0.0)

@@ -38,9 +38,9 @@ NO_OUTLOOK = Note("no-outlook", "The table of the outlook was not made.")
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, of what prediction.outlook wrote."""
-    file = records.others.get("outlook")
+    file = records.files.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    once = [note for note in notes if note != conditions.setting(records.runs)]  # which the caption ends with
+    once = [note for note in notes if note != conditions.setting_note(records.runs)]  # which the caption ends with
     drawn, said = curves(records.table("outlook_curves"), records.table("outlook"), once)
     if said.startswith(panels.NOT_DRAWN):
         return drawn, said

@@ -24,7 +24,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         if ok.empty:
             rows.say(ax, y, panels.NO_SUCCESS)
             return
-        estimate = of.pooling.of(ok["cell"].iloc[0])
+        estimate = of.pooling.cell_mean(ok["cell"].iloc[0])
         panels.interval(ax, one.look, y, estimate, ok["epoch_time_s"], rows.BESIDE, upright=False)
 
     drawn, on_page, remarks = rows.draw(of, "epoch time (s)", cell, View.times)

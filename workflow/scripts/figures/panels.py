@@ -333,7 +333,7 @@ def not_drawn(
     say(ax, why)
     code, facts = (why.code, why.facts) if isinstance(why, Note) else ("", {})
     reason = Note("not-drawn", f"{NOT_DRAWN}{why}.", why=code, **facts)
-    return drawn, two_paragraphs([reason, *more, conditions.setting(runs) if runs is not None else ""], notes)
+    return drawn, two_paragraphs([reason, *more, conditions.setting_note(runs) if runs is not None else ""], notes)
 
 
 def caption(
@@ -348,9 +348,9 @@ def caption(
     reader may look up, which reports and papers print apart. Sentences given twice stand once.
 
     Where all is too long, the last of `more` are notes, too. How intervals are made, and what is the same in all figures, is in the
-    study's methods note (`conditions.methods`). `counted`: as in `conditions.counts`.
+    study's methods note (`conditions.methods_notes`). `counted`: as in `conditions.run_counts_note`.
     """
-    always = [conditions.counts(runs, with_intervals, counted), conditions.setting(runs)]
+    always = [conditions.run_counts_note(runs, with_intervals, counted), conditions.setting_note(runs)]
     heading = [what] if isinstance(what, str) else what
     return two_paragraphs([*heading, *more, *always], notes, first=[*heading, *always])
 

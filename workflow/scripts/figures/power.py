@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.energy import WHOSE
+from analysis.energy import SCOPE_TITLES
 from analysis.measured import Records, cell_words, cells
 from common.notes import Note
 from common.text import number_of
@@ -62,7 +62,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     drawn.supxlabel("time since the first epoch (s)", fontsize=style.FONT_SIZE)
     handles = [Line2D([], [], label=scope, linewidth=1, **LOOKS[scope]) for scope in scopes]
     drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    whose = "; ".join(f"{scope}: {WHOSE[scope]}" for scope in scopes)
+    whose = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
     return drawn, seen.caption(
         Note("heading", WHAT.format(whose), scopes=scopes),
         BANDS,

@@ -109,7 +109,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         Note("predictions-beyond-axis", f"Arrows: {beyond} beyond the axis.", predictions=beyond) if beyond else "",
         Note("impossible-predictions", f"Crosses: {wrong} {IMPOSSIBLE}.", predictions=wrong) if wrong else "",
         PARTLY if any(partly) else "",
-        ON_LOOPBACK if conditions.emulated(runs) else "",
+        ON_LOOPBACK if conditions.is_emulated(runs) else "",
     ]
     return drawn, panels.caption(runs, *said, notes=[HOW, OTHERS if any(partly) else ""], with_intervals=False)
 

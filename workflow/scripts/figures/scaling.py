@@ -99,7 +99,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         _without_base(without),
         notes=[
             HOW,
-            conditions.replicas(of.runs),
+            conditions.replicas_note(of.runs),
             scale.said(counted),
             OF_BOUND if bounded else "",
             lines.bases_sentence(sorted(set(of_shown["base_cell"].dropna())), of),
@@ -116,7 +116,7 @@ def _elsewhere(series: Sequence[str]) -> str:
 
 def _without_base(cells: Sequence[str]) -> str:
     """Which cells have no base that succeeded; empty for none."""
-    text = f"Not drawn, because their base has no successful run: {conditions.named(cells)}."
+    text = f"Not drawn, because their base has no successful run: {conditions.join_names(cells)}."
     return Note("cells-without-base", text, cells=list(cells)) if cells else ""
 
 

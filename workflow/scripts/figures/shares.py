@@ -62,7 +62,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     seen, of_runs = view(records.runs, asked), asked.x != EPOCH
     row_in = len(seen.rows) * ROW_IN + AXIS_IN
     seen = seen.on_a_page(row_in + panels.titles_height(seen.panels))
-    data = shares.of_runs(records, seen.runs) if of_runs else _in_percent(shares.of_epochs(records.runs))
+    data = shares.run_time_parts(records, seen.runs) if of_runs else _in_percent(shares.epoch_shares(records.runs))
     measured_cells = set(seen.ok["cell"])
     data = data[data.index.isin(measured_cells)]
     what = OF_RUNS if of_runs else OF_EPOCHS
@@ -105,7 +105,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
-    """`shares.of_epochs` with the parts of an epoch in %."""
+    """`shares.epoch_shares` with the parts of an epoch in %."""
     exchange = data["exchange"].clip(0, 1)
     parts = {"computation_s": 1 - exchange, "exchange_s": exchange, "training_s": exchange.isna().astype(float)}
     return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
@@ -142,9 +142,7 @@ def _division(data: pd.DataFrame, of_runs: bool) -> list[str]:
     undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
     said: list[str] = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else ""]
     if below:
-        text = (
-            f"Without exchange, because computation alone would take longer than the epoch: {conditions.named(below)}."
-        )
+        text = f"Without exchange, because computation alone would take longer than the epoch: {conditions.join_names(below)}."
         said.append(Note("cells-without-exchange", text, cells=below))
     for why, lacking in (
         (ALONE, undivided & (data["alone"] == "")),
@@ -152,7 +150,7 @@ def _division(data: pd.DataFrame, of_runs: bool) -> list[str]:
     ):
         if lacking.any():
             cells = data.index[lacking].tolist()
-            where = "in all cells" if lacking.all() else conditions.named(cells)
+            where = "in all cells" if lacking.all() else conditions.join_names(cells)
             text = f"Training is not divided where {why}: {where}."
             said.append(Note("training-not-divided", text, why=why.code, cells=cells))
     return said

@@ -64,7 +64,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     lost = len(several) - len(rows)
     text = f"{number_of(lost, 'measured cell')} {'is' if lost == 1 else 'are'} not drawn: the table says why."
     lacking = Note("measured-cells-left-out", text, cells=lost) if lost else ""
-    said = [WHAT, errors, LINES, unseen if left > 0 else "", lacking, conditions.setting(records.runs)]
+    said = [WHAT, errors, LINES, unseen if left > 0 else "", lacking, conditions.setting_note(records.runs)]
     return drawn, panels.two_paragraphs(said, [HOW], first=[WHAT, errors, LINES])
 
 

@@ -93,4 +93,4 @@ def _measured(ax: Axes, one: Series, here: pd.DataFrame, of: View, shift: float)
     """The means of one series, with intervals and runs."""
     for cell, runs in one.of(here).groupby("cell"):
         x = _places(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
-        panels.interval(ax, one.look, x, of.pooling.of(str(cell)), runs["epoch_time_s"], 0.0)
+        panels.interval(ax, one.look, x, of.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0)

@@ -28,10 +28,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
     target = float(asked.target or 0)
     of = view(records.runs, asked)
-    found = time_to_accuracy.of_runs(of.runs, records.epochs, target)
+    found = time_to_accuracy.accuracy_of_runs(of.runs, records.epochs, target)
     data = time_to_accuracy.summarize(of.runs, records.epochs, target).set_index("cell")
     if not data["n"].any():
-        return panels.not_drawn(of.runs, panels.NO_SUCCESS if of.ok.empty else time_to_accuracy.NOT_TOLD)
+        return panels.not_drawn(of.runs, panels.NO_SUCCESS if of.ok.empty else time_to_accuracy.NO_ACCURACY_RECORDED)
     if not data["reached"].any():
         best = float(found["best"].max())
         text = f"no run reached an accuracy of {100 * target:.4g} %; the greatest of a run is {100 * best:.3g} %"
@@ -42,7 +42,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         if name not in data.index:
             rows.say(ax, y, panels.NO_SUCCESS)
         elif not data.loc[name, "n"]:
-            rows.say(ax, y, time_to_accuracy.NOT_TOLD)
+            rows.say(ax, y, time_to_accuracy.NO_ACCURACY_RECORDED)
         else:
             _cell(ax, one, y, data.loc[name], found.loc[found["cell"] == name, "time_to_accuracy_s"].dropna())
 
@@ -56,10 +56,10 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return drawn, of.caption(
         Note("heading", WHAT.format(100 * target), target=target),
-        time_to_accuracy.untold(of.runs, drawn_cells),
+        time_to_accuracy.runs_without_accuracy_note(of.runs, drawn_cells),
         Note("cells-not-reaching", NEVER.format(number_of(never, "cell")), cells=never) if never else "",
         *remarks,
-        notes=[time_to_accuracy.HOW],
+        notes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
     )
 

@@ -26,7 +26,9 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """The figure and its caption, of the table that prediction.what_if wrote."""
     rows = records.table("what_if")
     if rows.empty:
-        return panels.not_drawn(records.runs, panels.as_clause(NO_TRACE), conditions.lacking_phases(records.every_run))
+        return panels.not_drawn(
+            records.runs, panels.as_clause(NO_TRACE), conditions.traced_runs_without_phases(records.every_run)
+        )
     words = cell_words(traced(records.every_run), but=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
     shown = cells[:MOST_PANELS]
@@ -55,8 +57,8 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     text = f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
     left = Note("cells-left-out", text, drawn=len(shown), cells=len(cells)) if len(cells) > len(shown) else ""
     return drawn, panels.two_paragraphs(
-        [WHAT, said, _bars(rows), left, conditions.setting(records.runs)],
-        [HOW, conditions.lacking_phases(records.every_run)],
+        [WHAT, said, _bars(rows), left, conditions.setting_note(records.runs)],
+        [HOW, conditions.traced_runs_without_phases(records.every_run)],
         first=[WHAT, said],
     )
 

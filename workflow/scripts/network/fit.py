@@ -308,7 +308,7 @@ def _describe_sweep(sweep: Any) -> str:
     """Return a description of a benchmark from its row."""
     levels = {"device": sweep.device, "bandwidth": sweep.bandwidth}
     deviating = [
-        combination_text({name: level}) for name, level in levels.items() if level != conditions.THE_SITES[name]
+        combination_text({name: level}) for name, level in levels.items() if level != conditions.SITE_DEFAULTS[name]
     ]
     prefix = "" if sweep.collective == ALL_REDUCE else f"{COLLECTIVES[sweep.collective].title} of "
     return ", ".join([f"{prefix}{sweep.framework} on {sweep.nodes} nodes", *deviating])

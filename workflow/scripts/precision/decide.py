@@ -57,7 +57,7 @@ def summary(decided: dict[str, Any]) -> Note:
     if refined:
         outcome = f"{_describe_reruns(refined)} in block {block + 1}"
     else:
-        last = f"; not precise: {conditions.named(wide)}" if wide else ""
+        last = f"; not precise: {conditions.join_names(wide)}" if wide else ""
         outcome = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
     text = f"precision after block {block}: {in_words(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)

@@ -26,8 +26,8 @@ import pandas as pd
 from analysis import conditions, tables
 from analysis.intervals import t_interval
 from analysis.measured import level_text, successful, timed
-from analysis.pooling import MOST_PRIOR
-from analysis.variance import Components, components, logarithms
+from analysis.pooling import MAX_PRIOR_DF
+from analysis.variance import Components, estimate_components, log_times_by_run
 from common.errors import InputError
 from common.notes import Note
 from common.options import run_program
@@ -110,7 +110,7 @@ class Aim:
     def runs(self, sd: float, until: float, cells: int) -> float:
         """Return the runs that a cell needs, infinity above MAX_RUNS; the study's own target by its rule."""
         if self.rule is None or until not in self.until:
-            return runs_needed(sd, until, MOST_PRIOR if cells > 1 else 0.0)
+            return runs_needed(sd, until, MAX_PRIOR_DF if cells > 1 else 0.0)
         n = float(needed(sd, replace(self.rule, at_most=MAX_RUNS), cells))
         return n if n < MAX_RUNS else math.inf
 
@@ -150,7 +150,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
     Raises:
         InputError: If there are too few runs or epochs to estimate variances.
     """
-    variances, times = components(logarithms(runs, epochs)), mean_times(runs, epochs)
+    variances, times = estimate_components(log_times_by_run(runs, epochs)), mean_times(runs, epochs)
     if not (variances.df["run"] > 0 and variances.df["epoch"] > 0):
         raise InputError(
             "too-few-runs",
@@ -169,7 +169,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
         }
     )
     return tables.Table(
-        TITLE, data, columns, [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting(runs)]
+        TITLE, data, columns, [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)]
     )
 
 

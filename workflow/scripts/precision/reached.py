@@ -37,7 +37,9 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     cells = {reached: [words[cell] for cell in verdicts.index[verdicts["reached"] == reached]] for reached in REACHED}
     n_asked = len(verdicts) - len(cells[NOT_ASKED])
     if cells[NO]:
-        result = f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.named(cells[NO], '; ')}"
+        result = (
+            f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.join_names(cells[NO], '; ')}"
+        )
     else:
         result = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:

@@ -25,7 +25,7 @@ import pandas as pd
 
 from analysis.intervals import t_interval
 from analysis.measured import factors, timed
-from analysis.pooling import MOST_PRIOR, Pooling, pooled
+from analysis.pooling import MAX_PRIOR_DF, Pooling, pooled
 from declared.study import KNOWN_OF_ALL, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
@@ -78,7 +78,7 @@ def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
     """
     n = verdicts["n"].to_numpy(float)
     with np.errstate(all="ignore"):
-        spread = np.arcsinh(verdicts["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MOST_PRIOR)[1]
+        spread = np.arcsinh(verdicts["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MAX_PRIOR_DF)[1]
         per_run = verdicts["known"] / (n - 1)
     n_needed = needed(spread.to_numpy(float), rule, per_run.to_numpy(float))
     n_needed = np.maximum(n_needed, np.minimum(n + 1, rule.at_most))
@@ -98,7 +98,7 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
     if rule.until is None:
         return np.full(spread.shape, rule.at_least)
     n = np.arange(rule.at_least, rule.at_most + 1)
-    lent = np.where(cells > 1, MOST_PRIOR, 0.0)[..., None]
+    lent = np.where(cells > 1, MAX_PRIOR_DF, 0.0)[..., None]
     _, half = t_interval(0.0, spread[..., None] / np.sqrt(n), n - 1 + lent)
     # n - 2 instead of n - 1: about one run more than in the best case.
     enough = (half <= math.asinh(rule.until)) & ((n - 2) * cells[..., None] >= KNOWN_OF_ALL)
@@ -107,13 +107,13 @@ def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | flo
 
 def _cell_widths(pooling: Pooling) -> pd.DataFrame:
     """Return by cell half_width as reported, alike and df with full moderation, known (df of all cells)."""
-    moderated = replace(pooling, most=math.inf).cells
+    moderated = replace(pooling, max_prior_df=math.inf).cells
     return pd.DataFrame(
         {
             "half_width": _relative_half_width(pooling.cells, "mean"),
             "alike": _relative_half_width(moderated, "mean"),
             "df": moderated["df"],
-            "known": pooling.freedom,
+            "known": pooling.effective_df,
         }
     )
 
@@ -126,8 +126,8 @@ def _contrast_widths(runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[st
     if (measured := pairs["to"].isin(pooling.samples) & pairs["base"].isin(pooling.samples)).any():
         ends = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
         to, base = ends
-        reported, moderated = pooling.ratios(to, base), replace(pooling, most=math.inf).ratios(to, base)
-        total_df = np.where(reported["within_blocks"] > 0, pooling.within.df, pooling.freedom)
+        reported, moderated = pooling.ratios(to, base), replace(pooling, max_prior_df=math.inf).ratios(to, base)
+        total_df = np.where(reported["within_blocks"] > 0, pooling.within.df, pooling.effective_df)
         widths = {
             "half_width": _relative_half_width(reported, "value"),
             "alike": _relative_half_width(moderated, "value"),

@@ -83,7 +83,7 @@ def _strategies(cells: pd.DataFrame) -> pd.Series:
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """The table of a study."""
     rows = compare(runs, law.points(network))
-    said = [ON_LOOPBACK if conditions.emulated(runs) else "", conditions.setting(runs)]
+    said = [ON_LOOPBACK if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
         return tables.Table(TITLE, empty, empty, [NOTHING, *filter(None, said)])

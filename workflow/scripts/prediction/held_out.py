@@ -207,11 +207,11 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     words = ["left out", "method", "worst cell"]
     plain = successful(runs)["epoch_time_s"].astype(float)
     always = [
-        ON_LOOPBACK if conditions.emulated(runs) else "",
+        ON_LOOPBACK if conditions.is_emulated(runs) else "",
         "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
         physics.uncounted(runs, meshes=True),
         physics.of_unlike(runs),
-        conditions.setting(runs),
+        conditions.setting_note(runs),
     ]
     if rows.empty:
         empty = pd.DataFrame(columns=["left_out", "method", "mape"])
@@ -239,7 +239,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
         "the largest, with its sign. Beyond physical: the mean absolute error less that of the physical model, over the predictions "
         "that both make; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
-        f"{intervals.RESAMPLES:,} samples), where there are {intervals.FEWEST_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
+        f"{intervals.RESAMPLES:,} samples), where there are {intervals.MIN_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
         "knows the true means, because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
         "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below."
     )
@@ -272,7 +272,7 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
 
 def _remark(method: str, left_out: Sequence[str], remark: str) -> Note:
     """What must be said of a method where this was left out."""
-    text = f"{method} ({conditions.named(left_out)}): {remark}"
+    text = f"{method} ({conditions.join_names(left_out)}): {remark}"
     return Note("method-remark", text, method=method, left_out=left_out, remark=remark)
 
 

@@ -213,7 +213,7 @@ def break_even(ranks: Ranks, before_s: float) -> float:
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     """The table of a study with unlike ranks."""
     rows, words = predict(runs, network), ["cell", "speeds from"]
-    setting = [conditions.setting(runs)] if len(successful(runs)) else []
+    setting = [conditions.setting_note(runs)] if len(successful(runs)) else []
     if left := never_alone(runs, network):
         words_of = cell_words(runs)
         named_left = "; ".join(words_of[cell] for cell in left)

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.measured import factors, one_line
-from analysis.terms import MODELS, Columns, estimable
+from analysis.terms import MODELS, Columns, split_estimable
 from common.errors import InputError
 from common.notes import Note
 from models.collectives import MESH_COLLECTIVES
@@ -84,7 +84,7 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
         if new:
             return none_of(fold, Note("one-level", f"one level of {', '.join(new)} is left", factors=new))
         made = columns(both)
-        kept, dropped = estimable({name: np.asarray(x)[:first] for name, x in made.items()})
+        kept, dropped = split_estimable({name: np.asarray(x)[:first] for name, x in made.items()})
         if len(kept) > first:
             text = f"{first} cells for {len(kept)} coefficients"
             return none_of(fold, Note("too-few-cells", text, cells=first, coefficients=len(kept)))
@@ -97,8 +97,8 @@ def regression(columns: Callable[[pd.DataFrame], Columns]) -> Method:
             np.any([made[name][first:] != 0 for name in unseen], axis=0) if unseen else np.zeros(len(fold.test), bool)
         )
         absent = [name for name in dropped if name not in unseen]
-        left = f"without {conditions.named(absent)}, which the cells that are left do not determine."
-        text = f"none of the cells that are left has {conditions.named(unseen)}"
+        left = f"without {conditions.join_names(absent)}, which the cells that are left do not determine."
+        text = f"none of the cells that are left has {conditions.join_names(unseen)}"
         return Prediction(
             np.where(unknown, np.nan, x[first:] @ found),
             Note("unseen-levels", text, terms=unseen) if unknown.any() else "",

@@ -182,7 +182,7 @@ def answer(args: Question, study: Study | None = None) -> Answer:
         made, asked = study.fitted, cases(study.cells)
     else:
         made, asked = by_numbers(args, study.fitted if study else None)
-    if study and conditions.emulated(study.runs):
+    if study and conditions.is_emulated(study.runs):
         asked = asked[:0]
     drawn = answerable(
         curves(made, hypothetical(asked, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes))
@@ -242,15 +242,15 @@ def _unanswerable(study: Study | None) -> list[str]:
     if study is None:
         return [NOTHING]
     if successful(study.runs).empty:
-        return [conditions.counts(study.runs), conditions.setting(study.runs)]
-    why = [EMULATED, INSTEAD] if conditions.emulated(study.runs) else [NOTHING, physics.uncounted(study.runs)]
-    return [*why, conditions.setting(study.runs)]
+        return [conditions.run_counts_note(study.runs), conditions.setting_note(study.runs)]
+    why = [EMULATED, INSTEAD] if conditions.is_emulated(study.runs) else [NOTHING, physics.uncounted(study.runs)]
+    return [*why, conditions.setting_note(study.runs)]
 
 
 def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Which frameworks have no answer, if any."""
     without = sorted(set(asked["framework"]) - set(rows["framework"]))
-    text = f"Not answered, because the network was not swept at two message sizes: {conditions.named(without)}."
+    text = f"Not answered, because the network was not swept at two message sizes: {conditions.join_names(without)}."
     return Note("not-answered", text, frameworks=without) if without else ""
 
 
@@ -321,7 +321,7 @@ def _of_study(study: Study, args: Question) -> list[str]:
             "is faster, so the same link matters more."
         )
         said.append(Note("virtual-nodes", text, cores=shares))
-    return [*said, physics.uncounted(study.runs), physics.of_unlike(study.runs), conditions.setting(study.runs)]
+    return [*said, physics.uncounted(study.runs), physics.of_unlike(study.runs), conditions.setting_note(study.runs)]
 
 
 def _swept_at_one_place(study: Study) -> list[str]:
@@ -340,7 +340,7 @@ def _certain_network(study: Study, alone: Sequence[str]) -> str:
         if rounds
         else "no uncertainty of the network"
     )
-    return f" Swept at one number of nodes and one rate ({conditions.named(alone)}), the intervals include {what}."
+    return f" Swept at one number of nodes and one rate ({conditions.join_names(alone)}), the intervals include {what}."
 
 
 def _batches(count: int) -> str:

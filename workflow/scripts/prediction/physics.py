@@ -123,7 +123,7 @@ def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
     }
     if not any(cells.values()):
         return ""
-    text = " ".join(f"Left out, because {why}: {conditions.named(own)}." for why, own in cells.items() if own)
+    text = " ".join(f"Left out, because {why}: {conditions.join_names(own)}." for why, own in cells.items() if own)
     facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
     return Note("cells-left-out", text, **facts)
 

@@ -227,7 +227,7 @@ class Cell:
     def answers(self) -> Iterator[dict[str, Any]]:
         """A row of the table for each question."""
         base = self.study.by_levels.get(_levels(self.row))
-        own = self.study.pooling.of(base["cell"]) if base else Estimate(np.nan)
+        own = self.study.pooling.cell_mean(base["cell"]) if base else Estimate(np.nan)
         every = self.every_chain
         steps = sum(len(chain.steps) for chain in every)
         step_s = sum(chain.measured_s for chain in every) / steps
@@ -251,7 +251,7 @@ class Cell:
         if question.factor is None or base is None:
             return {}
         row = self.study.by_levels[_levels(self.row, **{question.factor: question.level})]
-        measured = self.study.pooling.of(row["cell"])
+        measured = self.study.pooling.cell_mean(row["cell"])
         ratio = self.study.pooling.ratios([row["cell"]], [base["cell"]]).iloc[0]
         return {
             "to_cell": row["cell"], **intervals.columns("measured_s", measured),
@@ -306,9 +306,9 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
     unlike = study.left_out(rows)
     text = UNLIKE.format("; ".join(words[cell] for cell in unlike))
     left: list[str] = [Note("cells-left-out", text, cells=unlike)] if unlike else []
-    left += filter(None, [conditions.lacking_phases(runs)])
+    left += filter(None, [conditions.traced_runs_without_phases(runs)])
     if rows.empty:
-        said = [NO_TRACE, *left, conditions.setting(timed(runs))]
+        said = [NO_TRACE, *left, conditions.setting_note(timed(runs))]
         return tables.Table(TITLE, rows, rows[["cell", "change"]], said)
     predicted, measured = gain(rows, "ratio"), gain(rows, "measured_ratio")
     shown: dict[str, Any] = {}
@@ -328,7 +328,7 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
             _signed(error) if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
         ]
     firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    said = [*notes(rows), *left, conditions.setting(timed(runs))]
+    said = [*notes(rows), *left, conditions.setting_note(timed(runs))]
     return tables.Table(TITLE, rows, pd.DataFrame(shown), said, ["cell", "what if"], firsts[1:])
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis import answers, tables
 from analysis.answers import Sentence
-from analysis.intervals import COLUMNS, LEVEL, Estimate
+from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate
 from analysis.measured import cell_words, level_text, levels_in_order, title, varying
 from common.notes import Note
 from declared.factors import WORK
@@ -39,7 +39,7 @@ class Answer:
 def answer(material: Material) -> Answer:
     """The answer as far as the study gives one."""
     runs, ok = material.runs, material.ok
-    said, more = answers.opening(answers.sentences(runs, material.data("effects"), material.data("anova")))
+    said, more = answers.split_opening(answers.answer_sentences(runs, material.data("effects"), material.data("anova")))
     if ok.empty:
         return Answer(said)
     details = [*more, *(Sentence("", note) for note in (variation(material), speedups(material)) if note)]
@@ -62,8 +62,8 @@ def ends(material: Material) -> Grid | None:
         means = pooling.cells.loc[list(cells.index), "mean"].sort_values(kind="stable")
         fastest, slowest = str(means.index[0]), str(means.index[-1])
         for what, cell in (("fastest", fastest), ("slowest", slowest)):
-            mean = pooling.of(cell)
-            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[COLUMNS].iloc[0])
+            mean = pooling.cell_mean(cell)
+            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[ESTIMATE_COLUMNS].iloc[0])
             ratio = "1" if cell == fastest else tables.difference(to_fastest)
             rows.append([*map(level_text, levels), what, words[cell], str(mean.n), tables.interval(mean), ratio])
             if len(means) == 1:
@@ -121,7 +121,7 @@ def effects(material: Material) -> Grid | None:
     rows = []
     for (factor, start, end), own in data.groupby(["factor", "from", "to"], sort=False):
         least, greatest = own.loc[own["ratio"].idxmin()], own.loc[own["ratio"].idxmax()]
-        significant = int((column(own, "p_holm") < LEVEL).sum())
+        significant = int((column(own, "p_holm") < SIGNIFICANCE_LEVEL).sum())
         rows.append(
             [
                 title(str(factor)),

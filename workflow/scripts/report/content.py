@@ -14,7 +14,7 @@ def why_not_drawn(caption: str) -> str | None:
 
 def why_empty(table: Table) -> str | None:
     """Why a table has no rows, as its first note says; None where it has some."""
-    if len(table.shown):
+    if len(table.display):
         return None
     return first_sentence(table.notes[0]) if table.notes else "no rows"
 

@@ -67,7 +67,7 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         replication=design.replication(runs, material.study.replicates),
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
-        shortfall=conditions.shortfall(runs),
+        shortfall=conditions.shortfall_note(runs),
         facts=setting.facts(material.site, runs),
         software=setting.software(runs),
         sessions=setting.sessions(runs),
@@ -78,7 +78,7 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
         pictures=material.pictures,
-        methods=conditions.methods(runs, column(material.data("effects"), "within_blocks")),
+        methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained=[
             (name, one.table.title, one.table.apart) for name, one in material.tables.items() if one.table.apart
         ],
@@ -148,7 +148,7 @@ def reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
 
 def grid_of(one: Made) -> Grid:
     """A table of an earlier stage, as the page shows it."""
-    shown = one.table.shown
+    shown = one.table.display
     rows = [list(row) for row in shown.itertuples(index=False, name=None)]
     return Grid(one.table.title, list(shown), rows, tuple(one.table.words), one.name, tuple(one.table.below))
 

@@ -14,10 +14,10 @@ from analysis import conditions, tables
 from analysis.effects import compare
 from analysis.measured import (
     combination_text,
+    distinct_names,
     framework_order,
     level_text,
     levels_in_order,
-    named_of,
     one_line,
     successful,
     title_with_unit,
@@ -204,7 +204,7 @@ def _distinct(values: pd.Series) -> str:
 
 
 def _level(name: str, level: Any) -> str:
-    return f"{level_text(level)} (the site's)" if conditions.THE_SITES.get(name) == level else level_text(level)
+    return f"{level_text(level)} (the site's)" if conditions.SITE_DEFAULTS.get(name) == level else level_text(level)
 
 
 def _framework(name: str) -> Framework | None:
@@ -236,7 +236,7 @@ def _design(facts: Facts) -> Iterator[str]:
     )
     if study.fraction:
         yield Note("aliases", f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}.")
-    yield text(conditions.constants(runs))
+    yield text(conditions.constants_note(runs))
     yield text(precision_note(runs, study.replicates))
     later = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
@@ -438,14 +438,14 @@ def _machine(facts: Facts) -> Iterator[str]:
             f"The runs were made at the site {text(facts.site.name)}: {text(description)}.",
             site=facts.site.name,
         )
-    if hosts := named_of(ok, "hosts"):
-        yield Note("hosts", f"Host names of the nodes: {text(conditions.named(hosts))}.", hosts=hosts)
+    if hosts := distinct_names(ok, "hosts"):
+        yield Note("hosts", f"Host names of the nodes: {text(conditions.join_names(hosts))}.", hosts=hosts)
     if memory := node_memory(ok):
         least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
         yield Note("node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes)
-    if below := named_of(ok, "systems") + named_of(ok, "drivers"):
+    if below := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
         yield Note("systems", f"Systems and drivers: {text('; '.join(below))}.", systems=below)
-    devices = named_of(ok, "devices")
+    devices = distinct_names(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
         unnamed = " (the records do not name its model)" if devices == ["cpu"] else ""
@@ -458,7 +458,7 @@ def _machine(facts: Facts) -> Iterator[str]:
             threads=cores,
             placement=facts.site.placement if facts.site else None,
         )
-    yield text(conditions.circumstances(facts.runs))
+    yield text(conditions.circumstances_note(facts.runs))
 
 
 def _cores(site: Site | None) -> str:
@@ -549,9 +549,9 @@ def _network(facts: Facts) -> Iterator[str]:
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
-    yield cited(text(conditions.replicates(facts.runs)))
+    yield cited(text(conditions.replicates_note(facts.runs)))
     if len(facts.ok):
-        yield cited(text(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"])))
+        yield cited(text(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its base in "
@@ -599,7 +599,7 @@ def _left_out(facts: Facts) -> Iterator[str]:
             unsuccessful=len(bad),
             reasons=counts,
         )
-        yield text(conditions.shortfall(facts.runs))
+        yield text(conditions.shortfall_note(facts.runs))
     again = facts.runs[facts.runs["attempt"].fillna(1) > 1]
     if len(again):
         lost = again["unfinished_attempts"].notna().sum()
@@ -628,7 +628,7 @@ def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
                 return ""
             except InfeasibleCell as infeasible:
                 why[infeasible.reason] = None
-    return conditions.named(list(why), "; ")
+    return conditions.join_names(list(why), "; ")
 
 
 def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -711,7 +711,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
                 assumption=row.assumption,
                 p=row.p,
             )
-    if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
+    if work := conditions.work_note(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield text(work)
     crowded = ok["oversubscribed"].fillna(False).astype(bool)
     if crowded.any():

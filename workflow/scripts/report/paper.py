@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import tables
-from analysis.answers import NOTE, Sentence, opening, sentences
+from analysis.answers import NOTE, Sentence, answer_sentences, split_opening
 from analysis.measured import read_timed
 from common.errors import InputError
 from common.files import write_text, written_whole
@@ -137,7 +137,7 @@ def authors(study: Study) -> str:
 def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:
     """The answer in sentences, then the figures, each with the sentence that it shows."""
     done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    first, more = ([_said(one) for one in some] for some in opening(answer))
+    first, more = ([_said(one) for one in some] for some in split_opening(answer))
     lines = [
         *first,
         *([text(NOTE)] if any(one.subject for one in answer) else []),
@@ -195,7 +195,7 @@ def write(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out
     choice = facts.study.paper
     paper = every.only(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
     data = {name: made[name].data if name in made else pd.DataFrame() for name in ("effects", "anova")}
-    answer = sentences(facts.runs, data["effects"], data["anova"])
+    answer = answer_sentences(facts.runs, data["effects"], data["anova"])
     notes = {name: apart[0] for name, (_, *apart) in said.items() if apart and name in every.captions}
     notes |= {f"table {name}": " ".join(made[name].apart) for name in every.tables if made[name].apart}
     for name, content_of in texts(facts, paper, every.others(paper), answer, notes).items():

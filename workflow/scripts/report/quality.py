@@ -42,16 +42,16 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
             runs=len(runs),
         ),
         GOOD if len(ok) == len(runs) else BAD,
-        conditions.shortfall(runs),
+        conditions.shortfall_note(runs),
         "failures",
     )
     if missing := missing_cells(runs):
         name = Note("cells-missing", f"{number_of(len(missing), 'cell')} missing", cells=missing)
-        yield Mark(name, BAD, conditions.named(missing), "failures")
+        yield Mark(name, BAD, conditions.join_names(missing), "failures")
     if "precision" in material.tables:
         yield _precise(material.tables["precision"].table)
     if "checks" in material.tables:
-        for assumption, holds, said in checks.judged(material.data("checks")):
+        for assumption, holds, said in checks.judge_assumptions(material.data("checks")):
             name = Note("assumption", assumption, assumption=assumption)
             yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, said, "table-checks")
     if ok["foreign_cpu_share"].notna().any():
@@ -72,10 +72,10 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
 
 def _precise(table: Table) -> Mark:
     """Whether the cells became as precise as the study wants."""
-    asked = table.shown[table.data["reached"] != NOT_ASKED]
+    asked = table.display[table.data["reached"] != NOT_ASKED]
     wide, chance = (asked.loc[asked["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE))
     said = [
-        f"{word}: {conditions.named(cells, '; ')}"
+        f"{word}: {conditions.join_names(cells, '; ')}"
         for word, cells in (("not", wide), ("perhaps by chance", chance))
         if cells
     ]

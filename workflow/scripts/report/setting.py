@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import named_of
+from analysis.measured import distinct_names
 from analysis.tables import DASH, number
 from common.errors import InputError
 from common.files import CHECKOUT, digest_file, read_json, shown
@@ -79,15 +79,15 @@ def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
 def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """The site and its nodes: what the records say, then what the site's file does."""
     ok = runs[runs["status"] == "ok"]
-    hosts = named_of(runs, "hosts")
+    hosts = distinct_names(runs, "hosts")
     said = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
-        ("circumstances", conditions.circumstances(runs)),
-        ("hosts", f"{len(hosts)}: {conditions.named(hosts)}" if hosts else ""),
-        ("devices", conditions.named(named_of(runs, "devices"))),
-        ("drivers", conditions.named(named_of(runs, "drivers"))),
+        ("circumstances", conditions.circumstances_note(runs)),
+        ("hosts", f"{len(hosts)}: {conditions.join_names(hosts)}" if hosts else ""),
+        ("devices", conditions.join_names(distinct_names(runs, "devices"))),
+        ("drivers", conditions.join_names(distinct_names(runs, "drivers"))),
         ("memory of a node", node_memory(ok)),
-        ("operating system", "; ".join(named_of(runs, "systems"))),
+        ("operating system", "; ".join(distinct_names(runs, "systems"))),
         ("cores per rank", _levels(ok["cores_per_rank"])),
         ("links", _rates(ok)),
         ("sessions", f"{runs['session'].nunique()}, {_span(runs)}" if runs["session"].notna().any() else ""),
@@ -153,7 +153,7 @@ def sessions(runs: pd.DataFrame) -> Grid:
         jobs = sorted(set(own["job"].dropna()))
         bad = int((own["status"] != "ok").sum())
         start, end = _moment(own["started_at"].dropna().min()), _moment(own["ended_at"].dropna().max())
-        rows.append([str(session), start, end, str(len(own)), str(bad), conditions.named(jobs) or DASH])
+        rows.append([str(session), start, end, str(len(own)), str(bad), conditions.join_names(jobs) or DASH])
     return Grid("Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs"))
 
 
@@ -304,7 +304,7 @@ def _commit(state: State) -> Note:
         return Note("clean-commit", f"Made from commit {state.commit}, without any change.", commit=state.commit)
     return Note(
         "changed-commit",
-        f"Made from commit {state.commit} with changes that are not in it: {conditions.named(state.changed)}. Commit them and "
+        f"Made from commit {state.commit} with changes that are not in it: {conditions.join_names(state.changed)}. Commit them and "
         "make the page again before you publish it.",
         commit=state.commit,
         changed=state.changed,

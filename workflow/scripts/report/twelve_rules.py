@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions
-from analysis.measured import bases, named_of, one_line, title, unsuccessful, varying
+from analysis.measured import bases, distinct_names, one_line, title, unsuccessful, varying
 from analysis.tables import number
 from common.notes import Note
 from common.text import number_of
@@ -369,7 +369,7 @@ def setup(material: Material) -> Verdict:
     factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
     without = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
     lacking = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in without.items()]
-    unnamed = "cpu" in named_of(ok, "devices")
+    unnamed = "cpu" in distinct_names(ok, "devices")
     why = [
         f"records lack {', '.join(lacking)}" if lacking else "",
         "records do not name the model of the processors" if unnamed else "",
@@ -465,7 +465,7 @@ def plots(material: Material) -> Verdict:
     silent = [picture.name for picture in material.pictures if not _says_n(picture.caption)]
     if not material.pictures or silent:
         why = (
-            f"captions of {conditions.named(silent)} do not say how many runs a marker stands for"
+            f"captions of {conditions.join_names(silent)} do not say how many runs a marker stands for"
             if silent
             else "there is no figure"
         )

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from analysis import conditions, tables
-from analysis.intervals import COLUMNS, Estimate, columns
+from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns
 from analysis.measured import factors, level_text, read_timed, successful, title_with_unit, varying
 from analysis.pooling import Pooling, pooled
 from common.notes import Note
@@ -84,7 +84,7 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
             if not measured:
                 continue
             told = {}
-        step = _each(pooling.of(cell), steps[cell]) if measured else Estimate(math.nan)
+        step = _each(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
         sent = {name: told.get(name, math.nan) for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
         seconds = told.get("seconds") or math.nan
         rows.append(
@@ -171,7 +171,7 @@ def gains(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Es
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
         if {FOUND, PLAIN} <= set(cells.index):
-            (row,) = pooling.ratios([cells[PLAIN]], [cells[FOUND]])[COLUMNS].itertuples(index=False)
+            (row,) = pooling.ratios([cells[PLAIN]], [cells[FOUND]])[ESTIMATE_COLUMNS].itertuples(index=False)
             found.append((levels, Estimate(*row)))
     return found
 
@@ -236,7 +236,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tab
     if data["error"].isna().all():
         nothing = pd.DataFrame(columns=["cell"], dtype=str)
         why = lacking if len(data) or lacking else [NONE]
-        return tables.Table(TITLE, data, nothing, [*why, conditions.setting(runs)])
+        return tables.Table(TITLE, data, nothing, [*why, conditions.setting_note(runs)])
     rows, named = in_order(data), ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
     shown = {title_with_unit(name): rows[name].map(level_text) for name in named}
     shown["simulated (ms)"] = [tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)]
@@ -254,7 +254,7 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tab
         *([Note("no-rest", NO_REST.format(models=", ".join(without)), models=without)] if without else []),
         SENT,
         *lacking,
-        conditions.setting(runs),
+        conditions.setting_note(runs),
     ]
     words = [title_with_unit(name) for name in ("model", "dataset", "framework", "parallelism")]
     return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)

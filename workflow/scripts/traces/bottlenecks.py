@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.decomposition import SWEPT, all_reduce_s, gradient_bytes
+from analysis.decomposition import BENCHMARK_COLUMNS, all_reduce_s, gradient_bytes
 from analysis.intervals import Estimate, columns
 from analysis.measured import title
 from analysis.speedup import own_cells
@@ -466,7 +466,7 @@ def _by_sweep(row: pd.Series, network: pd.DataFrame, counted: float, steps: floa
     """Seconds of the smallest message in the sweep of the cell's framework, and of all messages of an epoch in the libraries of all
     frameworks that were swept at its nodes and links."""
     at = network
-    for name in (*(name for name in SWEPT if name != "framework"), "ranks"):
+    for name in (*(name for name in BENCHMARK_COLUMNS if name != "framework"), "ranks"):
         at = at[at[name] == row[name]]
     own = at[at["framework"] == row["framework"]]
     smallest = float(own["bytes"].min()) if own["bytes"].notna().any() else math.nan
@@ -512,7 +512,7 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
 def _untold(measured: Measured, network: pd.DataFrame) -> str:
     """The cells whose exchange is not told, in a sentence; empty for none."""
     cells_untold = [cell for cell, of in of_cells(measured, network).items() if not of.told]
-    text = f"Exchange not told, so that computing is not told from waiting: {conditions.named(cells_untold)}."
+    text = f"Exchange not told, so that computing is not told from waiting: {conditions.join_names(cells_untold)}."
     return Note("exchange-not-told", text, cells=cells_untold) if cells_untold else ""
 
 
@@ -547,7 +547,7 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         _untold(measured, network),
         "" if len(network) else NOT_SWEPT,
         *measured.notes,
-        conditions.setting(measured.runs),
+        conditions.setting_note(measured.runs),
     ]
     words = [*(title(name) for name in ("framework", "model", "dataset")), "limit", "evidence", "what would help"]
     parts = [row for row in range(1, len(data)) if not again[row]]

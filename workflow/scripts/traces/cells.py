@@ -101,14 +101,14 @@ class Measured:
     @property
     def lacking(self) -> str:
         """The runs of which no phases are known, and why, in sentences; empty for none."""
-        return conditions.lacking_phases(self.runs, set(self.ok["run_id"]))
+        return conditions.traced_runs_without_phases(self.runs, set(self.ok["run_id"]))
 
     @property
     def notes(self) -> list[str]:
         """What must be said of these runs below each table of theirs."""
         off = self.current.drop_duplicates("run_id").set_index("run_id")["off_share"]
         bad = [str(run) for run in off.index[off > MOST_OFF]]
-        text = f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.named(bad)}."
+        text = f"The phases of a step do not add up to its time to {100 * MOST_OFF:g} %: {conditions.join_names(bad)}."
         said = [Note("phases-off", text, runs=bad, most=MOST_OFF) if bad else "", self.lacking]
         return [sentence for sentence in said if sentence]
 
@@ -213,7 +213,7 @@ def table(measured: Measured) -> tables.Table:
             "exchange, the others wait for the slowest; only then bytes move. Start-up is once a run.",
         ),
         *measured.notes,
-        conditions.setting(measured.runs),
+        conditions.setting_note(measured.runs),
     ]
     parts = [row for row in range(1, len(data)) if not again[row]]
     return tables.Table(
@@ -223,13 +223,13 @@ def table(measured: Measured) -> tables.Table:
 
 def runs_behind(measured: Measured, more: str) -> Note:
     """Return how many runs stand behind the numbers of a table, and what else its first note says."""
-    return Note("runs", f"{conditions.counts(measured.ok)} {more}")
+    return Note("runs", f"{conditions.run_counts_note(measured.ok)} {more}")
 
 
 def nothing(heading: str, measured: Measured) -> tables.Table:
     """A table without rows, since no traced run has phases."""
     said = Note(NO_PHASES.code, f"{NO_PHASES.capitalize()}.")
-    notes = [said, measured.lacking, conditions.setting(measured.runs)]
+    notes = [said, measured.lacking, conditions.setting_note(measured.runs)]
     return tables.Table(
         heading, pd.DataFrame(), pd.DataFrame(columns=["framework"]), [n for n in notes if n], ["framework"]
     )

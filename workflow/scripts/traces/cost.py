@@ -40,8 +40,8 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
             "cell": cell,
             "untraced_cell": other,
             "n": int(ratio["n"]),
-            **columns("traced_s", pooling.of(cell)),
-            **columns("untraced_s", pooling.of(other)),
+            **columns("traced_s", pooling.cell_mean(cell)),
+            **columns("untraced_s", pooling.cell_mean(other)),
             **columns("ratio", estimate(ratio)),
             "p": ratio["p"],
             "within_blocks": ratio["within_blocks"],
@@ -57,7 +57,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """The table. `runs`: all of the study."""
     data = compare(runs)
     if data.empty:
-        said = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting(runs)]
+        said = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
         return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), said, ["framework"])
     rows = cells(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
@@ -70,9 +70,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "p": [tables.p_value(p) for p in data["p"]],
     }
     notes = [
-        " ".join([conditions.counts(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]),
+        " ".join([conditions.run_counts_note(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]),
         _verdict(data),
-        conditions.setting(runs),
+        conditions.setting_note(runs),
     ]
     full = {name: data["cell"].map(rows[name]) for name in factors() if rows[name].notna().any()}
     listed = pd.concat([data[["cell"]], pd.DataFrame(full), data.drop(columns="cell")], axis=1)
@@ -81,7 +81,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
 
 
 def _compared(data: pd.DataFrame) -> list[str]:
-    return [conditions.compared(data["within_blocks"]), "In brackets the interval."]
+    return [conditions.comparison_note(data["within_blocks"]), "In brackets the interval."]
 
 
 def _verdict(data: pd.DataFrame) -> Note:

@@ -35,7 +35,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
     step, the share by times, each with its interval, and a verdict. `runs`: all of the study."""
     if not measured.order:
         return pd.DataFrame(columns=["cell", "verdict"])
-    by_times, plain = shares.of_epochs(timed(runs)), cost.untraced_cells(runs)
+    by_times, plain = shares.epoch_shares(timed(runs)), cost.untraced_cells(runs)
     ratios = cost.compare(runs).set_index("cell")
     replicas = design_cells(measured.runs).set_index("cell")["replicas"]
     alone = own_cells(measured.runs)
@@ -55,7 +55,7 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         seen = cells.estimate(exposed.loc[(cell, "exposed")])
         length = float(steps.loc[own == cell, STEP].mean())
         slower, both = (
-            _over(intervals.bounded(intervals.welch(of, [cell], [alone.get(cell, "")])).iloc[0], length)
+            _over(intervals.difference_intervals(intervals.welch(of, [cell], [alone.get(cell, "")])).iloc[0], length)
             for of in (groups, together)
         )
         told = Estimate(math.nan)
@@ -114,7 +114,7 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
         return tables.Table(
             TITLE,
             table.data,
-            table.shown,
+            table.display,
             [NOT_TOLD, *table.notes[1:]],
             table.words,
         )
@@ -131,7 +131,7 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
         HOW,
         _said(data),
         *measured.notes,
-        conditions.setting(measured.runs),
+        conditions.setting_note(measured.runs),
     ]
     words = [*(title(name) for name in ("framework", "model", "dataset")), "verdict"]
     return tables.Table(

@@ -69,7 +69,7 @@ def table(measured: Measured) -> tables.Table:
         cells.runs_behind(measured, "In brackets the interval over runs."),
         HOW,
         *measured.notes,
-        conditions.setting(measured.runs),
+        conditions.setting_note(measured.runs),
     ]
     words = [title(name) for name in ("framework", "model", "dataset")]
     return tables.Table(TITLE, cells.with_factors(measured.runs, data), pd.DataFrame({**shown, **texts}), notes, words)
