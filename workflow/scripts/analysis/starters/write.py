@@ -1,6 +1,6 @@
-"""Two starts of a reader's own analysis, beside the tables: explore.ipynb (pandas) and explore.R (tidyverse).
+"""Write templates for a reader's own analysis: explore.ipynb (pandas) and explore.R (tidyverse).
 
-Both load everything, make one figure and one test of the study again, and hold the test against the table of effects.
+Both load all data, reproduce one figure and one test of the study, and compare the test with the table of effects.
 """
 
 import json
@@ -24,11 +24,11 @@ TEMPLATES = {NOTEBOOK: "explore.py.jinja", SCRIPT: "explore.R.jinja"}
 _CELL = re.compile(r"^# %%(?P<kind> \[markdown\])?\n", re.MULTILINE)
 
 
-def texts(title: str, question: str, runs: pd.DataFrame) -> dict[str, str]:
-    """The two files of a study: name -> content."""
+def render_templates(title: str, question: str, runs: pd.DataFrame) -> dict[str, str]:
+    """Return the name and content of both files of a study."""
     within = pooled(runs).within
     prior = within.prior
-    said = {
+    values = {
         "title": title,
         "question": question,
         "variance": repr(float(prior.variance)) if prior.df else "0.0",
@@ -38,19 +38,19 @@ def texts(title: str, question: str, runs: pd.DataFrame) -> dict[str, str]:
         "disagrees": DISAGREES,
         "no_test": NO_TEST,
     }
-    made = {name: _filled(template, said) for name, template in TEMPLATES.items()}
-    return {**made, NOTEBOOK: notebook(made[NOTEBOOK])}
+    contents = {name: _fill(template, values) for name, template in TEMPLATES.items()}
+    return {**contents, NOTEBOOK: convert_to_notebook(contents[NOTEBOOK])}
 
 
-def _filled(template: str, said: Mapping[str, str]) -> str:
+def _fill(template: str, values: Mapping[str, str]) -> str:
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-    for name, value in said.items():
+    for name, value in values.items():
         text = text.replace(f"{{{{ {name} }}}}", value)
     return text
 
 
-def notebook(source: str) -> str:
-    """A notebook of cells that begin with `# %%`; the lines of `# %% [markdown]` are comments."""
+def convert_to_notebook(source: str) -> str:
+    """Return a notebook with a cell for each `# %%`; lines of `# %% [markdown]` cells are comments."""
     _, *parts = _CELL.split(source)
     cells: list[dict[str, Any]] = []
     for number, (kind, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
@@ -62,8 +62,8 @@ def notebook(source: str) -> str:
             cell |= {"execution_count": None, "outputs": [], "source": lines}
         cells.append(cell)
     language = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    said = {"cells": cells, "metadata": {"kernelspec": language}, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+    content = {"cells": cells, "metadata": {"kernelspec": language}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def main(*, title: str, question: str, runs: Path, out: Path) -> None:
@@ -73,9 +73,9 @@ def main(*, title: str, question: str, runs: Path, out: Path) -> None:
         title: the study's title
         question: the study's question
         runs: runs.csv of the study
-        out: where the two files go
+        out: folder of the two files
     """
-    for name, text in texts(title, question, read_timed(runs)).items():
+    for name, text in render_templates(title, question, read_timed(runs)).items():
         write_text(out / name, text)
 
 
