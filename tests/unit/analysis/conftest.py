@@ -1,4 +1,4 @@
-"""The synthetic campaign as the programs read it."""
+"""Fixtures: the synthetic campaign as programs read it."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""Epoch times adjusted by the reference beside every run: a published analysis of covariance, statsmodels, what must not be adjusted, and
-simulation."""
+"""Adjusted epoch times against a published analysis of covariance, statsmodels and simulation."""
 
 import math
 
@@ -42,7 +41,7 @@ SETTING = {
 
 
 def in_blocks(y, x, **setting):
-    """Runs [cells, blocks] with these logarithms of times and references; y without a number is a run that did not succeed."""
+    """Return runs with log times y and log references x [cells, blocks]; NaN in y is a failed run."""
     cell, block = (codes.ravel() for codes in np.indices(y.shape))
     frame = pd.DataFrame({"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"})
     frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
@@ -51,7 +50,7 @@ def in_blocks(y, x, **setting):
 
 
 def disturbed(cells=6, blocks=4, seed=1, noise=0.02):
-    """Runs of which the moments explain most."""
+    """Return runs whose times mostly depend on machine speed."""
     rng = np.random.default_rng(seed)
     x = 0.2 * rng.standard_normal((cells, blocks))
     return in_blocks(x + noise * rng.standard_normal(x.shape), x)
@@ -77,7 +76,7 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
 
 
 @pytest.mark.parametrize("names", [["x"], ["x", "z"]])
-def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels(names):
+def test_press_errors_equal_those_of_statsmodels(names):
     rng = np.random.default_rng(3)
     cell, block = (codes.ravel()[2:] for codes in np.indices((5, 4)))
     y, x, z = rng.standard_normal((3, len(cell)))
@@ -96,7 +95,7 @@ def test_errors_of_runs_that_are_left_out_are_those_of_statsmodels(names):
     assert fit_slopes(y, twice[["x", "again"]], cell, block) is None, "one says what the other does"
 
 
-def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_has_the_error_of_the_slope():
+def test_adjusted_mean_and_its_interval_follow_the_formula():
     runs = disturbed()
     result = adjustment(runs)
     adjusted_pooling, slope = result.adjusted, result.alone[REFERENCE]
@@ -114,7 +113,7 @@ def test_a_mean_is_of_times_over_the_power_of_their_reference_and_its_interval_h
 
 
 def withheld(runs, share):
-    """The same runs, a third of whose time withheld a hypervisor took, epoch times being longer by all of it."""
+    """Lengthen runs by a share of lost CPU time, a third of it to a hypervisor."""
     times = runs["epoch_time_s"] / (1 - share)
     return runs.assign(epoch_time_s=times, steal_share=share / 3, foreign_cpu_share=2 * share / 3)
 
@@ -158,7 +157,7 @@ def test_withheld_time_is_taken_out_with_or_without_reference():
     assert np.isfinite(adjustment(withheld(flat, share).assign(steal_share=1.0)).covariates).all(axis=None)
 
 
-def test_what_blocks_share_and_the_reference_does_not_tell_stays_in_means_and_intervals():
+def test_block_effects_without_reference_stay_in_means():
     runs = disturbed()
 
     def slower(reference):
@@ -263,7 +262,7 @@ def test_why_there_is_no_slope_is_told_apart(case, why):
 
 
 def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
-    """Blocks move the reference and not epoch times: within them it predicts well, and means at its mean are told worse than plain ones."""
+    """Blocks change the reference but not epoch times, so adjusting helps ratios and harms means."""
     runs = disturbed()
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
     runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
@@ -284,7 +283,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
         adjusted.adjusted_tables_note(result).facts["ratios"],
     ) == (False, True)
     monkeypatch.setattr(adjusted.Adjustment, "narrower_ratios", 0.04)
-    again = adjustment.__wrapped__(runs)  # the last one is kept
+    again = adjustment.__wrapped__(runs)  # bypasses the cache
     assert again.why == TOO_LITTLE_GAIN and list(again.alone) == list(result.alone)
     of_means = adjustment(disturbed())
     assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
@@ -333,7 +332,7 @@ def test_without_a_reference_every_table_is_what_it_was(runs):
 
 
 def test_sentences_on_what_is_adjusted(of_campaign):
-    """The whole wording, once."""
+    """Compare the wording of all sentences, once."""
     result = adjustment(of_campaign)
     assert (
         adjusted.adjusted_tables_note(result)
@@ -342,8 +341,8 @@ def test_sentences_on_what_is_adjusted(of_campaign):
     assert adjusted.interval_gain_note(result).startswith("Intervals of adjusted means are ")
 
 
-def test_the_error_of_the_slope_is_in_intervals_of_means_and_of_ratios(monkeypatch):
-    """Of five cells one always met slow moments, one always quick ones: without the error of the slope three of ten ratios are missed."""
+def test_slope_error_widens_intervals_of_means_and_ratios(monkeypatch):
+    """One of five cells always ran at slow times, one at fast ones: coverage needs the slope's error."""
     monkeypatch.setattr(adjusted, "MIN_HOMOGENEITY_P", 0.0)
     rng, covered = np.random.default_rng(8), []
     always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
@@ -369,13 +368,13 @@ CASES = [
     (0.9, 0.0, 0.0, 0.0),
     (0.0, 0.05, 0.0, 0.9),
     (0.6, 0.05, 0.0, 0.7),
-]  # correlation, standard deviation of blocks, and of what they do to the reference alone; correlation with the time withheld
+]  # correlation; s.d. of blocks; s.d. of blocks in the reference only; correlation with lost CPU time
 
 
 @pytest.mark.parametrize("spreads", ["equal, 10 %", "5 to 20 %"])
 @pytest.mark.simulation
-def test_intervals_hold_the_truth_as_often_as_plain_ones_the_choice_included(spreads):
-    """On average over correlations from none to nearly all, without and with blocks; three standard errors are about 2 %."""
+def test_adjusted_intervals_cover_as_often_as_plain_ones(spreads):
+    """Average over correlations and blocks; three standard errors are about 2 %."""
     rng = np.random.default_rng(20261126)
     by_case = {
         case: [

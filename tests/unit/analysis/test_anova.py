@@ -1,4 +1,4 @@
-"""The analysis of variance against published ones: Jain (1991), R's documented output, NIST StRD; and statsmodels' own."""
+"""Analysis of variance against Jain (1991), R's documented output, NIST StRD and statsmodels."""
 
 import itertools
 import math
@@ -122,7 +122,7 @@ def unbalanced():
     return data
 
 
-def test_type_ii_sums_of_an_unbalanced_design_are_those_of_statsmodels(unbalanced):
+def test_type_ii_sums_of_unbalanced_designs_equal_statsmodels(unbalanced):
     _, rows = analysed(unbalanced, ["a", "b", "c"], "block")
     table = anova_lm(ols("y ~ (C(a) + C(b) + C(c)) ** 2 + C(block)", unbalanced).fit(), typ=2)
     for term, name in {
@@ -158,7 +158,7 @@ def test_missing_cells_leave_a_part_of_an_interaction_or_none(unbalanced):
     assert "a × b" not in rows.index
 
 
-def test_of_factors_whose_interaction_is_refused_no_effect_is_shown():
+def test_factors_of_refused_interactions_have_no_effect():
     # cells (0, 0), (0, 1), (1, 0) at c = 0 and 1: y = a b would change a and b alike, but not c
     cells = [(0, 0), (0, 1), (1, 0)]
     data = pd.DataFrame(
@@ -184,7 +184,7 @@ def test_a_table_names_its_assumptions_and_confounded_terms(read):
     assert table.data.set_index("term").loc[["framework", "nodes"], "q"].isna().all()
 
 
-def test_a_factor_that_always_goes_with_another_is_refused_by_name(unbalanced):
+def test_confounded_factor_is_refused_by_name(unbalanced):
     analysis, rows = analysed(unbalanced.assign(d=unbalanced["a"]), ["a", "b", "d"])
     assert analysis.aliased["d"] == "a"
     assert rows.loc["a", "df"] == 1 and "d" not in rows.index

@@ -1,4 +1,4 @@
-"""The sentences that answer a study's question have the numbers of its tables, and call nothing equal."""
+"""Answers of a study have the numbers of its tables and call nothing equal."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_every_factor_has_a_sentence_with_its_extreme_effects(runs: pd.DataFrame
     }
 
 
-def test_a_report_opens_with_the_two_factors_that_change_most_and_what_is_not_told_apart(runs: pd.DataFrame) -> None:
+def test_report_opens_with_the_two_largest_effects(runs: pd.DataFrame) -> None:
     data = effects.table(runs).data
     every = answers.answer_sentences(runs, data, anova.table(runs).data)
     first, rest = answers.split_opening(every)

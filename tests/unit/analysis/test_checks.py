@@ -1,4 +1,4 @@
-"""The checks find what was put in, and agree with R's documented output and with statsmodels' own diagnostics."""
+"""Checks detect simulated violations and agree with R's documented output and statsmodels."""
 
 import math
 
@@ -22,7 +22,7 @@ def table_of(runs):
 
 
 def verdict(runs, assumption):
-    """What the table says of an assumption."""
+    """Return the table's row of an assumption."""
     (row,) = (
         row for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs)) if row.assumption == assumption
     )
@@ -30,7 +30,7 @@ def verdict(runs, assumption):
 
 
 def growth_runs(runs):
-    """PlantGrowth's weights as logarithms of epoch times, in three cells of runs."""
+    """Return runs of three cells whose log epoch times are PlantGrowth's weights."""
     rows = [(cell, weight) for cell, weights in PLANT_GROWTH.items() for weight in weights]
     frame = pd.concat([runs[runs["status"] == "ok"][:1]] * len(rows), ignore_index=True)
     return frame.assign(

@@ -1,4 +1,4 @@
-"""Given a campaign of treatments with known costs, the tables of effects and of contrasts say them."""
+"""Tables of effects and contrasts recover the known costs of a synthetic campaign."""
 
 import math
 
@@ -75,7 +75,7 @@ def exchanges(nodes, sync_every=1, batch_size=32):
     return -(-(4608 // (batch_size * nodes)) // sync_every)
 
 
-def test_every_pair_that_differs_in_one_factor_stands_once_with_the_base_level_first(exact):
+def test_each_pair_occurs_once_with_base_level_first(exact):
     data = effects.compare(exact)
     assert data["factor"].value_counts(sort=False).to_dict() == {
         "nodes": 36,
@@ -92,7 +92,7 @@ def test_every_pair_that_differs_in_one_factor_stands_once_with_the_base_level_f
     assert not data[["from_cell", "to_cell"]].duplicated().any()
 
 
-def test_the_base_level_does_not_depend_on_the_order_of_rows_or_of_the_alphabet(exact):
+def test_base_level_is_independent_of_row_order(exact):
     shuffled = exact.sample(frac=1, random_state=1).replace({"training_loop": {"custom": "fit", "fit": "custom"}})
     data = effects.compare(shuffled)
     assert set(at(data, factor="training_loop")["from"]) == {"custom"}
@@ -147,8 +147,8 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     assert sentence(effects.table(measured).notes, "cells-compared").facts == {"blocks": True, "groups": False}
 
 
-def test_a_margin_says_which_cells_are_equal_and_which_are_not_told_apart(measured):
-    """The test inverts the interval of 90 %: of what is equal at 5 % before correction it lies within the margin."""
+def test_margin_separates_equal_from_undecided_cells(measured):
+    """The test inverts the 90 % interval: it lies within the margin if p is below 5 % before correction."""
     data = effects.compare(measured, 0.1)
     logs = pooled(measured)._compared(data["to_cell"].tolist(), data["from_cell"].tolist())[1]
     half = stats.t.ppf(0.95, logs["df"]) * logs["error"]
@@ -233,7 +233,7 @@ def test_what_was_not_recorded_is_not_said(measured):
     assert effects.THROTTLED in recorded.notes
 
 
-def test_the_factor_that_differs_has_an_arrow_and_whole_numbers_stay_whole(measured):
+def test_differing_factor_has_an_arrow_and_integers_stay(measured):
     display = effects.table(measured).display
     assert list(display.iloc[0, :5]) == ["small-cnn", "32", "1 → 2", "1", "custom"]
     arrows = display.iloc[:, :5].apply(lambda column: column.str.contains("→")).sum(axis=1)
@@ -277,7 +277,7 @@ def test_on_one_node_accumulation_saves_the_optimizer_alone(exact):
 
 
 def made_sweep(seconds, nodes=2):
-    """Rows of network.csv: `seconds` is size -> a list of rounds, each a list of repetitions."""
+    """Return rows of network.csv; `seconds` is size -> rounds, each a list of repetitions."""
     return pd.DataFrame(
         [
             {
@@ -336,7 +336,7 @@ def test_the_networks_prediction_of_a_worked_example(exact):
     assert row["beyond_network_s"] == pytest.approx(row["difference_s"] + 0.117616752)
 
 
-def test_a_network_that_explains_all_but_the_optimizer_leaves_the_optimizer(exact):
+def test_network_prediction_leaves_the_cost_of_the_optimizer(exact):
     rows = at(decomposition.decompose(exact, sweeps(FRAMEWORK, noise=0.0)), part="sync_every")
     apart = rows[rows["nodes"] > 1]
     saved = apart["from_exchanges"] - apart["to_exchanges"]
@@ -344,7 +344,7 @@ def test_a_network_that_explains_all_but_the_optimizer_leaves_the_optimizer(exac
     assert np.allclose(apart["beyond_network_s"], -saved * SECONDS_PER_EXCHANGE)
 
 
-def test_the_interval_of_the_prediction_is_that_of_the_rounds_and_in_order(measured):
+def test_prediction_interval_is_over_rounds_and_ordered(measured):
     row = single_row(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
     assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])

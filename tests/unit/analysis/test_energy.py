@@ -1,4 +1,4 @@
-"""Tables of energy: known energies come out with their intervals, and no two scopes stand in one table."""
+"""Tables of energy recover known energies with intervals, and never mix two scopes."""
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ def test_a_cell_has_the_energy_of_its_runs_for_each_response(frames):
     assert (data["idle_w"] == IDLE_W).all(), "nodes of one machine, whose packages are counted once"
 
 
-def test_the_ratio_to_the_base_is_that_of_energies_with_an_interval_around_it(frames):
+def test_ratio_to_baseline_is_of_energies_with_interval(frames):
     runs, epochs = frames
     data = energy.summarize(runs, epochs).set_index("cell")
     base = speedup.base_cells(runs)
@@ -82,7 +82,7 @@ def test_energy_to_an_accuracy_is_that_of_all_epochs_until_then(frames):
 
 
 def scopes(runs, by_framework):
-    """Runs whose frameworks tell these scopes: framework -> scope -> joules."""
+    """Return runs whose frameworks record these scopes: framework -> scope -> joules."""
     for framework, column in by_framework.items():
         values = runs["framework"] == framework
         for scope, joules in column.items():
@@ -155,7 +155,7 @@ def test_without_energy_there_are_no_rows_and_the_reason(tmp_path):
         assert len(successful(columns)) and energy.choose_scope(columns) is None
 
 
-def test_energy_of_nodes_of_their_own_is_beside_the_idle_power_of_all(tmp_path):
+def test_idle_power_is_that_of_all_machines(tmp_path):
     runs, epochs = metered(*designed_campaign(), scope="node")
     runs, epochs = read(tmp_path, runs.assign(placement="distinct-nodes"), epochs)
     data = energy.summarize(runs, epochs)

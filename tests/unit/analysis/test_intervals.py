@@ -18,7 +18,7 @@ def differences(groups, to, base):
 
 
 def single(to, base):
-    """The difference of two groups."""
+    """Return the difference of two groups."""
     row = differences({"one": np.array(to, float), "other": np.array(base, float)}, ["one"], ["other"]).iloc[0]
     return intervals.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
 
@@ -66,7 +66,7 @@ def test_a_harmonic_mean_without_a_bound_has_no_interval():
 
 
 @pytest.mark.parametrize(("n", "spread"), [((3, 3), (0.03, 0.03)), ((3, 5), (0.02, 0.08)), ((10, 10), (0.1, 0.05))])
-def test_the_interval_of_a_difference_covers_the_truth_as_often_as_it_says(n, spread):
+def test_difference_interval_has_nominal_coverage(n, spread):
     rng = np.random.default_rng(20261120)
     truth, trials = math.log(1.7), 4000
     to, base = [f"x{trial}" for trial in range(trials)], [f"y{trial}" for trial in range(trials)]
@@ -172,7 +172,7 @@ def test_the_bootstrap_of_single_values_is_that_of_scipy():
 
 
 def test_what_is_like_within_a_cluster_counts_once():
-    """Each value four times: as many values, and no more that is known."""
+    """Repeating each value four times adds no information."""
     x = np.random.default_rng(3).lognormal(size=30)
     distinct, again = (intervals.bootstrap_mean(np.repeat(x, n), np.repeat(np.arange(30), n)) for n in (1, 4))
     assert [again.value, again.low, again.high, again.n] == pytest.approx(

@@ -1,4 +1,4 @@
-"""The campaigns whose records are kept are whole, are still read, and say what the pages say."""
+"""Kept campaigns are complete and readable, and the pages have their numbers."""
 
 import functools
 import re
@@ -34,7 +34,7 @@ SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "predic
 WHAT_IF, HYBRID, PHASES, STRATEGIES = "what-if-virtual", "hybrid-virtual", "phases-virtual", "strategies-virtual"
 SEARCHED = "found-strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
-STOLEN = 0.05  # of the processor time, from which on the page names a run
+STOLEN = 0.05  # of CPU time; the page names runs above it
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -55,7 +55,7 @@ def records(study: str, name: str = "runs") -> pd.DataFrame:
 
 @functools.cache
 def compared(study: str) -> pd.DataFrame:
-    """The table of effects; `loop`: the training loop of a row, where it is not what changes."""
+    """Return the table of effects; `loop` is the training loop of a row, if it does not change."""
     rows = effects.compare(records(study))
     return rows.assign(loop=rows.get("training_loop", "custom"))
 
@@ -66,7 +66,7 @@ def decomposed(study: str) -> pd.DataFrame:
 
 
 def accumulated(study: str) -> pd.DataFrame:
-    """What accumulation gives on several nodes; `share`: what the network alone predicts of it; p_holm of effects."""
+    """Return effects of accumulation on several nodes; `share`: predicted by the network alone."""
     data = decomposed(study)
     data = data[(data["part"] == "sync_every") & (data["nodes"] > 1)]
     effect = compared(study).query("factor == 'sync_every'").set_index(["from_cell", "to_cell"])
@@ -75,7 +75,7 @@ def accumulated(study: str) -> pd.DataFrame:
 
 
 def parts_of_loop(data: pd.DataFrame) -> list[str]:
-    """What the loop alone gives of the contrast on several nodes, for the small and the large model."""
+    """Return the loop's share of the contrast on several nodes, for the small and the large model."""
     multi_node = data[data["nodes"] > 1]
     parts = multi_node.pivot_table(index=["model", "batch_size", "nodes"], columns="part", values="difference_s")
     shares = parts["training_loop"] / parts["total"]
@@ -100,7 +100,7 @@ def interval(row: "pd.Series[float]", name: str, star: bool = False) -> str:
 
 
 def lines(cells: list[list[str]]) -> list[str]:
-    """Rows of a table; what a row has as the one before it, from the left, is left empty."""
+    """Return rows of a table; cells repeated from the row above, from the left, are empty."""
     rows = []
     for before, row in zip([[""] * 9, *cells], cells, strict=False):
         first_change = next(
@@ -292,7 +292,7 @@ def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
         note = variance.longer_runs_note(
             variance.estimate_components(variance.log_times_by_run(records(study), records(study, "epochs")))
         )
-        if note:  # not of runs with one timed epoch
+        if note:  # absent for runs with one timed epoch
             gains.append(100 * note.facts["narrower"])
     of_gains = f"{WORDS[len(gains)]}; {min(gains):.0f} to {max(gains):.0f} %"
     wider = f"{100 - 100 / np.sqrt(2):.0f} %"
@@ -331,7 +331,7 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
 
 @functools.cache
 def replayed() -> pd.DataFrame:
-    """The predictions of what-if-virtual that were measured."""
+    """Return the predictions of what-if-virtual that were measured."""
     study = what_if.Study(records(WHAT_IF), law.points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps"))
     rows = what_if.predict(study)
     return rows[rows["measured_s"].notna()].assign(nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int))
@@ -418,7 +418,7 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
 
 
 def by_strategy() -> pd.DataFrame:
-    """The cells of strategies-virtual on four nodes: measured, and seconds of an epoch in messages, by the sweeps alone."""
+    """Return the four-node cells of strategies-virtual with predicted seconds in messages."""
     cells = physics.prepared(records(STRATEGIES), meshes=True)
     prediction = physics.plain(cells, law.points(records(STRATEGIES, "network")))
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
@@ -492,7 +492,7 @@ def traced() -> Measured:
 
 
 def phase_rows() -> list[list[str]]:
-    """The table of the text: shares of a step in percent, by framework and nodes."""
+    """Return the page's table: shares of a step in percent, by framework and nodes."""
     share = traced().estimates("exchange", "share")["value"].unstack()
     rows = []
     for _, row in exposed.summarize(traced(), records(PHASES)).iterrows():
@@ -507,7 +507,7 @@ def phase_rows() -> list[list[str]]:
 
 
 def verdicts_of(rows: list[list[str]]) -> set[tuple[str, str]]:
-    """The last cell of each row, beside what the page has in its place."""
+    """Return the last cell of each row with the page's text in its place."""
     text, verdicts = on_one_line(), set()
     for row in rows:
         before = f"| {' | '.join(row[1:-1])} |"
@@ -558,7 +558,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
 
 @functools.cache
 def simulated_strategies() -> pd.DataFrame:
-    """The table `simulated` of found-strategies-virtual; `expected_s`: what it says of a step."""
+    """Return the table `simulated` of found-strategies-virtual; `expected_s`: its step time."""
     study, site = load_study(SEARCHED), load_site("virtual-four")
     costs = known(site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network")))
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
@@ -622,7 +622,7 @@ QUIET, DISTURBED = "reference-check-quiet", "reference-check-disturbed"
 
 
 def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.Adjustment]]:
-    """The table of the text on both campaigns of reference-check, and what is adjusted in each."""
+    """Return the page's table on both campaigns of reference-check, and their adjustments."""
     adjustments = {name: adjusted.adjustment(records(name)) for name in (QUIET, DISTURBED)}
 
     def correlation(adjustment: adjusted.Adjustment, covariate: str) -> str:

@@ -1,4 +1,4 @@
-"""The writer of tables, and the programs as a person calls them."""
+"""Tables as they are written and read, and the programs that write them."""
 
 import re
 
@@ -18,7 +18,7 @@ SPECIAL = r"50 % of a_b & {c} ~ #1 \ $x^2$ <1 × ²"
 
 
 def balanced(text):
-    """Braces close, environments nest and every row of a tabular has as many cells as it has columns."""
+    """Assert that braces and environments close and rows of a tabular have as many cells as columns."""
     if r"\begin" not in text:  # without rows there is no table
         assert text.startswith("% ") and text.count("\n") == 1
         return
@@ -76,7 +76,7 @@ def test_an_interval_has_the_decimals_of_its_value():
         (1.5, 1.5, 1.5, "1.50 [1.50, 1.50]"),
     ],
 )
-def test_a_difference_has_no_more_decimals_than_its_interval_knows(value, low, high, text):
+def test_difference_has_decimals_of_its_interval(value, low, high, text):
     assert tables.difference(Estimate(value, low, high)) == text
 
 
@@ -93,7 +93,7 @@ def test_latex_special_characters_are_written_out():
 
 
 @pytest.mark.parametrize("rows", [3, 100])
-def test_a_table_of_any_length_is_balanced_latex_and_whole_markdown(rows):
+def test_tables_of_any_length_are_valid_latex_and_markdown(rows):
     display = pd.DataFrame({"batch size": ["1"] * rows, "what|is": [SPECIAL] * rows})
     table = tables.Table("Title & more", display, display, notes=["100 %"], words=["what|is"])
     text = tables.latex(table, "tab:x")
@@ -131,7 +131,7 @@ def test_rows_that_are_wrapped_make_a_table_longer_than_a_page():
     assert "longtable" not in tables.latex(tables.Table("Title", display, display.assign(reason="it failed")), "tab:x")
 
 
-def test_a_long_table_has_its_caption_once_and_its_header_on_every_page():
+def test_long_table_repeats_its_header_but_not_its_caption():
     display = pd.DataFrame({"what": ["x"] * 100})
     text = tables.latex(tables.Table("Title", display, display), "tab:x")
     assert text.count(r"\caption") == text.count(r"\label") == 1
@@ -139,14 +139,14 @@ def test_a_long_table_has_its_caption_once_and_its_header_on_every_page():
     assert r"\caption" in first and "what" in rest.split(r"\endhead")[0]
 
 
-def test_a_row_that_begins_with_a_bracket_is_no_option_of_the_row_before():
+def test_bracket_is_no_option_of_the_previous_row():
     display = pd.DataFrame({"what": ["[1, 2]", "*", "x"]})
     lines = tables.latex(tables.Table("Title", display, display), "tab:x").splitlines()
     assert "{}[1, 2] " + 2 * chr(92) in lines and "{}* " + 2 * chr(92) in lines
 
 
 def write_tables(folder, runs_csv, reference=False):
-    """A folder with all tables of these runs; those of the reference, too, where it is asked for."""
+    """Write all tables of runs into a folder, optionally those of the reference benchmark."""
     epochs_csv = runs_csv.with_name("epochs.csv")
     study.main(runs=runs_csv, epochs=epochs_csv, target_accuracy=0.5, out=folder, reference=reference)
     return folder

@@ -1,5 +1,4 @@
-"""Moderated variances of cells, and cells compared within blocks: against limma, published analyses, R's documented output, scipy, and
-simulation."""
+"""Moderated variances and comparisons within blocks against limma, R, scipy, books and simulation."""
 
 import math
 
@@ -19,14 +18,14 @@ from support.simulated import DEPENDENCES, SPREADS, coverage, simulated
 
 
 def runs_of(groups):
-    """Runs of cells with these epoch times, each in a block of its own."""
+    """Return runs of cells with these epoch times, each in its own block."""
     rows = [(cell, float(time)) for cell, times in groups.items() for time in times]
     runs = pd.DataFrame(rows, columns=["cell", "epoch_time_s"])
     return runs.assign(status="ok", session=None, block=np.arange(len(runs)) + 1, throttled_s=math.nan)
 
 
 def in_blocks(groups):
-    """Runs of cells with these epoch times by block; NaN is a run that did not succeed."""
+    """Return runs of cells with these epoch times by block; NaN is a failed run."""
     runs = runs_of(groups).assign(block=[number for times in groups.values() for number in range(1, len(times) + 1)])
     return runs[runs["epoch_time_s"].notna()]
 
@@ -53,7 +52,7 @@ def test_the_spread_of_all_cells_is_that_of_r(growth):
 
 
 def by_hand(pooling, cells):
-    """Moderated variances of logarithms of these cells, and their degrees of freedom, as Smyth's section 3 has them."""
+    """Return moderated variances of log times and their df, as in Smyth's section 3."""
     prior = pooling.prior
     own = {cell: np.log(pooling.samples[cell]) for cell in cells}
     variance = [
@@ -62,7 +61,7 @@ def by_hand(pooling, cells):
     return np.array(variance), np.array([prior.df + len(x) - 1 for x in own.values()])
 
 
-def test_intervals_of_means_and_ratios_rest_on_moderated_variances(growth):
+def test_intervals_use_moderated_variances(growth):
     (to, base), df = by_hand(growth, ["trt1", "ctrl"])
     assert growth.prior.df == MAX_PRIOR_DF, "spreads are hardly further apart than nine degrees of freedom make them"
     low, high = stats.t.interval(0.95, df[0], loc=0, scale=math.sqrt(to / 10))
@@ -124,7 +123,7 @@ def test_moderated_variances_are_those_of_limma():
     assert df == pytest.approx(np.full(8, 4 + 2.501481498))
 
 
-def test_what_is_typical_is_found_again_and_never_weighs_more_than_it_may():
+def test_prior_is_recovered_and_its_weight_limited():
     rng = np.random.default_rng(3)
     variances = 0.01 * rng.f(4, 6, 20000)
     prior = estimate_prior(variances, np.full(20000, 4.0), max_df=math.inf)
@@ -190,9 +189,11 @@ STUDIES = 250
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.parametrize("n", [3, 5])
 @pytest.mark.simulation
-def test_intervals_hold_the_truth_as_often_as_they_say_and_those_of_the_noisiest_cell_nearly_so(name, n):
-    """On average over 4, 12 and 40 cells, without and with blocks of 10 % and autocorrelation; three standard errors are about 1 % of
-    all and 3 % of the noisiest cell."""
+def test_intervals_have_nominal_coverage_also_of_noisy_cells(name, n):
+    """Average over numbers of cells, blocks and autocorrelation.
+
+    Three standard errors are about 1 % for all cells and 3 % for the noisiest.
+    """
     rng = np.random.default_rng(20261124)
     studies = [
         coverage(*simulated(rng, cells_, n, name, *dependence))
@@ -242,7 +243,7 @@ def test_a_difference_in_seconds_agrees_with_the_ratio():
 
 
 @pytest.mark.simulation
-def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
+def test_interval_of_a_difference_has_nominal_coverage():
     rng = np.random.default_rng(11)
     hits = []
     for _ in range(400):
@@ -254,7 +255,7 @@ def test_the_interval_of_a_difference_holds_the_truth_as_often_as_it_says():
 
 
 def grafts():
-    """Montgomery's example as runs, a tenth of the yields being the logarithms of times."""
+    """Return Montgomery's example as runs; log times are a tenth of the yields."""
     return in_blocks({pressure: np.exp(yields / 10) for pressure, yields in VASCULAR_GRAFTS.items()})
 
 
@@ -266,7 +267,7 @@ def test_what_cells_and_blocks_leave_is_that_of_montgomery():
     assert 100 * pooling.within.sd**2 == pytest.approx(7.33, abs=5e-3)
 
 
-def test_cells_in_blocks_are_compared_by_their_differences_moderated():
+def test_cells_in_blocks_are_compared_by_moderated_differences():
     pooling = pooled(grafts())
     prior, names = pooling.within.prior, list(VASCULAR_GRAFTS)
     rows = pooling.ratios(names[1:], [names[0]] * 3)
@@ -288,7 +289,7 @@ def test_two_cells_alone_are_compared_by_the_paired_test_itself():
     assert row["p"] == pytest.approx(stats.ttest_rel(to, base).pvalue)
 
 
-def test_what_cells_and_blocks_leave_is_that_of_r_where_blocks_are_incomplete():
+def test_residuals_of_incomplete_blocks_equal_those_of_r():
     # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?aov: residuals 12 degrees of freedom, sum of squares 185.29
     cell = NPK.groupby(["N", "P", "K"]).ngroup().to_numpy()
     residual, blocks = after_blocks(NPK["y"].to_numpy(), cell, NPK["block"].to_numpy())
@@ -296,7 +297,7 @@ def test_what_cells_and_blocks_leave_is_that_of_r_where_blocks_are_incomplete():
     assert 24 - 8 - blocks == 12
 
 
-def test_missing_runs_leave_the_residuals_and_the_freedom_of_least_squares():
+def test_missing_runs_give_least_squares_residuals_and_df():
     rng = np.random.default_rng(3)
     table = np.exp(rng.normal(0, 0.05, (6, 5)) + rng.normal(0, 0.2, 5))
     table[rng.random((6, 5)) < 0.2] = math.nan
@@ -310,17 +311,17 @@ def test_missing_runs_leave_the_residuals_and_the_freedom_of_least_squares():
 
 
 def slowed(runs, block=2, factor=3):
-    """The same runs, one block being slower."""
+    """Slow down one block of the runs."""
     return runs.assign(epoch_time_s=runs["epoch_time_s"] * np.where(runs["block"] == block, factor, 1.0))
 
 
 def shifted_block(rng, n=6):
-    """Cells of unlike spreads."""
+    """Return cells with unequal spreads."""
     return in_blocks({cell: rng.lognormal(0, 0.01 * 3**place, n) for place, cell in enumerate("abcd")})
 
 
 @pytest.mark.parametrize("case", ["alike", "unlike"])
-def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
+def test_block_effects_cancel_in_the_error_of_a_ratio(case):
     runs = grafts() if case == "alike" else shifted_block(np.random.default_rng(5))
     names = runs["cell"].unique().tolist()
     widths, p = [], []
@@ -334,7 +335,7 @@ def test_what_a_block_does_to_all_cells_is_not_in_the_error_of_a_ratio(case):
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
 
-def test_a_difference_in_seconds_of_cells_in_blocks_has_their_own_differences_in_it():
+def test_difference_in_seconds_uses_differences_within_blocks():
     pooling = pooled(shifted_block(np.random.default_rng(5)))
     times, prior = pooling.samples, pooling.within.prior
     difference = times["b"] - times["d"]
@@ -371,7 +372,7 @@ def test_cells_that_share_too_few_blocks_are_independent_groups():
     )
 
 
-def test_the_ratio_and_the_difference_are_those_of_the_blocks_that_both_have():
+def test_ratio_and_difference_use_shared_blocks():
     table = {cell: place * np.array([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]) for place, cell in enumerate("abcdef", 1)}
     rng = np.random.default_rng(2)
     table = {cell: times * rng.lognormal(0, 0.02, 6) for cell, times in table.items()}
@@ -391,7 +392,7 @@ def test_a_run_of_a_later_session_is_not_in_its_block():
     assert pooling.ratios(["8700", "8900"], ["8500", "8500"])["within_blocks"].tolist() == [5, 6]
 
 
-def test_cells_with_several_runs_in_a_block_are_independent_groups():
+def test_several_runs_in_a_block_give_independent_groups():
     runs = grafts().assign(block=1)
     assert pooled(runs).ratios(["8700"], ["8500"])["within_blocks"].tolist() == [0]
     assert pooled(runs).within.df == 0
@@ -422,12 +423,12 @@ def test_wording_of_how_cells_are_compared():
 
 
 def blocked(rng, cells, blocks, block_sd, sd):
-    """Runs of cells whose times have the median 1, in complete blocks."""
+    """Return runs of cells in complete blocks, with median time 1."""
     logs = rng.normal(0, block_sd, blocks) + rng.normal(0, sd, (cells, blocks))
     return in_blocks({f"cell {number}": np.exp(own) for number, own in enumerate(logs)})
 
 
-def test_the_freedom_of_means_in_blocks_is_that_of_the_mean_squares():
+def test_df_of_means_in_blocks_follows_mean_squares():
     # the error of a treatment's mean in randomized complete blocks: (MS blocks + (c - 1) MS error) / (c n), Satterthwaite
     runs = blocked(np.random.default_rng(2), cells=4, blocks=5, block_sd=0.1, sd=0.05)
     log = np.log(runs["epoch_time_s"].to_numpy().reshape(4, 5))
@@ -446,7 +447,7 @@ def test_without_blocks_all_runs_inform_the_error_of_a_mean(growth):
 
 @pytest.mark.parametrize("cells, blocks, block_sd", [(8, 3, 0.2), (8, 5, 0.04), (24, 3, 0.1), (8, 5, 0.0)])
 @pytest.mark.simulation
-def test_intervals_of_means_hold_the_truth_though_all_cells_share_blocks(cells, blocks, block_sd):
+def test_intervals_of_means_cover_despite_shared_blocks(cells, blocks, block_sd):
     rng, covered = np.random.default_rng(7), []
     for _ in range(120):
         of_cells = pooled(blocked(rng, cells, blocks, block_sd, sd=0.02)).cells

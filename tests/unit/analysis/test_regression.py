@@ -1,4 +1,4 @@
-"""The regression tables against certified and published results, and against brute force on a made-up campaign."""
+"""Regressions against certified and published results, and brute force on a synthetic campaign."""
 
 import math
 
@@ -24,13 +24,13 @@ def fitted(runs, model="linear", response=TIME):
 
 
 def matrix(runs, model):
-    """The terms of the estimable ones, per run, from their definition."""
+    """Return the estimable terms per run, from their definition."""
     columns = terms.MODELS[model](runs)
     return np.column_stack([columns[name] for name in terms.split_estimable(columns)[0]])
 
 
 def fit(y, cell=None, **columns):
-    """A fit of plain arrays, each run a cell of its own where none is given."""
+    """Fit plain arrays; each run is its own cell by default."""
     y = np.asarray(y, dtype=float)
     named = {"intercept": np.ones(len(y))} | {name: np.asarray(x, dtype=float) for name, x in columns.items()}
     cell = np.arange(len(y)) if cell is None else cell
@@ -173,7 +173,7 @@ def test_slopes_are_the_same_in_units_of_the_response(runs):
 
 
 def brute_force(runs, model, group):
-    """Mean of each cell as refitted without its group; NaN where the terms of the cell are not spanned."""
+    """Refit without each group; NaN if the terms of a cell are not spanned."""
     x, y, cell = matrix(runs, model), runs["epoch_time_s"].to_numpy(), runs["cell"].to_numpy()
     predicted = {}
     for name in dict.fromkeys(cell):
@@ -230,7 +230,7 @@ def test_a_parabola_does_not_predict_the_third_of_three_counts():
     assert note.endswith(": all with node count 1, 2, 3."), "whole levels are named by their level"
 
 
-def test_a_level_is_predicted_by_the_model_fitted_to_the_cells_at_others():
+def test_level_is_predicted_from_cells_at_other_levels():
     runs = designed_campaign(noise=0.0)[0]
     linear, quadratic = (fitted(runs, model).cells.set_index("cell")["without_level"] for model in MODELS)
     smallest, largest = runs[runs["nodes"] < 3], runs[runs["nodes"] == 3]
@@ -283,7 +283,7 @@ def test_only_the_quadratic_model_finds_a_curve_in_batch_size(read):
 
 
 def heteroscedastic(rng, n, spread, curve=0.0):
-    """Runs of cells at 0, 1, ... on a line, or off it by `curve`, with n and s.d. `spread` each; the slopes of the line."""
+    """Return runs of cells on a line, or off it by `curve`, and the columns of the line."""
     cell = np.repeat(np.arange(len(n)), n)
     y = 3 + 0.5 * cell + curve * (cell - cell.mean()) ** 2 + np.repeat(spread, n) * rng.standard_normal(len(cell))
     x = np.column_stack([np.ones(len(cell)), cell])
@@ -291,7 +291,7 @@ def heteroscedastic(rng, n, spread, curve=0.0):
     return pd.DataFrame({"cell": cell, "measured": y, "residual": residual}), x
 
 
-def test_lack_of_fit_of_an_intercept_with_own_spreads_is_brown_and_forsythes_test():
+def test_lack_of_fit_of_an_intercept_equals_brown_forsythe():
     rng = np.random.default_rng(4)
     runs, _ = heteroscedastic(rng, [4, 6, 5, 9], [0.1, 2.0, 0.5, 1.0])
     runs["residual"] = runs["measured"] - runs["measured"].mean()
@@ -314,7 +314,7 @@ def test_lack_of_fit_of_an_intercept_with_own_spreads_is_brown_and_forsythes_tes
     ids=["one noisy", "growing", "few runs of noisy cells", "many cells"],
 )
 @pytest.mark.simulation
-def test_lack_of_fit_is_claimed_as_seldom_as_it_says_where_spreads_differ(n, spread):
+def test_lack_of_fit_has_nominal_size_with_unequal_spreads(n, spread):
     rng = np.random.default_rng(20261124)
     claimed = [regression.lack_of_fit(*heteroscedastic(rng, n, spread))["lack of fit: p"] < 0.05 for _ in range(1000)]
     assert np.mean(claimed) < 0.075, "three standard errors above 5 % are 7.1 %"
@@ -346,7 +346,7 @@ def test_lack_of_fit_is_claimed_as_seldom_as_it_says(read):
     assert np.mean(claimed) < 0.2
 
 
-def test_a_run_that_the_fit_goes_through_has_no_error_and_the_others_keep_theirs():
+def test_run_of_leverage_one_leaves_other_errors_unchanged():
     # One run alone at a level: leverage 1. HC3 would divide zero by zero, and lose all errors with it.
     rng = np.random.default_rng(1)
     x, alone = np.arange(10.0), np.eye(10)[9]

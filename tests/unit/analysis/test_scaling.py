@@ -1,4 +1,4 @@
-"""Amdahl's law and Karp & Flatt's metric against exact cases, published tables, simulation and made-up campaigns."""
+"""Amdahl's law and Karp & Flatt's metric against exact cases, published tables and simulation."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def test_karp_and_flatts_metric_of_published_tables(case):
     assert fraction == pytest.approx(fractions, abs=1.2e-3), "speed-ups are printed with two decimals"
 
 
-def test_the_interval_of_the_metric_is_that_of_the_speedup_turned_round():
+def test_karp_flatt_interval_is_the_reversed_one_of_speedup():
     fraction = speedup.karp_flatt(Estimate(2.0, 1.6, 2.5, 5), 4)
     assert (fraction.value, fraction.n) == (pytest.approx(1 / 3), 5)
     assert fraction.low == pytest.approx(speedup.karp_flatt(Estimate(2.5), 4).value)
@@ -46,7 +46,7 @@ def test_the_interval_of_the_metric_is_that_of_the_speedup_turned_round():
 
 
 def seconds(replicas, fraction=0.05, one_s=100.0):
-    """Amdahl's law."""
+    """Return epoch times by Amdahl's law."""
     return one_s * (fraction + (1 - fraction) / np.asarray(replicas, dtype=float))
 
 
@@ -73,7 +73,7 @@ def noisy(seed, fraction=0.1, noise=0.05):
     return seconds(P, fraction) * np.exp(noise * rng.standard_normal(len(P)))
 
 
-def test_the_fit_has_the_least_squares_and_the_error_of_the_linearized_model():
+def test_amdahl_fit_equals_the_linearized_model():
     times = noisy(1)
     law = scaling.fit_amdahl(P.astype(float), times)
 
@@ -91,12 +91,12 @@ def test_the_fit_has_the_least_squares_and_the_error_of_the_linearized_model():
     assert (law.fraction.low, law.fraction.high) == pytest.approx(f + linear.conf_int()[1], abs=1e-6)
 
 
-def test_the_interval_of_the_fraction_covers_the_truth_as_often_as_it_says():
+def test_interval_of_the_fraction_has_nominal_coverage():
     laws = [scaling.fit_amdahl(P.astype(float), noisy(seed)).fraction for seed in range(400)]
     assert 0.92 < np.mean([law.low < 0.1 < law.high for law in laws]) < 0.98
 
 
-def test_lack_of_fit_is_found_where_overhead_grows_and_seldom_where_the_law_holds():
+def test_lack_of_fit_is_detected_where_overhead_grows():
     p_values = [scaling.fit_amdahl(P.astype(float), noisy(seed)).lack_of_fit_p for seed in range(200)]
     assert np.mean(np.array(p_values) < 0.05) < 0.1
     grown = scaling.fit_amdahl(P.astype(float), noisy(1) + 3.0 * (P - 1))
@@ -105,7 +105,7 @@ def test_lack_of_fit_is_found_where_overhead_grows_and_seldom_where_the_law_hold
 
 @pytest.fixture
 def quickstart_like():
-    """Runs of one framework on 1, 2, 4 nodes, with times as `law` says."""
+    """Return a maker of runs of one framework on 1, 2 and 4 nodes, with times of a law."""
 
     def runs_by_law(times_of, replicates=5, nodes=(1, 2, 4), noise=0.02):
         runs, _ = designed_campaign()
@@ -140,7 +140,7 @@ def test_what_a_fit_says_is_read_in_words(quickstart_like, times_of, reads):
     assert row.reads_as == reads
 
 
-def test_a_row_has_the_largest_speedup_where_it_was_and_its_base_in_seconds(quickstart_like):
+def test_row_has_largest_speedup_and_its_base_in_seconds(quickstart_like):
     runs = quickstart_like(lambda p: seconds(p, 0.1) + 12.0 * (p - 1))
     (row,) = scaling.compare(runs)[0].itertuples()
     single, two = (runs.loc[runs["nodes"] == n, "epoch_time_s"] for n in (1, 2))
@@ -222,7 +222,7 @@ def test_what_scales_is_said_for_each_batch_scope(quickstart_like, scope, text):
     assert note.facts["scopes"] == [scope] and text in note
 
 
-def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_replica(runs):
+def test_speedup_table_has_the_fraction_of_parallel_cells(runs):
     data = speedup.compare(runs)
     parallel = data[(data["replicas"] > 1) & data["speedup"].notna()]
     expected = (1 / parallel["speedup"] - 1 / parallel["replicas"]) / (1 - 1 / parallel["replicas"])
@@ -234,7 +234,7 @@ def test_the_speedup_table_has_the_fraction_of_every_cell_on_more_than_one_repli
 
 @pytest.fixture
 def two_ways():
-    """Runs on 1, 2 and 4 nodes with 1 and 2 devices each: seconds by nodes and devices."""
+    """Return a maker of runs on 1, 2 and 4 nodes with 1 and 2 devices each."""
     runs, _ = designed_campaign(noise=0.0)
     first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
     first = first[(first["sync_every"] == 1) & (first["nodes"] == 1)]
@@ -270,7 +270,7 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
     assert table.parts == [2]
 
 
-def test_devices_that_share_what_nodes_do_not_are_seen_in_their_own_series(two_ways):
+def test_devices_of_a_node_are_a_series_of_their_own(two_ways):
     data = scaling.compare(two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9)))[0]
     over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in scaling.SCALES)
     assert over_nodes.abs().max() < 0.05

@@ -1,4 +1,4 @@
-"""Where time goes, in made-up studies in which it is known."""
+"""Shares of time in synthetic studies where they are known."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ SLOWER_S = 0.4  # the first epoch, the warm-up
 
 
 def timed(runs: pd.DataFrame, epochs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The campaign with wall times: start-up, a slower first epoch, validations, the end of the processes."""
+    """Add wall times to a campaign: start-up, a slow first epoch, validations, end of processes."""
     epochs = epochs.copy()
     epochs.loc[epochs["epoch"] == 1, "epoch_time_s"] += SLOWER_S
     epochs["validation_time_s"] = VALIDATION_S
@@ -46,7 +46,7 @@ def test_the_exchange_is_what_all_reduces_were_made_to_take(records):
     assert (data.loc[cells.loc[data.index, "nodes"] > 1, "exchange"] > 0.01).all()
 
 
-def test_the_parts_of_a_run_are_what_they_were_made_of_and_add_up(records):
+def test_parts_of_a_run_are_as_constructed_and_add_up(records):
     data, cells = shares.run_time_parts(records), one_row_per_cell(records)
     assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
     assert (data[list(shares.PARTS)] >= 0).all(axis=None)
@@ -71,12 +71,12 @@ def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
             exchange_s = known_exchange_s(cell)
             computed_s = true_computation_s(cell, alone)
             covered.append(row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"])
-    # where all cells have one spread, moderated intervals are a little too wide
+    # with equal spreads, moderated intervals are slightly too wide
     assert 0.92 < np.mean(covered) < 0.99, f"{np.mean(covered):.3f} of {len(covered)}"
 
 
 def true_computation_s(cell, alone):
-    """Of the law that the campaign was made by, on one replica, times batches."""
+    """Return the computation of an epoch by the law of the synthetic campaign."""
     from support.synthetic import designed_time
 
     class Geometry:
@@ -105,7 +105,7 @@ def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
     assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(data["wall_s"].to_numpy())
 
 
-def test_an_epoch_shorter_than_its_computation_has_a_share_below_zero_and_no_part(tmp_path):
+def test_epoch_below_its_computation_has_a_negative_share(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0))
     cell = next(name for name, nodes in zip(runs["cell"], runs["nodes"], strict=True) if nodes == 2)
     row = runs["cell"] == cell
@@ -116,7 +116,7 @@ def test_an_epoch_shorter_than_its_computation_has_a_share_below_zero_and_no_par
     assert data.loc[cell, "computation_s"] > 0
 
 
-def test_seconds_of_a_run_are_those_that_passed_not_those_scaled_to_all_samples(tmp_path):
+def test_parts_of_a_run_are_not_scaled_to_all_samples(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0))
     trained = 0.99
     for frame in (runs, epochs):
@@ -143,7 +143,7 @@ def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
 EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoch_time_s")}
 
 
-def test_another_frameworks_cell_on_one_replica_is_none_of_ones_own(csv):
+def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
     own, base = speedup.own_cells(runs), speedup.base_cells(runs)
     ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)]["cell"].iloc[0]

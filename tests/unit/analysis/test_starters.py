@@ -1,4 +1,4 @@
-"""The starters that lie beside the tables run as they are, and their test says what the table of effects says."""
+"""Templates for own analyses run unchanged and agree with the table of effects."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ EXECUTE = (
 
 @pytest.fixture
 def left(tmp_path: Path) -> Callable[..., Path]:
-    """A maker of results with the starters in them: records in `records/`, as in an archive, or beside the tables."""
+    """Return a maker of results with templates; records are in `records/` or next to the tables."""
 
     def output(runs: pd.DataFrame, epochs: pd.DataFrame, records: str = ".") -> Path:
         folder = tmp_path / records
@@ -39,7 +39,7 @@ def left(tmp_path: Path) -> Callable[..., Path]:
 
 
 def cells_run(folder: Path) -> str:
-    """What the notebook's cells print when plain Python executes them one after the other."""
+    """Return what the notebook's cells print when plain Python executes them in order."""
     cells = json.loads((folder / write.NOTEBOOK).read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert len(code) == 4 and TITLE in "".join(cells[0]["source"])

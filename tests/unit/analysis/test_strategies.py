@@ -1,4 +1,4 @@
-"""The table of strategies: formulas beside what was measured, only where parallelism varies."""
+"""Table of strategies: formulas and measurements, if parallelism varies."""
 
 import pandas as pd
 import pytest

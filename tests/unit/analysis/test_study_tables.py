@@ -1,4 +1,4 @@
-"""Given a campaign with known effects, the tables of cells, speed-up and missing runs say them."""
+"""Tables of cells, speed-up and missing runs recover known effects."""
 
 import math
 
@@ -66,13 +66,13 @@ def test_failed_runs_are_counted_not_averaged(runs):
     assert sentence(cells.table(runs).notes, "cells-missing").facts == {"cells": 1, "of": 38}
 
 
-def test_the_table_lists_the_factors_that_vary_and_names_the_others(runs):
+def test_table_lists_varying_factors_and_names_the_rest(runs):
     table = cells.table(runs)
     assert list(table.display)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
     assert list(dict.fromkeys(table.display["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
 
 
-def test_speedup_is_relative_to_the_undistributed_base_at_the_same_levels(runs):
+def test_speedup_is_relative_to_the_single_device_baseline(runs):
     data = speedup.compare(runs).set_index("cell")
     row = data.loc[DDP_64_2]
     base = runs.loc[runs["cell"] == "pytorch-single.small-cnn.digits.b64.n1.s1", "epoch_time_s"]
@@ -87,7 +87,7 @@ def test_speedup_is_relative_to_the_undistributed_base_at_the_same_levels(runs):
         assert row[f"epoch_time_s_{bound}"] == by_cell[f"epoch_time_s_{bound}"], "tables agree"
 
 
-def test_a_base_that_does_not_vary_a_factor_serves_all_its_levels(runs):
+def test_baseline_without_a_factor_serves_all_its_levels(runs):
     data = speedup.compare(runs).set_index("cell")
     base = data.loc["horovod-pytorch.small-cnn.digits.b32.n2.s4", "base_cell"]
     assert base == "pytorch-single.small-cnn.digits.b32.n1.s1"
@@ -159,7 +159,7 @@ def test_ten_missing_cells_are_named_and_whose_clock_was_read(runs):
     assert find_note(text, "timing-scope").facts["masters"] == ["pytorch-ddp"]
 
 
-def test_below_a_table_stand_its_short_notes_and_the_others_are_kept_apart(tmp_path):
+def test_short_notes_stand_below_a_table(tmp_path):
     short, long, last = "Short.", "word " * 60 + "end.", "It is the last, and long: " + "last " * 50 + "end."
     frame = pd.DataFrame({"a": ["1"]})
     table = tables.Table("Title", frame, frame, [short, long, last])
@@ -195,7 +195,7 @@ def test_a_campaign_without_failures_says_so(read):
 
 
 def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):
-    """It exchanges nothing, so that a study measures it at one rate only."""
+    """One replica does not communicate, so a study measures it at one rate only."""
     parallel = runs[runs["replicas"] > 1]
     names = {name: parallel[name] + ".bandwidth=250" for name in ("cell", "run_id")}
     slower = parallel.assign(bandwidth=250, epoch_time_s=2 * parallel["epoch_time_s"].astype(float), **names)

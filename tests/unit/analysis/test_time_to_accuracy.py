@@ -1,4 +1,4 @@
-"""When a run has reached an accuracy, which cells never do, and how a framework with an algorithm of its own is told."""
+"""Time to accuracy of runs and cells, and frameworks with their own algorithm."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ def frames(tmp_path):
 
 
 def learning(runs, epochs, accuracies):
-    """All runs with these accuracies, epoch by epoch; each takes 2 s, the first 5 s."""
+    """Return runs and epochs with these accuracies; each epoch takes 2 s, the first 5 s."""
     epochs = epochs[epochs["epoch"] <= len(accuracies)].copy()
     epochs["validation_accuracy"] = [accuracies[epoch - 1] for epoch in epochs["epoch"]]
     epochs["epoch_time_s"] = [5.0 if epoch == 1 else 2.0 for epoch in epochs["epoch"]]
@@ -39,7 +39,7 @@ def test_time_ends_with_the_first_epoch_that_reaches_the_target(frames):
     assert rows["time_to_accuracy_s"].isna().all() and set(rows["best"]) == {0.9}
 
 
-def test_an_epoch_without_a_validation_takes_its_time_all_the_same(frames):
+def test_epochs_without_validation_count_in_time_to_accuracy(frames):
     runs, epochs = learning(*frames, [0.3, None, 0.7])
     assert set(time_to_accuracy.accuracy_of_runs(runs, epochs, 0.6)["time_to_accuracy_s"]) == {9.0}
 

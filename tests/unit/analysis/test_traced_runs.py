@@ -1,4 +1,4 @@
-"""Traced runs are other runs: where a study has both, tables of time are those of the untraced ones, byte by byte."""
+"""Traced runs never change tables of time of a study that also has untraced runs."""
 
 import pandas as pd
 import pytest
@@ -30,7 +30,7 @@ def test_tables_of_time_know_nothing_of_traced_runs(campaign, tmp_path):
         for written_file, plain_file in zip(files, untraced, strict=True)
         if written_file.read_bytes() != plain_file.read_bytes()
     ]
-    assert differ == ["missing.md", "missing.tex", "notes.md"]  # which count the runs of the design
+    assert differ == ["missing.md", "missing.tex", "notes.md"]  # they count the runs of the design
     notes, plain = ((tmp_path / name / "tables" / "notes.md").read_text() for name in ("both", "untraced"))
     note = conditions.tracing_note(read_runs(tmp_path / "both" / "runs.csv"))
     facts = sentence([note], "traced-runs").facts
@@ -60,7 +60,7 @@ def test_notes_name_the_traced_runs_without_phases(campaign):
     assert conditions.tracing_note(runs[runs["trace"] == "none"]) == ""
 
 
-def test_untraced_ones_are_taken_even_where_only_traced_ones_succeeded(campaign):
+def test_untraced_runs_count_even_if_all_failed(campaign):
     runs = campaign[0].copy()
     runs.loc[runs["trace"] == "none", ["status", "epoch_time_s"]] = ["failed", None]
     assert successful(timed(runs)).empty

@@ -1,4 +1,4 @@
-"""Components of a simulated campaign are found again, and say whether runs should be longer."""
+"""Variance components of simulated campaigns are recovered and advise on longer runs."""
 
 import math
 
@@ -17,7 +17,7 @@ CAMPAIGNS = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
 def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
-    """Runs and epochs whose logarithms have these standard deviations by part, in complete blocks."""
+    """Return runs and epochs in complete blocks with these s.d. of logarithms by part."""
     sd = {"cell": 0.3, "session": 0.0, "block": 0.1, "run": 0.05, "epoch": 0.08} | (sd or {})
     of_cell = sd["cell"] * rng.standard_normal(cells)
     runs, rows = [], []
@@ -40,7 +40,7 @@ def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
     return pd.DataFrame(runs), pd.DataFrame(rows)
 
 
-def test_the_components_of_many_blocks_are_those_that_were_put_in():
+def test_components_of_many_blocks_are_recovered():
     runs, epochs = simulated(np.random.default_rng(1), cells=20, sessions=1, blocks=200)
     moments = variance.estimate_components(variance.log_times_by_run(runs, epochs))
     sd = {part: math.sqrt(value) for part, value in moments.variance.items()}
@@ -52,7 +52,7 @@ def test_the_components_of_many_blocks_are_those_that_were_put_in():
 
 
 def test_components_are_right_on_average():
-    """Of cells and sessions there are few, so that one study says little: the mean over 300 says whether there is a bias."""
+    """A study has few cells and sessions, so the mean over 300 studies shows whether there is a bias."""
     rng, sd = np.random.default_rng(2), {"session": 0.2}
     moments = []
     for _ in range(300):
@@ -69,7 +69,7 @@ def test_what_the_epochs_make_is_not_ascribed_to_runs():
     assert moments.variance["run"] < 0.01**2
     advice = variance.longer_runs_note(moments)
     assert advice.facts["epochs"] == 4 and "8 instead of 4" in advice
-    assert 0.2 < advice.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less what is left of runs
+    assert 0.2 < advice.facts["narrower"] < 0.3  # 1 - 1 / sqrt(2) = 29 %, less the part of runs
 
 
 def test_where_runs_differ_longer_ones_do_not_help():
@@ -78,12 +78,12 @@ def test_where_runs_differ_longer_ones_do_not_help():
     assert advice.facts["narrower"] < 0.005
 
 
-def test_the_mixed_model_agrees_in_a_complete_design_and_is_that_of_statsmodels():
+def test_mixed_model_agrees_in_a_complete_design():
     runs, epochs = (read_table(CAMPAIGNS / f"{name}.csv", name) for name in ("runs", "epochs"))
     log_times = variance.log_times_by_run(runs, epochs)
     moments, model = variance.estimate_components(log_times), variance.fit_mixed_model(runs, log_times)
     assert model is not None and model.pairs > 50
-    assert model.apart < 0.02  # one run was repeated, and is in no block with the others
+    assert model.apart < 0.02  # a repeated run shares no block with the others
     assert math.sqrt(model.run) == pytest.approx(math.sqrt(moments.mean_variance), rel=0.1)
     fit = MixedLM.from_formula(
         "mean ~ 0 + C(cell)", log_times, groups=log_times["session"] + log_times["block"].astype(str)
