@@ -336,7 +336,7 @@ def test_sentences_on_what_is_adjusted(of_campaign):
     result = adjustment(of_campaign)
     assert (
         adjusted.adjusted_tables_note(result)
-        == "The tables adjusted and effects have means and ratios adjusted by the time withheld."
+        == "The tables adjusted and effects have means and ratios adjusted by the CPU time withheld."
     )
     assert adjusted.interval_gain_note(result).startswith("Intervals of adjusted means are ")
 

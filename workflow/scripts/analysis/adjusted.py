@@ -64,13 +64,13 @@ from common.text import number_of
 
 TITLE = "Epoch times adjusted for machine speed during each run, with 95 % intervals, next to the plain means"
 REFERENCE, WITHHELD = "reference", "withheld"
-COVARIATE_TITLES = {REFERENCE: "the reference benchmark", WITHHELD: "lost CPU time"}
+COVARIATE_TITLES = {REFERENCE: "the reference benchmark", WITHHELD: "the CPU time withheld"}
 MIN_WITHHELD_SHARE = conditions.NOTABLE_STEAL_SHARE
 MAX_WITHHELD_SHARE = 0.99  # because a share of 1 has no logarithm
 SELECTION_DF = 1
 MIN_HOMOGENEITY_P = 0.01
 SETTING = ("reference_kind", "nodes", "ranks", "cores_per_rank", "device", "environment_digest")
-SAME_SETTING = "of one environment with as many nodes, ranks and cores"
+SAME_SETTING = "of one environment with equally many nodes, ranks and cores"
 NO_SHARED_SETTING = Note("no-two-runs-of-a-setting", f"no block has two runs {SAME_SETTING}")
 SINGLE_RUNS = Note("single-runs", "no cell has two successful runs")
 NO_SLOPE = Note("no-slope", "so few runs cannot determine slopes")
@@ -471,7 +471,7 @@ def slopes_note(result: Adjustment) -> str:
         return ""
     longer = {
         REFERENCE: "a reference benchmark that takes 1 % longer",
-        WITHHELD: "1 % of CPU time lost to other processes or a hypervisor",
+        WITHHELD: "1 % of CPU time withheld by other processes or a hypervisor",
     }
     alone = [
         f"{longer[name]} goes with an epoch that takes {tables.difference(slopes.estimates[0])} % longer "
