@@ -85,11 +85,8 @@ def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Seri
     if counts.empty:
         return _no_runs_note(runs)
     smallest, largest = counts.min(), counts.max()
-    n = (
-        f"{RUN_COUNT_PREFIX}{largest} per cell"
-        if smallest == largest
-        else f"{RUN_COUNT_PREFIX}{smallest} to {largest} per cell"
-    )
+    span = f"{largest}" if smallest == largest else f"{smallest} to {largest}"
+    n = f"{RUN_COUNT_PREFIX}{span} per cell"
     too_few, wide = bool(intervals and largest == 1), bool(intervals and (counts == 2).any())
     if too_few:
         text = f"{n}, too few for an interval of each cell by itself."
