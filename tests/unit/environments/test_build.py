@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT
+from common.options import run_program
 from declared.environments import VENV, read
 from environments.build import build, main
 from environments.identity import environment_stamp
@@ -200,7 +201,7 @@ def test_two_processes_that_want_the_same_build_it_once(tiny):
 
 def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny, capsys):
     out = tiny.cache / "environments" / "pytorch" / ("0" * 12) / "environment.json"
-    assert exit_status(lambda: main(["--environment", "pytorch", "--site", "local", "--out", str(out)])) == 2
+    assert run_program(main, ["--environment", "pytorch", "--site", "local", "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(out) in line and line.endswith(" [outdated-plan]")
 
@@ -214,7 +215,7 @@ def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypa
     )
     stamp = environment_stamp(tmp_path, "extrap")
     for site in ("local", "slurm-example"):  # which has accelerators and setup lines
-        main(["--environment", "extrap", "--site", site, "--out", str(stamp)])
+        main(environment="extrap", site=site, out=stamp)
     assert asked == [(read("extrap"), VENV)] * 2
 
 

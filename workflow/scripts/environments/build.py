@@ -4,7 +4,6 @@ The folder `<cache>/environments/<name>/<digest>/` is whole when it has `environ
 A folder without it is started over, unless everything but that file is there.
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from common.caches import check_cache, follow_modes
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
 from common.files import write_json
+from common.options import run_program
 from common.shell import shell_command
 from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
 from declared.site import load_site
@@ -112,36 +112,37 @@ def _realize(
     }
 
 
-def behind_setup(setup: Sequence[str]) -> None:
+def restart_behind_setup(setup: Sequence[str]) -> None:
     """Start this program again behind the site's setup lines, in a login shell, unless it runs behind them already."""
     if setup and SET_UP not in os.environ:
-        told = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        command = shell_command(setup, "", told, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
+        variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        command = shell_command(setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
         os.execvp(command[0], command)  # noqa: S606
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Build the environment that the command line names, as its site wants it."""
-    parser = argparse.ArgumentParser(prog="python -m environments.build", description=main.__doc__)
-    parser.add_argument("--environment", required=True, help="a folder of containers/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--out", type=Path, required=True, help="the environment.json to be made")
-    options = parser.parse_args(argv)
+def main(*, environment: str, site: str, out: Path) -> None:
+    """Build an environment as its site wants it.
+
+    Args:
+        environment: a folder of containers/
+        site: name of a file in config/sites/
+        out: the environment.json to be made
+    """
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    site = load_site(options.site)
-    if options.environment in tools():  # used where Snakemake is, whatever the site's ranks are
-        environment, wanted = read(options.environment), VENV
+    described = load_site(site)
+    if environment in tools():  # Tools run where Snakemake runs, whatever the site's ranks use.
+        declared, realization = read(environment), VENV
     else:
-        behind_setup(site.setup)
-        environment, wanted = read(options.environment, site.variant), site.realization
-    cache = site.cache.resolve()
-    stamp = stamp_of(environment, cache, wanted)
-    if options.out.resolve() != stamp:
-        problem = f"is {options.out}, but by its files the environment is {stamp}"
-        raise InputError("outdated-plan", problem, file="--out", got=str(options.out), hint="plan again")
+        restart_behind_setup(described.setup)
+        declared, realization = read(environment, described.variant), described.realization
+    cache = described.cache.resolve()
+    stamp = stamp_of(declared, cache, realization)
+    if out.resolve() != stamp:
+        problem = f"is {out}, but by its files the environment is {stamp}"
+        raise InputError("outdated-plan", problem, file="--out", got=str(out), hint="plan again")
     with system_faults(stamp):
-        build(environment, cache, {"torch_index": site.torch_index or ""}, wanted)
+        build(declared, cache, {"torch_index": described.torch_index or ""}, realization)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -93,7 +93,14 @@ def to_input_error(error: typer.TyperException) -> InputError:
         problem = f"{verb} has no option {option}"
         return InputError("unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint)
     parameter = getattr(error, "param", None)
-    if parameter is not None and not error.message:
-        name = parameter.metavar or parameter.opts[0]
-        return InputError("missing-argument", "is missing", key=name, hint=hint)
-    return InputError("bad-arguments", error.format_message().rstrip("."), hint=hint)
+    name = _typed_name(parameter) if parameter else ""
+    if parameter and not error.message:
+        return InputError("missing-argument", "is missing", file=name, hint=hint)
+    problem = error.message if parameter else error.format_message()
+    return InputError("bad-arguments", problem.rstrip("."), file=name, hint=hint)
+
+
+def _typed_name(parameter: Any) -> str:
+    """Return an option's longest name, such as ``--site``, or what the help calls an argument."""
+    names = [name for name in parameter.opts if name.startswith("-")]
+    return str(max(names, key=len) if names else parameter.metavar or parameter.name.upper())
