@@ -29,7 +29,7 @@ from datasets.prepared import write_part, write_tokens
 from datasets.verified import changed, remember
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, sample_name
 from declared.site import load_site
-from environments.steps import building, say
+from environments.steps import build_lock, print_progress
 
 UNIFORM_MEAN = 127.5
 UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the whole numbers from 0 to 255
@@ -43,7 +43,7 @@ def prepare(dataset: str, folder: Path, kept: Store | None = None) -> None:
     """
     if changed(folder, data_files(folder, dataset)) is None:
         return
-    with system_faults(folder), building(folder.with_name(f".{folder.name}.lock"), dataset):
+    with system_faults(folder), build_lock(folder.with_name(f".{folder.name}.lock"), dataset):
         if changed(folder, data_files(folder, dataset)) is not None:
             for left in folder.parent.glob(f".{folder.name}.*partial"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -68,7 +68,9 @@ def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store 
     if entry["format"] == FRESH:
         return {**told, "fresh": True, "source": {"format": FRESH}, **_fresh(entry)}
     with at_hand(dataset, entry, kept, folder) as found:
-        say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}")
+        print_progress(
+            f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}"
+        )
         content = READERS[entry["format"]](entry, found)
         parts = {part: _write(dataset, entry, content, part, folder / part) for part in PARTS}
     told["source"] = source(entry, found)

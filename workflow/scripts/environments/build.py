@@ -1,7 +1,8 @@
-"""Build one environment in the site's cache, as a virtual environment or as an image, or find it installed; test it, and say what is in it.
+"""Build one environment in the site's cache, test it, and record what is in it.
 
-The folder `<cache>/environments/<name>/<digest>/` is whole when it has `environment.json`, which is written last.
-A folder without it is started over, unless everything but that file is there.
+An environment is a virtual environment, an image, or an installation of the site. The folder
+`<cache>/environments/<name>/<digest>/` is complete once it has `environment.json`, which is written last.
+An incomplete folder is built again, unless only that file is missing.
 """
 
 import os
@@ -20,11 +21,11 @@ from common.shell import shell_command
 from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
 from declared.site import load_site
 from environments import image, installed, seal, venv
+from environments.built import read_built
 from environments.identity import digest, stamp_of
-from environments.made import read_made
-from environments.steps import Stopwatch, building, say
+from environments.steps import Stopwatch, build_lock, print_progress
 
-WAYS = {"venv": venv, "apptainer": image, "installed": installed}
+DEPLOYMENTS = {"venv": venv, "apptainer": image, "installed": installed}
 LOG = "build.log"
 SET_UP = "RINGSIDE_SET_UP"
 
@@ -35,24 +36,34 @@ def build(
     indexes: Mapping[str, str] | None = None,
     realization: Realization = VENV,
 ) -> dict[str, Any]:
-    """Make `environment`, and what it is built over, in `cache` unless they are there. Returns what its environment.json says.
+    """Return the record of `environment`, built in `cache` together with its parent unless both exist there.
 
-    `indexes` maps names of the site's settings (torch_index) to addresses of wheel indexes.
+    Args:
+        environment: The environment.
+        cache: The site's cache.
+        indexes: Addresses of wheel indexes by the name of the site's setting, such as torch_index.
+        realization: How the site realizes environments.
+
+    Returns:
+        The content of environment.json.
+
+    Raises:
+        InputError: If this machine cannot build it, or a step of the build fails.
     """
     stamp = stamp_of(environment, cache, realization)
     check_cache(cache)
     if stamp.is_file():
-        return read_made(stamp)
+        return read_built(stamp)
     check_machine(environment, realization)
     below = environment.built_over(realization)
     parent = build(below, cache, indexes, realization) if below else None
     folder = stamp.parent
     with (
         follow_modes(cache),
-        building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
+        build_lock(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
     ):
         if not stamp.is_file():
-            record = WAYS[environment.deployment(realization)].record_of_whole(folder)
+            record = DEPLOYMENTS[environment.deployment(realization)].read_complete_record(folder)
             if record is None:
                 _clear(folder)
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
@@ -60,11 +71,11 @@ def build(
                     seal.write_seal(folder)
                 write_json(folder / WHOLE, record)
             write_json(stamp, record)
-    return read_made(stamp)
+    return read_built(stamp)
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty but for the log of earlier builds; what calls it whole goes first."""
+    """Make the folder, empty apart from the log of earlier builds; first remove the file that marks it as complete."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / WHOLE).unlink(missing_ok=True)
     for path in folder.iterdir():
@@ -75,8 +86,12 @@ def _clear(folder: Path) -> None:
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """InputError when this machine lacks what making the environment needs: a compiler, a hash for its Python, Apptainer."""
-    WAYS[environment.deployment(realization)].check_machine(environment, realization)
+    """Check that this machine has what the build needs: a compiler, a hash for its Python, or Apptainer.
+
+    Raises:
+        InputError: If something is missing.
+    """
+    DEPLOYMENTS[environment.deployment(realization)].check_machine(environment, realization)
 
 
 def _realize(
@@ -87,19 +102,19 @@ def _realize(
     indexes: Mapping[str, str],
     realization: Realization,
 ) -> dict[str, Any]:
-    """Make what the environment is at this site, and return all that its environment.json says."""
+    """Build or find the environment as the site deploys it, and return the content of environment.json."""
     log = folder / LOG
     deployment = environment.deployment(realization)
     doing = "testing what is installed as" if deployment == "installed" else "building"
-    say(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
+    print_progress(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
     watch = Stopwatch()
     if deployment == "venv":
-        made = venv.realize(environment, folder, parent, cache, indexes, watch, log)
+        outcome = venv.realize(environment, folder, parent, cache, indexes, watch, log)
     elif deployment == "apptainer":
-        made = image.realize(environment, folder, parent, realization, indexes, watch, log)
+        outcome = image.realize(environment, folder, parent, realization, indexes, watch, log)
     else:
-        made = installed.realize(environment, realization, watch, log)
-    say(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
+        outcome = installed.realize(environment, realization, watch, log)
+    print_progress(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
     return {
         "name": environment.name,
         "variant": environment.variant,
@@ -107,13 +122,13 @@ def _realize(
         "digest": digest(environment, realization),
         "parent": {"name": parent["name"], "digest": parent["digest"]} if parent else None,
         "variables": environment.variables,
-        **made,
+        **outcome,
         "seconds": watch.seconds,
     }
 
 
 def restart_behind_setup(setup: Sequence[str]) -> None:
-    """Start this program again behind the site's setup lines, in a login shell, unless it runs behind them already."""
+    """Start this program again in a login shell after the site's setup lines, unless that has happened."""
     if setup and SET_UP not in os.environ:
         variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         command = shell_command(setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])

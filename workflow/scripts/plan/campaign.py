@@ -363,7 +363,7 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
     if bound:
         check_place(bound, site, results)
     campaign = planned(study, site)
-    if look and installed.look(site, {run.framework.environment for run in campaign.runs}):
+    if look and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
         campaign = planned(study, load_site(config.site))
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign

@@ -27,7 +27,7 @@ from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
-from environments.made import read_made
+from environments.built import read_built
 from launchers import launch
 from plan.binding import bind, check_bound
 from plan.identity import Planned
@@ -56,7 +56,7 @@ def supervise(
     with attempts.exclusive(folder, planned.run_id):
         done = attempts.finished(folder)
         if done is None or not usable(attempts.read_record(done)):
-            environment = read_made(planned.environment)
+            environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
             setup = environment.get("setup", ())
             ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
