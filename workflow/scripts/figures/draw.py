@@ -21,7 +21,8 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
 
     Args:
         figure: the figure, as a study declares it, in JSON
-        inputs: NAME=FILE of runs, epochs, and of what else its kind reads (declared/products/figures.yaml), as far as it exists
+        inputs: NAME=FILE of runs, epochs, and of the existing files that its kind also reads
+            (declared/products/figures.yaml)
         out: files to write, without their suffix
     """
     declared, files = from_json(figure), dict(_split_input(text) for text in inputs)
