@@ -234,7 +234,7 @@ def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
             f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; "
             f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv",
         )
-    if installed.look(site, {ENVIRONMENT}):
+    if installed.inspect_site(site, {ENVIRONMENT}):
         site = load_site(name)
     indexes = {"torch_index": site.torch_index or ""}
     environment = build(described, site.cache.resolve(), indexes, site.realization)

@@ -36,10 +36,10 @@ from declared.environments import read as read_environment
 from declared.site import host_names, load_site
 from declared.study import load_study
 from declared.topologies import load_topology
-from environments.made import read_made
-from environments.packages import entries, here
+from environments.built import read_built
+from environments.packages import entries, running_pythons
 from environments.unbundle import unbundle
-from environments.wheels import verified as read_wheel
+from environments.wheels import read_cached_wheel as read_wheel
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import design
@@ -262,7 +262,7 @@ def _read_framework(folder: Path) -> object:
 
 def _read_requirements(file: Path) -> object:
     text = file.read_text(encoding="utf-8", errors="replace")
-    return [entries(text, target) for target in here(text)]
+    return [entries(text, target) for target in running_pythons(text)]
 
 
 SCORE_P = CHECKOUT / "tests" / "unit" / "traces" / "score_p"
@@ -335,7 +335,7 @@ TARGETS = {
     "framework": Target("framework.yaml", _in_folder(_read_framework, "fuzzed/framework.yaml"), _files("workflow/scripts/ranks/frameworks/*/framework.yaml")),
     "requirements": Target("requirements.txt", _read_requirements, lambda: [b"numpy==1.0 ; python_full_version < '3.12.1' \\\n    --hash=sha256:" + b"0" * 64 + b"\n"], (ValueError,)),
     "binding": Target("campaign.json", _in_folder(read_binding, "campaign.json"), lambda: [b'{"site": "local", "machine": "a", "cores": 2, "python_abi": "cp311", "installed": {}}']),
-    "made": Target("environment.json", _in_folder(lambda folder: read_made(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),
+    "made": Target("environment.json", _in_folder(lambda folder: read_built(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),
     "wheel": Target("wheel.json", _in_folder(lambda folder: read_wheel(folder / "wheels/0"), "wheels/0/wheel.json"), lambda: [b'{"file": "wheel.json", "sha256": "0"}']),
     "verified": Target("verified.json", lambda file: changed(file.parent, [file]), lambda: [b'{"verified.json": {"written": [1, 2], "sha256": "0"}}']),
     "published": Target("runs.csv", _in_folder(_read_published, "runs.csv"), _first_rows("runs")),

@@ -20,7 +20,7 @@ class Bundle:
 
     folder: Path
     files: dict[str, Path] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checkout(self) -> Path:
@@ -37,7 +37,7 @@ class Bundle:
         return {name: path.read_bytes() for name, path in self.files.items()}
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest, with what `told` says in place of the usual."""
+        """Return the manifest, with `changes` applied."""
         files = {name: {"bytes": path.stat().st_size, "sha256": digest_file(path)} for name, path in self.files.items()}
         return {
             "format": FORMAT,
@@ -51,7 +51,7 @@ class Bundle:
             "cache": "~/.cache/ringside",
             "locks": {"requirements.txt": digest_file(self.checkout / "requirements.txt")},
             "files": files,
-        } | self.told
+        } | self.changes
 
     def pack(self) -> Path:
         """Pack it."""

@@ -80,13 +80,16 @@ class Made:
         """The page, made by the program as its rule calls it."""
         page = self.results / out
         make.main(
-            [
-                *("--study", "quickstart", "--site", "local", "--records", records),
-                *("--runs", str(self.runs_csv), "--epochs", str(self.epochs_csv)),
-                *("--phases", *map(str, self.results.glob("phases.csv"))),
-                *("--figures", *map(str, self.figures), "--tables", *map(str, self.tables)),
-                *("--checkout", state.to_json(), "--out", str(page)),
-            ]
+            study="quickstart",
+            site="local",
+            records=records,
+            runs=self.runs_csv,
+            epochs=self.epochs_csv,
+            phases=next(self.results.glob("phases.csv"), None),
+            figures=self.figures,
+            tables=self.tables,
+            checkout=state.to_json(),
+            out=page,
         )
         return page
 

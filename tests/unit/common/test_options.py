@@ -75,6 +75,13 @@ def test_a_wrong_command_line_is_one_mistake(argv: list[str]) -> None:
     assert refused.value.code == "bad-arguments" and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("typed_option", [["--count", "many"], ["--level", "lowest"], ["--count"]])
+def test_mistake_begins_with_the_option(typed_option: list[str]) -> None:
+    with pytest.raises(InputError) as refused:
+        parse("x", "--out", "a", *typed_option)
+    assert refused.value.file == typed_option[0]
+
+
 def test_the_help_is_the_docstring() -> None:
     text = " ".join(make_parser(typed).format_help().split())
     assert "Do something." in text and "of the thing" in text and "where it goes, on two lines" in text

@@ -47,7 +47,7 @@ KEPT = {
 def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / name / "0123456789ab"
-    main(["--dataset", name, "--site", "local", "--out", str(folder / "prepared")])
+    main(dataset=name, site="local", out=folder / "prepared")
     entry, manifest = datasets()[name], json.loads((folder / "manifest.json").read_text())
     assert all(file.is_file() for file in data_files(folder, name))
     for part in ("train", "validation"):
@@ -150,7 +150,7 @@ def test_what_is_whole_stays_where_runs_may_be_reading_it(tmp_path: Path, monkey
     prepared = tmp_path / "digits" / "prepared"
 
     def inodes_after_asking() -> list[int]:
-        main(["--dataset", "digits", "--site", "local", "--out", str(prepared)])
+        main(dataset="digits", site="local", out=prepared)
         assert prepared.is_file()
         return [file.stat().st_ino for file in data_files(prepared.parent, "digits")]
 

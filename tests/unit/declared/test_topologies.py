@@ -27,7 +27,7 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         load_topology("other", tmp_path)
     names = [tmp_path / "other.yaml"]
-    assert_refusal(refused.value, "unknown-name", "", names, file="topology other", got="other", expected=["mine"])
+    assert_refusal(refused.value, "unknown-name", "", names, file="--topology", got="other", expected=["mine"])
 
 
 @pytest.mark.parametrize(("key", "value"), [("latency_us", "1.0e+308"), ("gbit_s", "1.0e-300"), ("gbit_s", "1.0e+300")])

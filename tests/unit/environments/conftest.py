@@ -35,10 +35,10 @@ def tiny(root, monkeypatch):
 @pytest.fixture
 def filled(tiny, root):
     """The tiny environments with both of them built."""
-    kept = root.with_name("tiny-filled")
-    if not kept.exists():
+    complete = root.with_name("tiny-filled")
+    if not complete.exists():
         build(read("over", containers=tiny.containers), tiny.cache)
-        shutil.copytree(root, kept, symlinks=True)
+        shutil.copytree(root, complete, symlinks=True)
     shutil.rmtree(root)
-    shutil.copytree(kept, root, symlinks=True)
+    shutil.copytree(complete, root, symlinks=True)
     return tiny

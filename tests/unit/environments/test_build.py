@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT
+from common.options import run_program
 from declared.environments import VENV, read
 from environments.build import build, main
 from environments.identity import environment_stamp
@@ -19,7 +20,7 @@ from support.refusals import assert_refusal
 from support.tiny_environments import SELFTEST, sha256, tiny_wheel
 
 
-def made(tiny, name="over"):
+def build_tiny(tiny, name="over"):
     return build(read(name, containers=tiny.containers), tiny.cache)
 
 
@@ -44,56 +45,56 @@ def start_program(tiny, name="over"):
 
 
 def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
-    record = made(filled)
+    record = build_tiny(filled)
     assert json.loads(stamp(filled).read_text()) == record
     assert record["packages"] == {"leaf": "1.0", "tiny-package": "1.0"}
-    assert record["parent"]["digest"] == made(filled, "base")["digest"]
+    assert record["parent"]["digest"] == build_tiny(filled, "base")["digest"]
     assert record["variables"] == {"GREETING": "hello"}
     assert record["selftest"]["all_reduce"] == 3.0
     assert record["selftest"]["ranks"] == 2
     program = "import leaf, tiny_package; print(leaf.answer, leaf.built_with['WHERE'])"
-    said = subprocess.run([record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True)
-    answer, where = said.stdout.split()
+    done = subprocess.run([record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True)
+    answer, built_with = done.stdout.split()
     assert answer == "patched"
-    assert where.startswith(str(stamp(filled, "base").parent))
+    assert built_with.startswith(str(stamp(filled, "base").parent))
 
 
 @pytest.mark.parametrize("variable", ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"])
 def test_places_of_the_callers_pip_are_not_used(tiny, tmp_path, monkeypatch, variable):
     is_switch = variable in ("PIP_USER", "PIP_REQUIRE_VIRTUALENV")
     monkeypatch.setenv(variable, "1" if is_switch else str(tmp_path / "elsewhere"))
-    assert made(tiny, "base")["packages"] == {"tiny-package": "1.0"}
+    assert build_tiny(tiny, "base")["packages"] == {"tiny-package": "1.0"}
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_log_of_a_failed_build_is_kept(tiny):
     lock = tiny.containers / "base" / "requirements.cpu.txt"
-    whole = lock.read_text()
-    lock.write_text(whole.replace("sha256:", "sha256:0"))
+    lock_text = lock.read_text()
+    lock.write_text(lock_text.replace("sha256:", "sha256:0"))
     with pytest.raises(InputError):
-        made(tiny, "base")
+        build_tiny(tiny, "base")
     (log,) = tiny.cache.rglob("build.log")
     before = log.read_text()
     with pytest.raises(InputError):
-        made(tiny, "base")
+        build_tiny(tiny, "base")
     assert log.read_text().startswith(before) and len(log.read_text()) > len(before)
 
 
 def test_a_second_build_makes_nothing(filled):
     before = {path: path.stat().st_mtime_ns for path in filled.cache.rglob("*")}
-    made(filled)
+    build_tiny(filled)
     assert {path: path.stat().st_mtime_ns for path in filled.cache.rglob("*")} == before
 
 
 def test_a_half_filled_environment_is_made_again_from_the_kept_wheel(filled):
-    record = made(filled)
+    record = build_tiny(filled)
     folder = stamp(filled).parent
     stamp(filled).unlink()
     (folder / "whole.json").unlink()
     (leaf,) = folder.rglob("leaf.py")
     leaf.with_name("left_over.py").write_text("")
     leaf.write_text("answer = 'half'\n")
-    again = made(filled)
+    again = build_tiny(filled)
     assert again["packages"] == record["packages"]
     assert "patched" in leaf.read_text()
     assert not leaf.with_name("left_over.py").exists()
@@ -101,17 +102,17 @@ def test_a_half_filled_environment_is_made_again_from_the_kept_wheel(filled):
 
 
 def test_a_removed_stamp_is_written_again_without_a_build(filled):
-    record = made(filled)
+    record = build_tiny(filled)
     stamp(filled).unlink()
     shutil.rmtree(filled.links)
-    assert made(filled) == record
+    assert build_tiny(filled) == record
 
 
 def test_an_environment_whose_interpreter_is_gone_is_made_again(filled):
-    record = made(filled, "base")
+    record = build_tiny(filled, "base")
     stamp(filled, "base").unlink()
     Path(record["python"]["executable"]).unlink()
-    made(filled, "base")
+    build_tiny(filled, "base")
     assert subprocess.run([record["python"]["executable"], "-c", "import tiny_package"], check=False).returncode == 0
 
 
@@ -119,7 +120,7 @@ def test_a_half_filled_wheel_folder_is_built_again(filled):
     (record,) = filled.cache.glob("wheels/*/wheel.json")
     record.unlink()
     shutil.rmtree(stamp(filled).parent)
-    made(filled)
+    build_tiny(filled)
     assert record.is_file()
     assert filled.builds == 2
 
@@ -129,7 +130,7 @@ def test_a_kept_wheel_with_another_sha256_is_refused(filled):
     (wheel,) = filled.cache.glob("wheels/*/*.whl")
     wheel.write_bytes(wheel.read_bytes() + b"x")
     with pytest.raises(InputError) as refused:
-        made(filled)
+        build_tiny(filled)
     assert_refusal(refused.value, "checksum-mismatch", "", [wheel.parent], file=str(wheel))
     assert not stamp(filled).exists()
 
@@ -138,7 +139,7 @@ def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
     wheel = tiny.links / "tiny_package-1.0-py3-none-any.whl"
     wheel.write_bytes(wheel.read_bytes() + b"x")
     with pytest.raises(InputError) as refused:
-        made(tiny, "base")
+        build_tiny(tiny, "base")
     (log,) = tiny.cache.rglob("build.log")
     assert_refusal(refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt", log])
     assert not stamp(tiny, "base").exists()
@@ -147,7 +148,7 @@ def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
 def test_a_lock_without_a_hash_is_refused(tiny):
     (tiny.containers / "base" / "requirements.cpu.txt").write_text("tiny-package==1.0\n")
     with pytest.raises(InputError) as refused:
-        made(tiny, "base")
+        build_tiny(tiny, "base")
     assert_refusal(refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt"])
 
 
@@ -155,7 +156,7 @@ def test_a_changed_source_distribution_is_refused(tiny):
     source = tiny.links / "leaf-1.0.tar.gz"
     source.write_bytes(source.read_bytes() + b"x")
     with pytest.raises(InputError) as refused:
-        made(tiny)
+        build_tiny(tiny)
     assert_refusal(refused.value, "command-failed", "", ["leaf 1.0"])
     assert not list(tiny.cache.glob("wheels/*/wheel.json"))
 
@@ -164,58 +165,58 @@ def test_a_patch_that_no_longer_fits_leaves_no_wheel(tiny):
     file = tiny.containers / "over" / "environment.yaml"
     file.write_text(file.read_text().replace("find: unpatched", "find: elsewhere"))
     with pytest.raises(InputError) as refused:
-        made(tiny)
+        build_tiny(tiny)
     assert_refusal(refused.value, "patch-does-not-fit", "", ["'elsewhere'", 0, "leaf.py"], file=str(file))
     assert not list(tiny.cache.glob("wheels/*/wheel.json"))
 
 
 @pytest.mark.parametrize(
-    ("check", "said"),
+    ("check", "message"),
     [
         ("import absent_package", "rank 0 ended with status 1"),
         ("raise SystemExit(0)", "a rank ended without a result"),
         ("import time; time.sleep(60)", "not done after 1 s"),
     ],
 )
-def test_an_environment_that_fails_its_selftest_is_never_whole(tiny, check, said):
+def test_an_environment_that_fails_its_selftest_is_never_whole(tiny, check, message):
     (tiny.containers / "base" / "selftest.py").write_text(SELFTEST.format(check=check))
     file = tiny.containers / "base" / "environment.yaml"
     file.write_text(file.read_text().replace("30", "1" if "sleep" in check else "30"))
     start = time.monotonic()
     with pytest.raises(InputError) as refused:
-        made(tiny, "base")
+        build_tiny(tiny, "base")
     assert_refusal(refused.value, "selftest-failed", file="containers/base/selftest.py")
-    assert said in refused.value.got
+    assert message in refused.value.got
     assert time.monotonic() - start < 20
     assert not stamp(tiny, "base").exists()
 
 
 def test_two_processes_that_want_the_same_build_it_once(tiny):
-    both = [start_program(tiny) for _ in range(2)]
-    said = [process.communicate()[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    processes = [start_program(tiny) for _ in range(2)]
+    outputs = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
     assert tiny.builds == 1
-    assert "another process is making it; waiting for it" in "".join(said)
+    assert "another process is making it; waiting for it" in "".join(outputs)
 
 
 def test_a_stamp_of_an_older_description_is_refused_in_one_line(tiny, capsys):
     out = tiny.cache / "environments" / "pytorch" / ("0" * 12) / "environment.json"
-    assert exit_status(lambda: main(["--environment", "pytorch", "--site", "local", "--out", str(out)])) == 2
+    assert run_program(main, ["--environment", "pytorch", "--site", "local", "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(out) in line and line.endswith(" [outdated-plan]")
 
 
 def test_a_tool_is_the_same_virtual_environment_at_every_site(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path))
-    asked = []
+    builds = []
     monkeypatch.setattr(
         "environments.build.build",
-        lambda environment, cache, indexes, realization: asked.append((environment, realization)),
+        lambda environment, cache, indexes, realization: builds.append((environment, realization)),
     )
     stamp = environment_stamp(tmp_path, "extrap")
     for site in ("local", "slurm-example"):  # which has accelerators and setup lines
-        main(["--environment", "extrap", "--site", site, "--out", str(stamp)])
-    assert asked == [(read("extrap"), VENV)] * 2
+        main(environment="extrap", site=site, out=stamp)
+    assert builds == [(read("extrap"), VENV)] * 2
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -51,8 +51,8 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
     manifest = {"study": "small", "site": "local", "python_abi": python_abi(), "files": {}}
 
     def call(**locks: str) -> subprocess.CompletedProcess[str]:
-        told = manifest | {"locks": {"requirements.txt": bundled.digest(lock)} | locks}
-        (offline.cache / "bundle" / "small-local.json").write_text(json.dumps(told))
+        manifest_content = manifest | {"locks": {"requirements.txt": bundled.digest(lock)} | locks}
+        (offline.cache / "bundle" / "small-local.json").write_text(json.dumps(manifest_content))
         command = [
             sys.executable,
             "-m",
@@ -86,41 +86,45 @@ class TestWhatIsFetched:
         (tmp_path / "fetched").mkdir()
         fetched = tmp_path / "fetched"
         for name in ("base", "over"):
-            allowed = packages.fetch(read(name, containers=tiny.containers), fetched, {}, log, packages.here)
+            allowed = packages.fetch(read(name, containers=tiny.containers), fetched, {}, log, packages.running_pythons)
         assert {file.name for file in fetched.iterdir()} == {path.name for path in tiny.links.iterdir()}
         assert allowed == {described.sources[0].sha256}
         shutil.rmtree(tiny.links)
         log.unlink()
-        packages.fetch(described, fetched, {}, log, packages.here)
-        packages.fetch(read("base", containers=tiny.containers), fetched, {}, log, packages.here)
+        packages.fetch(described, fetched, {}, log, packages.running_pythons)
+        packages.fetch(read("base", containers=tiny.containers), fetched, {}, log, packages.running_pythons)
         assert not log.exists(), "pip was not called"
 
     def test_a_file_that_is_not_the_locked_one_is_fetched_again(self, tiny: Tiny, tmp_path: Path) -> None:
         (tmp_path / "fetched").mkdir()
         wheel = tiny_wheel(tmp_path / "fetched", "tiny_package", "1.0")
         wheel.write_bytes(wheel.read_bytes()[:-20])
-        packages.fetch(read("base", containers=tiny.containers), wheel.parent, {}, tmp_path / "log", packages.here)
+        packages.fetch(
+            read("base", containers=tiny.containers), wheel.parent, {}, tmp_path / "log", packages.running_pythons
+        )
         assert sha256(wheel) == sha256(tiny.links / wheel.name)
 
     def test_a_wheel_that_was_built_for_it_with_any_compiler(self, filled: Tiny) -> None:
         over = read("over", containers=filled.containers)
-        ((wheel, record),) = wheels.kept(over.sources[0], over, filled.cache)
+        ((wheel, record),) = wheels.cached_wheels(over.sources[0], over, filled.cache)
         assert wheel.name == "leaf-1.0-py3-none-any.whl"
-        told = json.loads(record.read_text())
-        record.write_text(json.dumps(told | {"programs": {"bash": "another"}, "built_against": {"tiny-package": "2"}}))
-        assert list(wheels.kept(over.sources[0], over, filled.cache)) == [(wheel, record)]
-        record.write_text(json.dumps(told | {"abi": "cp399"}))
-        assert list(wheels.kept(over.sources[0], over, filled.cache)) == []
+        record_content = json.loads(record.read_text())
+        record.write_text(
+            json.dumps(record_content | {"programs": {"bash": "another"}, "built_against": {"tiny-package": "2"}})
+        )
+        assert list(wheels.cached_wheels(over.sources[0], over, filled.cache)) == [(wheel, record)]
+        record.write_text(json.dumps(record_content | {"abi": "cp399"}))
+        assert list(wheels.cached_wheels(over.sources[0], over, filled.cache)) == []
 
 
 def test_a_lock_is_fetched_for_every_patch_level_that_it_tells_apart() -> None:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     lock = f"one==1 ; python_full_version < '{minor}.99' \\\n    --hash=sha256:aa\none==2 ; python_full_version >= '{minor}.99' \\\n    --hash=sha256:bb\n"
-    found = packages.here(lock)
-    assert [each.options for each in found] == [
+    targets = packages.running_pythons(lock)
+    assert [target.options for target in targets] == [
         (),
         ("--python-version", f"{minor}.0"),
         ("--python-version", f"{minor}.99"),
     ]
-    assert [packages.entries(lock, each)[0][:6] for each in found] == ["one==1", "one==1", "one==2"]
-    assert len(packages.here("one==1 ; python_full_version < '3.99.5' \\\n")) == 1
+    assert [packages.entries(lock, target)[0][:6] for target in targets] == ["one==1", "one==1", "one==2"]
+    assert len(packages.running_pythons("one==1 ; python_full_version < '3.99.5' \\\n")) == 1

@@ -13,7 +13,7 @@ import pytest
 from common.files import digest_file, written
 from declared.site import Site, load_site
 from environments import container
-from environments.container import Bind, inside, unchanged
+from environments.container import Bind, inside, is_unchanged
 from launchers.launch import in_image, pkill
 
 READS, WRITES = Path("/checkout/workflow/scripts"), Path("/results/attempt-1")
@@ -26,8 +26,8 @@ def site() -> Site:
 
 def mounts(command: list[str]) -> list[list[str]]:
     """The fields of all --mount options, as Apptainer reads them (CSV)."""
-    found = [value for option, value in itertools.pairwise(command) if option == "--mount"]
-    return list(csv.reader(found))
+    values = [value for option, value in itertools.pairwise(command) if option == "--mount"]
+    return list(csv.reader(values))
 
 
 def opened(site: Site) -> list[str]:
@@ -70,19 +70,19 @@ def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: 
     image, source = tmp_path / "image.sif", tmp_path / "brought.sif"
     for file in (image, source):
         file.write_text("the image")
-    told = {"path": str(image), "sha256": digest_file(image), "written": written(image)}
-    told["source"] = {"path": str(source), "written": written(source)}
-    assert unchanged(told)
+    recorded = {"path": str(image), "sha256": digest_file(image), "written": written(image)}
+    recorded["source"] = {"path": str(source), "written": written(source)}
+    assert is_unchanged(recorded)
     os.utime(image, (1, 1))
-    assert unchanged(told), "a date says nothing where the content is the same"
+    assert is_unchanged(recorded), "a date says nothing where the content is the same"
     source.write_text("another")
-    assert not unchanged(told), "the site's file was replaced"
+    assert not is_unchanged(recorded), "the site's file was replaced"
     source.unlink()
-    assert unchanged(told), "it was copied"
+    assert is_unchanged(recorded), "it was copied"
     image.write_text("not it ..")
-    assert not unchanged(told)
+    assert not is_unchanged(recorded)
     image.unlink()
-    assert not unchanged(told)
+    assert not is_unchanged(recorded)
 
 
 def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> None:
@@ -103,11 +103,13 @@ def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) 
     """What srun --mpi=pmix or mpirun tells, its server's folder among it; of other ranks' variables nothing is let in."""
     (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "apptainer").chmod(0o755)
-    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "OMPI_MCA_ess": "^singleton"}
-    told |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "OMPI_MCA_ess": "^singleton"}
+    variables |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
     server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
-    said = subprocess.run(inside("/image.sif", ["true"]), env=told | server, capture_output=True, text=True, check=True)
-    seen = dict(line.split("=", 1) for line in said.stdout.splitlines())
+    done = subprocess.run(
+        inside("/image.sif", ["true"]), env=variables | server, capture_output=True, text=True, check=True
+    )
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert seen.get("APPTAINER_BIND") == server.get("PMIX_SERVER_TMPDIR")
     let_in = {name.removeprefix("APPTAINERENV_") for name in seen if name.startswith("APPTAINERENV_")}
     assert let_in == ({*server, "SLURM_PROCID", "OMPI_MCA_ess"} if pmix else set())

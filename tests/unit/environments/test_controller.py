@@ -50,15 +50,15 @@ def small_checkout(folder: Path) -> Path:
 def call(checkout: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Call the command of a checkout; with settings of a caller's Python and pip that must not matter."""
     foreign = {"PIP_TARGET": "/nowhere", "PIP_REQUIRE_VIRTUALENV": "1", "RINGSIDE_CACHE": str(checkout / "cache")}
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
         [python, str(checkout / "ringside"), *arguments],
-        cwd=checkout, env={**kept, **foreign}, capture_output=True, text=True, check=False,
+        cwd=checkout, env={**variables, **foreign}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def used_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small checkout, with a name that a shell would take apart, in which the command was called once."""
     checkout = small_checkout(tmp_path_factory.mktemp("made") / HOSTILE)
     done = call(checkout, "plan", "my study", "--", "-n")
@@ -69,52 +69,52 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 class TestFirstUse:
-    def test_arguments_and_variables_reach_the_command(self, made: Path) -> None:
-        arguments, variables, prefix, tiny = json.loads((made / "printed.json").read_text())
+    def test_arguments_and_variables_reach_the_command(self, used_checkout: Path) -> None:
+        arguments, variables, prefix, tiny = json.loads((used_checkout / "printed.json").read_text())
         assert arguments == ["plan", "my study", "--", "-n"]
-        assert prefix == str(made / ".venv") and tiny.startswith(str(made / ".venv" / "lib"))
-        assert variables["PYTHONPATH"] == str(made / "workflow" / "scripts")
+        assert prefix == str(used_checkout / ".venv") and tiny.startswith(str(used_checkout / ".venv" / "lib"))
+        assert variables["PYTHONPATH"] == str(used_checkout / "workflow" / "scripts")
         assert not {"PIP_TARGET", "PIP_REQUIRE_VIRTUALENV"} & set(variables)
-        assert is_current(made) and not list(made.parent.rglob("pwned"))
+        assert is_current(used_checkout) and not list(used_checkout.parent.rglob("pwned"))
 
-    def test_an_activated_environment_has_its_profile(self, made: Path, tmp_path: Path) -> None:
+    def test_an_activated_environment_has_its_profile(self, used_checkout: Path, tmp_path: Path) -> None:
         script = '. "$1/.venv/bin/activate" && printf "%s|%s" "$SNAKEMAKE_PROFILE" "$PYTHONPATH"'
         done = subprocess.run(
-            ["bash", "-c", script, "-", str(made)], cwd=tmp_path, capture_output=True, text=True, check=True
+            ["bash", "-c", script, "-", str(used_checkout)], cwd=tmp_path, capture_output=True, text=True, check=True
         )  # activate of venv itself expands what the path holds (CVE-2024-9287)
-        assert done.stdout == f"{made}/profiles/local|"
-        (packages,) = made.glob(".venv/lib/python3*/site-packages")
-        assert (packages / "ringside.pth").read_text() == f"{made}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
+        assert done.stdout == f"{used_checkout}/profiles/local|"
+        (packages,) = used_checkout.glob(".venv/lib/python3*/site-packages")
+        assert (packages / "ringside.pth").read_text() == f"{used_checkout}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
         assert list(packages.glob("__pycache__/tiny.*.pyc")), "compiled at once"
 
-    def test_the_second_time_nothing_is_installed(self, made: Path) -> None:
-        before = (made / ".venv" / STAMP).stat().st_ino
-        done = call(made, "status")
+    def test_the_second_time_nothing_is_installed(self, used_checkout: Path) -> None:
+        before = (used_checkout / ".venv" / STAMP).stat().st_ino
+        done = call(used_checkout, "status")
         assert done.returncode == 0 and "installing" not in done.stderr
-        assert (made / ".venv" / STAMP).stat().st_ino == before
+        assert (used_checkout / ".venv" / STAMP).stat().st_ino == before
 
-    def test_it_is_remade_by_the_python_that_it_removes(self, made: Path) -> None:
+    def test_it_is_remade_by_the_python_that_it_removes(self, used_checkout: Path) -> None:
         """Where .venv is activated, `env python3` is that of .venv."""
-        (made / ".venv" / "left").touch()
+        (used_checkout / ".venv" / "left").touch()
         later = time.time() + 5
-        os.utime(made / "requirements.txt", (later, later))
-        done = call(made, "status", python=str(made / ".venv" / "bin" / "python"))
+        os.utime(used_checkout / "requirements.txt", (later, later))
+        done = call(used_checkout, "status", python=str(used_checkout / ".venv" / "bin" / "python"))
         assert done.returncode == 0 and done.stderr.count("\n") == 1 and "installing" in done.stderr
-        assert is_current(made) and not (made / ".venv" / "left").exists()
+        assert is_current(used_checkout) and not (used_checkout / ".venv" / "left").exists()
         base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        assert os.path.realpath(made / ".venv" / "bin" / "python") == base
+        assert os.path.realpath(used_checkout / ".venv" / "bin" / "python") == base
 
 
 @pytest.mark.slow
 def test_two_at_once_make_one(tmp_path: Path) -> None:
     checkout = small_checkout(tmp_path / "checkout")
     command = [sys.executable, str(checkout / "ringside"), "status"]
-    both = [
+    processes = [
         subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    printed = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], printed
+    printed = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
     errors = "".join(error for _, error in printed)
     assert errors.count("installing") == 1 and errors.count("waiting") == 1
 
@@ -179,8 +179,8 @@ def test_a_running_campaign_keeps_its_environment(
     monkeypatch.setattr(controller, "_make", lambda _: pytest.fail("it was remade"))
     renew_lock(checkout)
     (checkout / ".snakemake").mkdir()
-    with open(checkout / ".snakemake" / "ringside.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(checkout / ".snakemake" / "ringside.lock", "w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         make_environment(checkout)
         assert capsys.readouterr().err.count("\n") == 1
     assert not is_in_use(checkout)
@@ -189,15 +189,15 @@ def test_a_running_campaign_keeps_its_environment(
 def test_a_link_is_removed_and_not_what_it_leads_to(
     checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path_factory.mktemp("other") / "venv"
-    (checkout / ".venv").rename(other)
-    (checkout / ".venv").symlink_to(other)
+    other_folder = tmp_path_factory.mktemp("other") / "venv"
+    (checkout / ".venv").rename(other_folder)
+    (checkout / ".venv").symlink_to(other_folder)
     renew_lock(checkout)
     monkeypatch.setattr(controller, "base_python", lambda: "/bin/false")
     with pytest.raises(InputError) as refused:
         make_environment(checkout)
     assert refused.value.code == "no-venv" and "python3-venv" in refused.value.hint
-    assert (other / "bin" / "python").exists() and not (checkout / ".venv").exists()
+    assert (other_folder / "bin" / "python").exists() and not (checkout / ".venv").exists()
 
 
 def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

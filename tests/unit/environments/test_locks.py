@@ -48,7 +48,9 @@ def test_both_variants_of_a_framework_have_one_version():
 @pytest.mark.parametrize("name", [name for name in locked() if read(name).parent])
 def test_a_child_installs_nothing_that_its_parent_has(name, variant):
     environment = read(name, variant)
-    child, parent = (pins(one.lock.read_text()) for one in (environment, environment.parent))
+    child, parent = (
+        pins(locked_environment.lock.read_text()) for locked_environment in (environment, environment.parent)
+    )
     assert child
     assert not set(child) & set(parent)
 
@@ -59,8 +61,8 @@ def test_every_package_asked_for_is_locked_and_no_registry_is_named(lock):
     check_lock(text, lock)
     pinned = set(pins(text)) | {package for name in locked() for package in pins(read(name).lock.read_text())}
     for line in lock.with_suffix(".in").read_text().splitlines():
-        if asked := re.match(r"[A-Za-z0-9._-]+", line):
-            assert asked[0].lower() in pinned
+        if package := re.match(r"[A-Za-z0-9._-]+", line):
+            assert package[0].lower() in pinned
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_every_requirement_of_every_package_is_there(record):
     for package, requirements in json.loads(in_environment(record, REQUIREMENTS)):
         for need in map(Requirement, requirements):
             version = record["packages"].get(re.sub("[-_.]+", "-", need.name).lower())
-            wanted = not need.marker or need.marker.evaluate({"extra": ""})
-            if wanted and not (version and need.specifier.contains(version, prereleases=True)):
+            is_needed = not need.marker or need.marker.evaluate({"extra": ""})
+            if is_needed and not (version and need.specifier.contains(version, prereleases=True)):
                 unsatisfied.add(f"{package} needs {need.name}")
     # What requirements.cpu.in leaves out on purpose: tensorflow-cpu is tensorflow.
     assert unsatisfied <= {"tf_keras needs tensorflow", "tf-keras needs tensorflow"}
@@ -86,5 +86,5 @@ def test_horovod_is_built_with_gloo_alone(real, name):
 
 
 def test_a_child_shares_its_parents_framework(real):
-    where = in_environment(real("horovod-pytorch"), "import torch; print(torch.__file__)")
-    assert where.startswith(real("pytorch")["prefixes"][0])
+    path = in_environment(real("horovod-pytorch"), "import torch; print(torch.__file__)")
+    assert path.startswith(real("pytorch")["prefixes"][0])

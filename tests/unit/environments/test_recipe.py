@@ -10,8 +10,8 @@ import pytest
 from common.errors import InputError
 from declared.environments import Realization, lineage, names, read
 from environments.identity import environment_digest, parent_stamps
-from environments.packages import entries, images
-from environments.recipe import recipe, written
+from environments.packages import entries, image_pythons
+from environments.recipe import recipe, recipe_files
 from support.refusals import assert_refusal
 
 IMAGES = Realization("apptainer")
@@ -22,12 +22,12 @@ def digests(tiny, realization=IMAGES):
 
 
 def test_those_in_git_are_what_the_descriptions_give():
-    for file, text in written().items():
+    for file, text in recipe_files().items():
         assert file.read_text() == text, f"{file.name} of {file.parent.name} is old: make recipes"
 
 
 def test_no_recipe_in_git_names_a_folder_of_a_machine():
-    for text in written().values():
+    for text in recipe_files().values():
         assert not re.search(r"/(home|root|tmp|work|var/tmp)/", text)
 
 
@@ -79,8 +79,8 @@ def test_values_stay_values_whatever_is_in_them(tiny):
         for line in recipe(read("base", containers=tiny.containers)).splitlines()
         if line.startswith("export GREETING")
     ]
-    said = subprocess.run(["sh", "-c", f'{line}\nprintf %s "$GREETING"'], capture_output=True, text=True, check=True)
-    assert said.stdout == hostile
+    done = subprocess.run(["sh", "-c", f'{line}\nprintf %s "$GREETING"'], capture_output=True, text=True, check=True)
+    assert done.stdout == hostile
 
 
 def test_a_lock_is_read_for_the_images_python_whatever_the_controllers_is():
@@ -89,7 +89,7 @@ def test_a_lock_is_read_for_the_images_python_whatever_the_controllers_is():
         "numpy==2.5.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
         "sympy==1.14.0 \\\n    --hash=sha256:dd\n"
     )
-    assert entries(lock, *images()) == [
+    assert entries(lock, *image_pythons()) == [
         "# Made\n",
         "numpy==2.4.6 \\\n    --hash=sha256:aa\n",
         "sympy==1.14.0 \\\n    --hash=sha256:dd\n",

@@ -18,7 +18,7 @@ PREFIX = Callable[..., Path]
 def prefix(tmp_path: Path) -> PREFIX:
     """A folder with these scripts as its programs."""
 
-    def made(**scripts: str) -> Path:
+    def write_programs(**scripts: str) -> Path:
         programs = tmp_path / "prefix" / "bin"
         programs.mkdir(parents=True)
         for name, lines in scripts.items():
@@ -26,7 +26,7 @@ def prefix(tmp_path: Path) -> PREFIX:
             (programs / name.replace("_", "-")).chmod(0o755)
         return tmp_path / "prefix"
 
-    return made
+    return write_programs
 
 
 def test_its_version_is_what_it_says(prefix: PREFIX) -> None:
@@ -36,23 +36,23 @@ def test_its_version_is_what_it_says(prefix: PREFIX) -> None:
 
 def test_a_program_is_started_with_what_it_preloads(prefix: PREFIX, tmp_path: Path) -> None:
     library = "libc.so.6"  # that every program has anyway
-    made = prefix(scorep_preload_init=f'[ "$FROM_SETUP" ] || exit 1; echo "$@" >"{tmp_path}/asked"; echo {library}')
+    score_p = prefix(scorep_preload_init=f'[ "$FROM_SETUP" ] || exit 1; echo "$@" >"{tmp_path}/asked"; echo {library}')
     program, attempt = tmp_path / "a program", tmp_path / "attempt"
     program.write_text('#!/bin/sh\necho "$@" $LD_PRELOAD $SCOREP_EXPERIMENT_DIRECTORY $SCOREP_TOTAL_MEMORY\n')
     program.chmod(0o755)
     attempt.mkdir()
-    starter = scorep.starter(made, str(program), attempt, ["export FROM_SETUP=1"])
-    asked = (tmp_path / "asked").read_text().strip()
-    assert asked == f"--value-only --mpp=mpi --thread=pthread {program} {attempt / scorep.STARTER}"
-    said = subprocess.run([starter, "--x", "y z"], capture_output=True, text=True, check=True).stdout
-    assert said == f"--x y z {library} {attempt / scorep.FOLDER} {scorep.MEMORY}\n"
-    wanted = {**os.environ, "SCOREP_TOTAL_MEMORY": "1G"}
-    assert " 1G\n" in subprocess.run([starter], capture_output=True, text=True, check=True, env=wanted).stdout
+    starter = scorep.write_starter(score_p, str(program), attempt, ["export FROM_SETUP=1"])
+    arguments = (tmp_path / "asked").read_text().strip()
+    assert arguments == f"--value-only --mpp=mpi --thread=pthread {program} {attempt / scorep.STARTER}"
+    output = subprocess.run([starter, "--x", "y z"], capture_output=True, text=True, check=True).stdout
+    assert output == f"--x y z {library} {attempt / scorep.FOLDER} {scorep.MEMORY}\n"
+    variables = {**os.environ, "SCOREP_TOTAL_MEMORY": "1G"}
+    assert " 1G\n" in subprocess.run([starter], capture_output=True, text=True, check=True, env=variables).stdout
 
 
 def test_what_cannot_be_made_is_one_line(prefix: PREFIX, tmp_path: Path) -> None:
-    made = prefix(scorep_preload_init="echo first >&2; echo no compiler >&2; exit 1")
+    score_p = prefix(scorep_preload_init="echo first >&2; echo no compiler >&2; exit 1")
     with pytest.raises(InputError) as refused:
-        scorep.starter(made, "/bin/true", tmp_path)
-    tool = str(made / "bin" / "scorep-preload-init")
+        scorep.write_starter(score_p, "/bin/true", tmp_path)
+    tool = str(score_p / "bin" / "scorep-preload-init")
     assert_refusal(refused.value, "command-failed", "", ["no compiler"], file=tool, got="no compiler")

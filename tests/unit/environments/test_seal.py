@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import read_json, write_json
-from environments.made import check_unchanged
+from environments.built import check_unchanged
 from environments.seal import SEAL, check_seal, write_seal
 
 
@@ -27,9 +27,9 @@ def folder(tmp_path: Path) -> Path:
 def edit_in_place(packages: Path) -> None:
     """Set size and date back, as a careful editor would."""
     file = packages / "sgd.py"
-    found = file.stat()
+    status = file.stat()
     file.write_text("rate = 0.2\n")
-    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def redirect(packages: Path) -> None:

@@ -16,9 +16,9 @@ from datasets.prepare import prepare
 from declared.environments import read
 from environments import bundled
 from environments.build import build
-from environments.made import read_made
+from environments.built import read_built
 from environments.unbundle import unbundle
-from environments.wheels import verified
+from environments.wheels import read_cached_wheel
 from support.bundles import Bundle
 from support.other_users import NOBODY, as_root, public_folder, run_as_nobody
 
@@ -34,7 +34,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         os.umask(before)
 
 
-def made(cache: Path) -> Path:
+def write_stamp(cache: Path) -> Path:
     stamp = cache / "environments" / "pytorch" / "0123" / "environment.json"
     content = {"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": None, "prefixes": []}
     write_json(stamp, content)
@@ -42,7 +42,7 @@ def made(cache: Path) -> Path:
 
 
 def use_environment(cache: Path) -> None:
-    read_made(made(cache))
+    read_built(write_stamp(cache))
 
 
 def use_wheel(cache: Path) -> None:
@@ -50,7 +50,7 @@ def use_wheel(cache: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "a.whl").touch()
     write_json(folder / "wheel.json", {"file": "a.whl", "sha256": digest_file(folder / "a.whl")})
-    assert verified(folder) is not None
+    assert read_cached_wheel(folder) is not None
 
 
 def use_dataset(cache: Path) -> None:
@@ -63,7 +63,7 @@ def use_image(cache: Path) -> None:
     image = cache / "bundle" / "images" / bundled.image_name("pytorch", "0" * 64)
     image.parent.mkdir(parents=True)
     image.touch()
-    assert bundled.image("pytorch", "0" * 64) == image
+    assert bundled.find_image("pytorch", "0" * 64) == image
 
 
 def use_archive(cache: Path) -> None:
@@ -133,7 +133,7 @@ def test_another_user_can_use_what_a_private_umask_made(cache: Path) -> None:
     folder = cache / "datasets" / "digits" / "0123"
     with follow_modes(cache):
         prepare("digits", folder)
-        stamp = made(cache)
+        stamp = write_stamp(cache)
     code = "from pathlib import Path\nfor name in sys.argv[2:]: Path(name).read_bytes()\nprint('read')"
     done = run_as_nobody(code, stamp, *data_files(folder, "digits"))
     assert done.stdout == "read\n", done.stderr

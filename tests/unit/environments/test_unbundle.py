@@ -17,7 +17,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from common.python import python_abi
-from environments.unbundle import Done, main, unbundle
+from environments.unbundle import Unpacked, main, unbundle
 from support.bundles import KEPT, Bundle, bundle, in_cache
 from support.checkout import NOT_A_USERS
 from support.refusals import assert_refusal
@@ -37,15 +37,15 @@ def small(tmp_path: Path, cache: Path) -> Bundle:
     return bundle(tmp_path / "made")
 
 
-def unpacked(small: Bundle, **wanted: str) -> Done:
-    return unbundle(small.tar, wanted, small.checkout)
+def unpacked(small: Bundle, **expected: str) -> Unpacked:
+    return unbundle(small.tar, expected, small.checkout)
 
 
-def refusal(small: Bundle, cache: Path, **wanted: str) -> InputError:
+def refusal(small: Bundle, cache: Path, **expected: str) -> InputError:
     """The error with which it refuses, after which the cache is as it was."""
     before = in_cache(cache)
     with pytest.raises(InputError) as refused:
-        unpacked(small, **wanted)
+        unpacked(small, **expected)
     assert in_cache(cache) == before
     assert str(refused.value).isprintable() and str(small.tar) in str(refused.value)
     return refused.value
@@ -66,19 +66,19 @@ class TestAWholeBundle:
     def test_every_file_comes_to_its_place_and_what_is_there_stays(self, small: Bundle, cache: Path) -> None:
         small.pack()
         done = unpacked(small, study="small", site="local")
-        found = in_cache(cache)
-        assert json.loads(found.pop(MANIFEST)) == small.manifest()
-        assert found == small.content()
-        assert (done.placed, done.there, done.cache) == (9, 0, cache)
+        files = in_cache(cache)
+        assert json.loads(files.pop(MANIFEST)) == small.manifest()
+        assert files == small.content()
+        assert (done.n_placed, done.n_present, done.cache) == (9, 0, cache)
         before = {path: path.stat().st_ino for path in cache.rglob("*.whl")}
         (cache / "bundle/wheels/package_0-1.0-py3-none-any.whl").write_bytes(b"half")
         again = unpacked(small)
-        assert (again.placed, again.there) == (1, 8)
+        assert (again.n_placed, again.n_present) == (1, 8)
         assert len({path for path, inode in before.items() if path.stat().st_ino == inode}) == len(before) - 1
-        assert in_cache(cache).keys() - {MANIFEST} == found.keys()
+        assert in_cache(cache).keys() - {MANIFEST} == files.keys()
         assert (
             in_cache(cache)["bundle/wheels/package_0-1.0-py3-none-any.whl"]
-            == found["bundle/wheels/package_0-1.0-py3-none-any.whl"]
+            == files["bundle/wheels/package_0-1.0-py3-none-any.whl"]
         )
 
     def test_the_same_content_is_the_same_file(self, small: Bundle) -> None:
@@ -93,7 +93,7 @@ class TestAWholeBundle:
     ) -> None:
         monkeypatch.delenv("RINGSIDE_CACHE")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        small.told = {"cache": str(tmp_path / "scratch" / "ringside")}
+        small.changes = {"cache": str(tmp_path / "scratch" / "ringside")}
         small.pack()
         unpacked(small)
         unpacked(small)
@@ -108,7 +108,7 @@ class TestAWholeBundle:
 
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages."""
-        small.told = {"locks": {}}
+        small.changes = {"locks": {}}
         done = subprocess.run(
             [sys.executable, "-S", "ringside", "unbundle", small.pack(), "--site=local"],
             cwd=CHECKOUT,
@@ -138,8 +138,8 @@ class TestABrokenBundle:
 
     @pytest.mark.parametrize("length", [0, 100, 700, 0.2, 0.5, 0.93])
     def test_a_truncated_file(self, small: Bundle, cache: Path, length: float) -> None:
-        whole = small.pack().read_bytes()
-        small.tar.write_bytes(whole[: int(length if length > 1 else length * len(whole))])
+        content = small.pack().read_bytes()
+        small.tar.write_bytes(content[: int(length if length > 1 else length * len(content))])
         assert refusal(small, cache).code in ("broken-bundle", "missing-members", "no-bundle")
 
     def test_one_that_ends_between_two_files(self, small: Bundle, cache: Path) -> None:
@@ -152,8 +152,8 @@ class TestABrokenBundle:
         assert refusal(small, cache).code == "missing-file"
         small.tar.write_text("a page of a proxy\n")
         assert refusal(small, cache).code == "broken-bundle"
-        with tarfile.open(small.tar, "w") as other:
-            other.add(small.checkout, "checkout")
+        with tarfile.open(small.tar, "w") as archive:
+            archive.add(small.checkout, "checkout")
         assert_refusal(refusal(small, cache), "no-bundle", "", ["manifest.json"], file=str(small.tar))
 
     @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
@@ -193,7 +193,7 @@ class TestWhereItMayWrite:
 
     @pytest.mark.parametrize("key", ["study", "site"])
     def test_the_manifest_itself_has_a_place(self, small: Bundle, cache: Path, key: str) -> None:
-        small.told = {key: "../../outside"}
+        small.changes = {key: "../../outside"}
         small.pack()
         assert_refusal(refusal(small, cache), "unsafe-name", "manifest.json", got="../../outside")
 
@@ -213,7 +213,7 @@ class TestWhereItMayWrite:
 
 class TestForWhomItIs:
     @pytest.mark.parametrize(
-        ("told", "code", "facts"),
+        ("changes", "code", "facts"),
         [
             (
                 {"python_abi": "cp399-linux_x86_64"},
@@ -239,11 +239,11 @@ class TestForWhomItIs:
         ids=str,
     )
     def test_another_machine_or_lock_is_refused(
-        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, told: dict, code: str, facts: dict
+        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, code: str, facts: dict
     ) -> None:
-        if "cache" in told:
+        if "cache" in changes:
             monkeypatch.delenv("RINGSIDE_CACHE")
-        small.told = told
+        small.changes = changes
         small.pack()
         assert_refusal(refusal(small, cache), code, **facts)
 
@@ -261,7 +261,7 @@ def test_killed_in_the_middle_nothing_is_half_there_and_it_is_started_again(
     """Killed once that many files of 40 are staged: none is in its place. Killed later, those in their places are whole."""
     (tmp_path / "made").mkdir()
     large = bundle(tmp_path / "made", count=40, size_bytes=500_000)
-    large.told = {"locks": {}}
+    large.changes = {"locks": {}}
     large.pack()
     command = [sys.executable, "-S", str(CHECKOUT / "ringside"), "unbundle", str(large.tar)]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
@@ -287,10 +287,10 @@ def test_two_at_once_do_not_meet(small: Bundle, cache: Path) -> None:
         ["flock", cache / "bundle" / ".lock", "sh", "-c", "echo held; read _"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         with pytest.raises(InputError) as refused:
             unpacked(small)
         assert_refusal(refused.value, "busy", file=str(cache / "bundle"))
-        other.communicate(b"\n")
-    assert unpacked(small).placed == 9
+        holder.communicate(b"\n")
+    assert unpacked(small).n_placed == 9

@@ -17,9 +17,9 @@ from analysis import anova, conditions, speedup, tables
 from analysis.measured import Records
 from analysis.pooling import pooled
 from analysis.regression import fit_all
-from common.errors import exit_status
 from common.files import CHECKOUT
 from common.notes import codes, find_note
+from common.options import run_program
 from common.tables import write_table
 from declared.factors import MOST_SERIES
 from declared.figures import MOST_VARIANTS, Declared, from_json
@@ -70,7 +70,7 @@ def flags(name, files, out):
 
 
 def make(name, files, out):
-    draw.main(flags(name, files, out))
+    assert run_program(draw.main, flags(name, files, out)) == 0
     return (out / f"{name}.caption.md").read_text()
 
 
@@ -206,7 +206,7 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_bases(drawings, csv):
 
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, made, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-    program = "import json, sys; from figures import draw; [draw.main(one) for one in json.loads(sys.argv[1])]"
+    program = "import json, sys; from common.options import run_program; from figures.draw import main; sys.exit(any(run_program(main, one) for one in json.loads(sys.argv[1])))"
     figures = [flags(name, csv, tmp_path) for name in OF_EACH_KIND]  # none depends on those before it
     subprocess.run([sys.executable, "-c", program, json.dumps(figures)], check=True, env=environment)
     drawn = sorted(tmp_path.iterdir())
@@ -237,7 +237,7 @@ def test_a_figure_fits_a_column_or_a_page(name, drawings):
 def test_a_broken_csv_gives_one_line_and_status_2(name, csv, tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("run_id\n")
     argv = flags(name, (tmp_path / "runs.csv", csv[1]), tmp_path)
-    assert exit_status(lambda: draw.main(argv)) == 2
+    assert run_program(draw.main, argv) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
 
@@ -819,7 +819,7 @@ def test_any_declaration_of_three_factors_is_drawn(asked, treated):
 )
 def test_a_program_is_told_what_it_may_be_asked(text, words, csv, tmp_path, capsys):
     argv = ["--figure", text, "--inputs", f"runs={csv[0]}", f"epochs={csv[1]}", "--out", str(tmp_path / "a")]
-    assert exit_status(lambda: draw.main(argv)) == 2
+    assert run_program(draw.main, argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in words)
 

@@ -143,7 +143,7 @@ def test_every_collective_returns_the_right_values(framework, collective, study,
 @pytest.fixture
 def fake(tmp_path, monkeypatch, site):
     """Return a function that fakes a framework by an adapter with one changed line."""
-    monkeypatch.setattr(alone, "read_made", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}})
+    monkeypatch.setattr(alone, "read_built", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}})
 
     def install(old="", new=""):
         folder = tmp_path / "framework"

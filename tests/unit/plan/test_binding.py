@@ -98,7 +98,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(launch, "launcher", lambda site, spec, mpi=False, setup=(): None)
     monkeypatch.setattr(supervise, "check_data", lambda folder, dataset: None)
     for module in (supervise, alone):
-        monkeypatch.setattr(module, "read_made", lambda stamp: {})
+        monkeypatch.setattr(module, "read_built", lambda stamp: {})
     for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)
     return found

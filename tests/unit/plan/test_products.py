@@ -77,7 +77,7 @@ def test_registered_figure_is_drawn(registered: FigureKind, campaign: Campaign, 
     runs, epochs = write_campaign(tmp_path)
     figure = products_of(campaign).figures["run_count"].to_json()
     inputs = [f"runs={runs}", f"epochs={epochs}"]
-    draw.main(["--figure", figure, "--inputs", *inputs, "--out", str(tmp_path / "run_count")])
+    draw.main(figure=figure, inputs=inputs, out=tmp_path / "run_count")
     assert (tmp_path / "run_count.caption.md").read_text().endswith(" runs, 0 repetitions.\n")
     assert (tmp_path / "run_count.pdf").stat().st_size > 1000
 

@@ -137,9 +137,8 @@ def test_captions_have_a_short_note(runs: pd.DataFrame, tmp_path: Path) -> None:
     note = reached.caption_note(tmp_path / "precision.csv")
     assert note.facts == {"wanted": 0.1, "asked": 3, "not_reached": 2, "by_chance": 1, "goes_on": False}
     figure = Declared("overview", "overview").to_json()
-    options = ["--figure", figure, "--out", str(tmp_path / "made"), "--inputs"]
     files = [f"{name}={tmp_path / name}.csv" for name in ("runs", "epochs")]
-    draw.main([*options, *files])
+    draw.main(figure=figure, inputs=files, out=tmp_path / "made")
     plain = (tmp_path / "made.caption.md").read_text()
-    draw.main([*options, *files, f"precision={tmp_path / 'precision.csv'}"])
+    draw.main(figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made")
     assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {note}\n"

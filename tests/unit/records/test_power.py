@@ -23,7 +23,7 @@ def test_samples_of_successful_runs_are_in_one_table(tmp_path):
     attempt(tmp_path, ok)
     attempt(tmp_path, ok, number=2, text="what came of a later try")
     attempt(tmp_path, failed)
-    power.main(["--runs", str(runs_csv), "--results", str(tmp_path), "--out", str(tmp_path / "power.csv")])
+    power.main(runs=runs_csv, results=tmp_path, out=tmp_path / "power.csv")
     made = read_table(tmp_path / "power.csv", "power")
     assert list(made["run_id"]) == [ok["run_id"]] * 2 and list(made["watt"]) == [41.5, 43.0]
     assert list(made["t"]) == [1760000000.5, 1760000001.5] and set(made["scope"]) == {"package"}
@@ -31,7 +31,7 @@ def test_samples_of_successful_runs_are_in_one_table(tmp_path):
 
 def test_without_meters_the_table_has_no_rows(tmp_path):
     runs_csv, _ = write_frames(tmp_path, *campaign())
-    power.main(["--runs", str(runs_csv), "--results", str(tmp_path), "--out", str(tmp_path / "power.csv")])
+    power.main(runs=runs_csv, results=tmp_path, out=tmp_path / "power.csv")
     assert read_table(tmp_path / "power.csv", "power").empty
 
 
@@ -41,6 +41,6 @@ def test_a_broken_file_of_power_is_refused(text, tmp_path):
     runs = read_table(runs_csv, "runs")
     attempt(tmp_path, runs[runs["status"] == "ok"].iloc[0], text=text)
     with pytest.raises(InputError) as refused:
-        power.main(["--runs", str(runs_csv), "--results", str(tmp_path), "--out", str(tmp_path / "power.csv")])
+        power.main(runs=runs_csv, results=tmp_path, out=tmp_path / "power.csv")
     assert "power.csv" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "power.csv").exists()

@@ -54,8 +54,8 @@ def test_the_cost_is_printed_at_once(
 )
 def test_a_mistake_is_one_line(drafts: list[Draft], capsys: pytest.CaptureFixture[str], typed: str, code: str) -> None:
     assert run(typed.split()) == 2
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1 and f"[{code}]" in shown and not drafts
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and f"[{code}]" in message and not drafts
 
 
 def test_a_terminal_is_asked_until_the_answer_is_right(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_a_terminal_is_asked_until_the_answer_is_right(tmp_path: Path) -> None:
         "new_study.write_study = lambda name, draft, site: sys.exit(repr(draft)); "
         "sys.exit(app.run(['new', 'mine', '--replicates', '7']))"
     )
-    here, there = pty.openpty()
+    terminal, program_end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=CHECKOUT, stdin=there, stdout=there, stderr=subprocess.PIPE,
+        [sys.executable, "-c", program], cwd=CHECKOUT, stdin=program_end, stdout=program_end, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}, start_new_session=True, text=True,
-    ) as asked:  # fmt: skip
-        os.write(here, b"1, 2\npytorch-dpp\npytorch-ddp\n\ncifar-10\n")
-        _, errors = asked.communicate(timeout=60)
-    os.close(here), os.close(there)
+    ) as process:  # fmt: skip
+        os.write(terminal, b"1, 2\npytorch-dpp\npytorch-ddp\n\ncifar-10\n")
+        _, errors = process.communicate(timeout=60)
+    os.close(terminal), os.close(program_end)
     assert errors.strip().splitlines()[-1] == repr(Draft(("pytorch-ddp",), "small-cnn", "cifar-10", (1, 2), 7))
 
 

@@ -36,8 +36,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Call]]:
         module, _, function = name.rpartition(".")
         calls: list[Call] = []
 
-        def note(*given: Any, **named: Any) -> int:
-            calls.append((given, named))
+        def note(*arguments: Any, **named: Any) -> int:
+            calls.append((arguments, named))
             return 0
 
         monkeypatch.setattr(importlib.import_module(module), function, note)
@@ -56,7 +56,7 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("typed", "function", "given", "named"),
+    ("typed", "function", "arguments", "named"),
     [
         ("plan quickstart -s virtual --block 2 --json", "plan.cost.main", (),
          {"study": "quickstart", "site": "virtual", "block": 2, "as_json": True}),
@@ -88,16 +88,16 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_verb_calls_its_function(
-    called: Callable[[str], list[Call]], typed: str, function: str, given: tuple[Any, ...], named: dict[str, Any]
+    called: Callable[[str], list[Call]], typed: str, function: str, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> None:
     calls = called(function)
     assert run(typed.split()) == 0
-    assert calls == [(given, named)]
+    assert calls == [(arguments, named)]
 
 
-@pytest.mark.parametrize(("same", "status"), [(True, 0), (False, 1)])
-def test_verify_ends_with_1_where_files_differ(monkeypatch: pytest.MonkeyPatch, same: bool, status: int) -> None:
-    monkeypatch.setattr("provenance.verify.verify", lambda *_, **__: same)
+@pytest.mark.parametrize(("is_equal", "status"), [(True, 0), (False, 1)])
+def test_verify_ends_with_1_where_files_differ(monkeypatch: pytest.MonkeyPatch, is_equal: bool, status: int) -> None:
+    monkeypatch.setattr("provenance.verify.verify", lambda *_, **__: is_equal)
     assert run(["verify", "quickstart"]) == status
 
 
@@ -194,10 +194,22 @@ def test_study_and_site_may_stand_in_the_environment(
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], typed: str, code: str, suggestion: str) -> None:
     assert run(typed.split()) == 2
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.count("\n") == 1
-    assert shown.err.startswith("ringside: ") and shown.err.endswith(f"[{code}]\n")
-    assert (f"did you mean '{suggestion}'?" in shown.err) if suggestion else ("did you mean" not in shown.err)
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1
+    assert output.err.startswith("ringside: ") and output.err.endswith(f"[{code}]\n")
+    assert (f"did you mean '{suggestion}'?" in output.err) if suggestion else ("did you mean" not in output.err)
+
+
+@pytest.mark.parametrize(
+    ("typed", "option"),
+    [
+        ("plan -s virtul", "--site"), ("plan quickstrat", "STUDY"), ("predict --nodes many", "--nodes"),
+        ("run --cores 0", "--cores"), ("trace", "RUN"), ("pack-text a.txt", "--name"), ("strategies --devices 4", "--devices"),
+    ],
+)  # fmt: skip
+def test_mistake_begins_with_the_option(capsys: pytest.CaptureFixture[str], typed: str, option: str) -> None:
+    assert run(typed.split()) == 2
+    assert capsys.readouterr().err.startswith(f"ringside: {option}: ")
 
 
 def test_outside_of_the_checkout_nothing_is_done(
@@ -216,8 +228,8 @@ def verbs() -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(set(verbs()) - {"cluster"}))
 def test_the_help_of_a_verb_has_an_example_of_it(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert run([*name.split(), "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert f"  ./ringside {name}" in shown and "\x1b" not in shown
+    output = capsys.readouterr().out
+    assert f"  ./ringside {name}" in output and "\x1b" not in output
 
 
 def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +239,7 @@ def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         ("ringside st", {"status", "strategies"}),
         ("ringside plan quick", {"quickstart"}),
@@ -238,14 +250,14 @@ def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_shell_completes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, found: set[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, expected: set[str]
 ) -> None:
     monkeypatch.setenv(controller.COMPLETION_VARIABLE, "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     with pytest.raises(SystemExit):
         run([])
-    assert set(capsys.readouterr().out.split()) == found
+    assert set(capsys.readouterr().out.split()) == expected
 
 
 def test_profiles_and_statuses_are_those_there_are() -> None:

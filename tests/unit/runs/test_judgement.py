@@ -13,8 +13,8 @@ from common.errors import MACHINE_ERRORS, InputError
 from common.files import write_json
 from common.notes import Note
 from declared.site import Site, load_site
+from environments.built import read_built
 from environments.identity import environment_stamp
-from environments.made import read_made
 from launchers.launch import Lost, Outcome
 from launchers.local import cores_of
 from plan.identity import environment_of
@@ -174,10 +174,10 @@ def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again
     stamp = environment_stamp(site.cache, "pytorch", site.variant, site.realization)
     whole = {"python": {"executable": sys.executable}}
     write_json(stamp.with_name("whole.json"), whole)
-    assert read_made(environment_of(site, run.framework)) == whole
+    assert read_built(environment_of(site, run.framework)) == whole
     stamp.with_name("whole.json").unlink()
     with pytest.raises(InputError, match="is broken, or what it names is gone"):
-        read_made(environment_of(site, run.framework))
+        read_built(environment_of(site, run.framework))
 
 
 def test_no_result_is_no_measurement(tmp_path: Path) -> None:

@@ -158,8 +158,8 @@ class TestPartition:
         with pytest.raises(InputError) as refused:
             partition(self.FOUND, wanted)
         error = refused.value
-        assert (error.code, error.file, error.got) == (code, f"partition {wanted}", got)
-        assert str(error) == f"partition {wanted}: {line}"
+        assert (error.code, error.file, error.got) == (code, "--partition", got)
+        assert str(error) == f"--partition: '{wanted}' {line}"
 
     def test_without_a_default(self) -> None:
         with pytest.raises(InputError) as refused:

@@ -22,8 +22,11 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser that reports a mistake in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise an InputError."""
-        raise InputError("bad-arguments", message)
+        """Raise an InputError that begins with the option as it is typed, where the mistake is about one."""
+        option, _, problem = message.removeprefix("argument ").partition(": ")
+        if not (message.startswith("argument ") and problem):
+            raise InputError("bad-arguments", message)
+        raise InputError("bad-arguments", problem, file=max(option.split("/"), key=len))  # --site/-s
 
 
 def run_program(main: Callable[..., None], argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from datasets.lock import digests, lock_of, objection, read_lock, record_sha256,
 from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
 from declared.datasets import table_of
 from declared.site import Site
-from environments.steps import building, say
+from environments.steps import build_lock, print_progress
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Pa
     check_trusted(target, kept.downloads.parent)
     if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):  # a cache of others
         return target, _read_origin(origin)
-    with system_faults(target), building(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+    with system_faults(target), build_lock(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
         found = _read_origin(origin)
         if not _usable(dataset, target, declared, kept):
             found = redact(_fetch(dataset, target, declared, kept))
@@ -131,7 +131,7 @@ def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store
     try:
         verified(target, dataset, declared, kept)
     except Another as fault:
-        say(f"{target}: {fault}; fetching it again")
+        print_progress(f"{target}: {fault}; fetching it again")
         target.unlink()
         return False
     return True

@@ -13,7 +13,7 @@ import yaml
 from common.errors import InputError
 from common.files import dump_yaml, load_yaml, shown, write_text
 from common.schemas import check
-from environments.steps import building, say
+from environments.steps import build_lock, print_progress
 
 HEAD = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to take another archive.\n"
 
@@ -66,7 +66,7 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
     if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
-        with building(lock.with_name(f".{lock.name}.flock"), shown(lock)):
+        with build_lock(lock.with_name(f".{lock.name}.flock"), shown(lock)):
             known = read_lock(lock)
             held = known.setdefault(dataset, {}).setdefault(name, sha256)
             if held != sha256:
@@ -80,7 +80,7 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
                 )
             write_text(lock, HEAD + dump_yaml(known))
     except OSError as error:
-        say(
+        print_progress(
             f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be written: {error.strerror}"
         )
 

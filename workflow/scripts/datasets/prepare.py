@@ -6,7 +6,6 @@ training images (a constant channel's deviation is 1). One of tokens has `tokens
 [N, length] of the same unsigned integers. One that is drawn while training (fresh) has that manifest only.
 """
 
-import argparse
 import contextlib
 import math
 import shutil
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common.caches import follow_modes
-from common.errors import exit_status, system_faults
+from common.errors import system_faults
 from common.files import write_json
+from common.options import run_program
 from datasets.archives import Archive
 from datasets.fetch import Store, archives, hold_to, store
 from datasets.formats import READERS, Content
@@ -29,7 +29,7 @@ from datasets.prepared import write_part, write_tokens
 from datasets.verified import changed, remember
 from declared.datasets import FRESH, TOKENS, kind, load_dataset, sample_name
 from declared.site import load_site
-from environments.steps import building, say
+from environments.steps import build_lock, print_progress
 
 UNIFORM_MEAN = 127.5
 UNIFORM_STD = math.sqrt((256**2 - 1) / 12)  # of the whole numbers from 0 to 255
@@ -43,7 +43,7 @@ def prepare(dataset: str, folder: Path, kept: Store | None = None) -> None:
     """
     if changed(folder, data_files(folder, dataset)) is None:
         return
-    with system_faults(folder), building(folder.with_name(f".{folder.name}.lock"), dataset):
+    with system_faults(folder), build_lock(folder.with_name(f".{folder.name}.lock"), dataset):
         if changed(folder, data_files(folder, dataset)) is not None:
             for left in folder.parent.glob(f".{folder.name}.*partial"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -68,7 +68,9 @@ def write_all(dataset: str, entry: Mapping[str, Any], folder: Path, kept: Store 
     if entry["format"] == FRESH:
         return {**told, "fresh": True, "source": {"format": FRESH}, **_fresh(entry)}
     with at_hand(dataset, entry, kept, folder) as found:
-        say(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}")
+        print_progress(
+            f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}"
+        )
         content = READERS[entry["format"]](entry, found)
         parts = {part: _write(dataset, entry, content, part, folder / part) for part in PARTS}
     told["source"] = source(entry, found)
@@ -127,26 +129,24 @@ def source(entry: Mapping[str, Any], found: Mapping[str, Archive]) -> dict[str, 
     return told
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(*, dataset: str, site: str, out: Path) -> None:
     """Fetch what a data set needs and prepare it, unless that is done already.
 
-    What Snakemake asks for is a file of its own, since it removes that before it asks: runs of another campaign may be reading.
+    Snakemake removes the file that it asks for before it starts this program, so that file is one that no run reads.
+
+    Args:
+        dataset: a data set that a study may name
+        site: name of a file in config/sites/
+        out: an empty file that is left in the data set's folder once that is complete
     """
-    parser = argparse.ArgumentParser(prog="datasets.prepare", description=main.__doc__)
-    parser.add_argument("--dataset", required=True, help="a data set that a study may name")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument(
-        "--out", required=True, type=Path, help="an empty file that is left in the data set's folder once that is whole"
-    )
-    options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    load_dataset(options.dataset, "--dataset")
-    site = load_site(options.site)
-    with system_faults(site.cache), follow_modes(site.cache):
-        prepare(options.dataset, options.out.parent, store(site))
-        with system_faults(options.out):
-            options.out.touch()
+    load_dataset(dataset, "--dataset")
+    described = load_site(site)
+    with system_faults(described.cache), follow_modes(described.cache):
+        prepare(dataset, out.parent, store(described))
+        with system_faults(out):
+            out.touch()
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -22,7 +22,7 @@ import urllib3
 from common.files import write_text
 from common.redaction import redact_log
 from common.text import size as size_text
-from environments.steps import say
+from environments.steps import print_progress
 
 CHUNK = 1 << 17
 WORTH_ANOTHER_TRY = (408, 425, 429)  # and everything from 500 on
@@ -70,7 +70,7 @@ def transfer(url: str, partial: Path, size: int, patience: Patience, what: str) 
             if number == patience.tries:
                 raise Elsewhere(f"{fault} (tried {number} times)") from None
             pause = min(max(fault.pause_s, patience.pause_s * 2 ** (number - 1)), patience.longest_pause_s)
-            say(f"{what}: {url}: {fault}; trying again in {pause:g} s")
+            print_progress(f"{what}: {url}: {fault}; trying again in {pause:g} s")
             time.sleep(pause)
         else:
             return
@@ -88,7 +88,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
     have = _resumable(partial, size)
     if have == size:
         return
-    say(f"{what}: fetching {size_text(size)} from {url}" + f", from byte {have} on" * (have > 0))
+    print_progress(f"{what}: fetching {size_text(size)} from {url}" + f", from byte {have} on" * (have > 0))
     begun = now = 0
     try:
         with _opened(url, partial, have, size, patience) as (begun, chunks):
@@ -107,7 +107,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
                         looked, had = at, now
                     if at - told >= patience.progress_s:
                         told = at
-                        say(f"{what}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
+                        print_progress(f"{what}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
                 os.fsync(file.fileno())
     except Elsewhere:
         forget(partial)
@@ -118,7 +118,7 @@ def _once(url: str, partial: Path, size: int, patience: Patience, what: str) -> 
         raise Again(f"the connection broke after {now} of {size} bytes ({type(error).__name__})") from None
     if now < size:
         raise Again(f"ended after {now} of {size} bytes")
-    say(f"{what}: fetched {size_text(now - begun)}, {_rate(now - begun, started)}")
+    print_progress(f"{what}: fetched {size_text(now - begun)}, {_rate(now - begun, started)}")
 
 
 @contextmanager

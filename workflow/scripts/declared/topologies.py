@@ -56,5 +56,5 @@ def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
     file = folder / f"{name}.yaml"
     if not file.is_file():
         known = alternatives(name, topology_names(folder))
-        raise InputError("unknown-name", f"there is no {shown(file)}", file=f"topology {name}", got=name, **known)
+        raise InputError("unknown-name", f"there is no {shown(file)}", file="--topology", got=name, **known)
     return load(TopologyKeys, file)

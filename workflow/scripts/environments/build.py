@@ -1,10 +1,10 @@
-"""Build one environment in the site's cache, as a virtual environment or as an image, or find it installed; test it, and say what is in it.
+"""Build one environment in the site's cache, test it, and record what is in it.
 
-The folder `<cache>/environments/<name>/<digest>/` is whole when it has `environment.json`, which is written last.
-A folder without it is started over, unless everything but that file is there.
+An environment is a virtual environment, an image, or an installation of the site. The folder
+`<cache>/environments/<name>/<digest>/` is complete once it has `environment.json`, which is written last.
+An incomplete folder is built again, unless only that file is missing.
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from common.caches import check_cache, follow_modes
-from common.errors import InputError, exit_status, system_faults
+from common.errors import InputError, system_faults
 from common.files import write_json
+from common.options import run_program
 from common.shell import shell_command
 from declared.environments import VENV, WHOLE, Environment, Realization, read, tools
 from declared.site import load_site
 from environments import image, installed, seal, venv
+from environments.built import read_built
 from environments.identity import digest, stamp_of
-from environments.made import read_made
-from environments.steps import Stopwatch, building, say
+from environments.steps import Stopwatch, build_lock, print_progress
 
-WAYS = {"venv": venv, "apptainer": image, "installed": installed}
+DEPLOYMENTS = {"venv": venv, "apptainer": image, "installed": installed}
 LOG = "build.log"
 SET_UP = "RINGSIDE_SET_UP"
 
@@ -35,24 +36,34 @@ def build(
     indexes: Mapping[str, str] | None = None,
     realization: Realization = VENV,
 ) -> dict[str, Any]:
-    """Make `environment`, and what it is built over, in `cache` unless they are there. Returns what its environment.json says.
+    """Return the record of `environment`, built in `cache` together with its parent unless both exist there.
 
-    `indexes` maps names of the site's settings (torch_index) to addresses of wheel indexes.
+    Args:
+        environment: The environment.
+        cache: The site's cache.
+        indexes: Addresses of wheel indexes by the name of the site's setting, such as torch_index.
+        realization: How the site realizes environments.
+
+    Returns:
+        The content of environment.json.
+
+    Raises:
+        InputError: If this machine cannot build it, or a step of the build fails.
     """
     stamp = stamp_of(environment, cache, realization)
     check_cache(cache)
     if stamp.is_file():
-        return read_made(stamp)
+        return read_built(stamp)
     check_machine(environment, realization)
     below = environment.built_over(realization)
     parent = build(below, cache, indexes, realization) if below else None
     folder = stamp.parent
     with (
         follow_modes(cache),
-        building(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
+        build_lock(folder.with_name(f".{folder.name}.lock"), f"the environment {environment.name}"),
     ):
         if not stamp.is_file():
-            record = WAYS[environment.deployment(realization)].record_of_whole(folder)
+            record = DEPLOYMENTS[environment.deployment(realization)].read_complete_record(folder)
             if record is None:
                 _clear(folder)
                 record = _realize(environment, folder, parent, cache, indexes or {}, realization)
@@ -60,11 +71,11 @@ def build(
                     seal.write_seal(folder)
                 write_json(folder / WHOLE, record)
             write_json(stamp, record)
-    return read_made(stamp)
+    return read_built(stamp)
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty but for the log of earlier builds; what calls it whole goes first."""
+    """Make the folder, empty apart from the log of earlier builds; first remove the file that marks it as complete."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / WHOLE).unlink(missing_ok=True)
     for path in folder.iterdir():
@@ -75,8 +86,12 @@ def _clear(folder: Path) -> None:
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """InputError when this machine lacks what making the environment needs: a compiler, a hash for its Python, Apptainer."""
-    WAYS[environment.deployment(realization)].check_machine(environment, realization)
+    """Check that this machine has what the build needs: a compiler, a hash for its Python, or Apptainer.
+
+    Raises:
+        InputError: If something is missing.
+    """
+    DEPLOYMENTS[environment.deployment(realization)].check_machine(environment, realization)
 
 
 def _realize(
@@ -87,19 +102,19 @@ def _realize(
     indexes: Mapping[str, str],
     realization: Realization,
 ) -> dict[str, Any]:
-    """Make what the environment is at this site, and return all that its environment.json says."""
+    """Build or find the environment as the site deploys it, and return the content of environment.json."""
     log = folder / LOG
     deployment = environment.deployment(realization)
     doing = "testing what is installed as" if deployment == "installed" else "building"
-    say(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
+    print_progress(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
     watch = Stopwatch()
     if deployment == "venv":
-        made = venv.realize(environment, folder, parent, cache, indexes, watch, log)
+        outcome = venv.realize(environment, folder, parent, cache, indexes, watch, log)
     elif deployment == "apptainer":
-        made = image.realize(environment, folder, parent, realization, indexes, watch, log)
+        outcome = image.realize(environment, folder, parent, realization, indexes, watch, log)
     else:
-        made = installed.realize(environment, realization, watch, log)
-    say(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
+        outcome = installed.realize(environment, realization, watch, log)
+    print_progress(f"the environment {environment.name} is ready after {sum(watch.seconds.values()):.0f} s")
     return {
         "name": environment.name,
         "variant": environment.variant,
@@ -107,41 +122,42 @@ def _realize(
         "digest": digest(environment, realization),
         "parent": {"name": parent["name"], "digest": parent["digest"]} if parent else None,
         "variables": environment.variables,
-        **made,
+        **outcome,
         "seconds": watch.seconds,
     }
 
 
-def behind_setup(setup: Sequence[str]) -> None:
-    """Start this program again behind the site's setup lines, in a login shell, unless it runs behind them already."""
+def restart_behind_setup(setup: Sequence[str]) -> None:
+    """Start this program again in a login shell after the site's setup lines, unless that has happened."""
     if setup and SET_UP not in os.environ:
-        told = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        command = shell_command(setup, "", told, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
+        variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        command = shell_command(setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
         os.execvp(command[0], command)  # noqa: S606
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Build the environment that the command line names, as its site wants it."""
-    parser = argparse.ArgumentParser(prog="python -m environments.build", description=main.__doc__)
-    parser.add_argument("--environment", required=True, help="a folder of containers/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--out", type=Path, required=True, help="the environment.json to be made")
-    options = parser.parse_args(argv)
+def main(*, environment: str, site: str, out: Path) -> None:
+    """Build an environment as its site wants it.
+
+    Args:
+        environment: a folder of containers/
+        site: name of a file in config/sites/
+        out: the environment.json to be made
+    """
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-    site = load_site(options.site)
-    if options.environment in tools():  # used where Snakemake is, whatever the site's ranks are
-        environment, wanted = read(options.environment), VENV
+    described = load_site(site)
+    if environment in tools():  # Tools run where Snakemake runs, whatever the site's ranks use.
+        declared, realization = read(environment), VENV
     else:
-        behind_setup(site.setup)
-        environment, wanted = read(options.environment, site.variant), site.realization
-    cache = site.cache.resolve()
-    stamp = stamp_of(environment, cache, wanted)
-    if options.out.resolve() != stamp:
-        problem = f"is {options.out}, but by its files the environment is {stamp}"
-        raise InputError("outdated-plan", problem, file="--out", got=str(options.out), hint="plan again")
+        restart_behind_setup(described.setup)
+        declared, realization = read(environment, described.variant), described.realization
+    cache = described.cache.resolve()
+    stamp = stamp_of(declared, cache, realization)
+    if out.resolve() != stamp:
+        problem = f"is {out}, but by its files the environment is {stamp}"
+        raise InputError("outdated-plan", problem, file="--out", got=str(out), hint="plan again")
     with system_faults(stamp):
-        build(environment, cache, {"torch_index": site.torch_index or ""}, wanted)
+        build(declared, cache, {"torch_index": described.torch_index or ""}, realization)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -1,11 +1,12 @@
-"""What bundles have brought to this machine, which has no internet: where it lies, and how pip then looks in there alone.
+"""Find what bundles have brought to this machine, which has no internet, and restrict pip to it.
 
     bundle/wheels/              the files that pip installs
     bundle/images/              <environment>-<digest>.sif
-    bundle/<study>-<site>.json  the manifest of each bundle that was unpacked (environments.unbundle)
+    bundle/<study>-<site>.json  the manifest of each unpacked bundle (environments.unbundle)
 
-The folder lies in RINGSIDE_CACHE or ~/.cache/ringside, where the Makefile finds it without reading a site. Standard library
-only: as a program it is pip for the controller's .venv, which is not there yet.
+The folder lies in RINGSIDE_CACHE or ~/.cache/ringside, where the Makefile finds it without reading a site.
+As a program, this module is pip for the controller's .venv, which does not exist yet, so it uses the
+standard library alone.
 """
 
 import hashlib
@@ -25,43 +26,53 @@ WHEELS, IMAGES = "bundle/wheels", "bundle/images"  # in a cache, and in a bundle
 
 
 def folder() -> Path:
-    """Where unpacked bundles are looked for, whether there is one or not."""
+    """Return the folder where bundles are unpacked, whether it exists or not."""
     return Path(os.path.expanduser(os.environ.get("RINGSIDE_CACHE") or "~/.cache/ringside")) / "bundle"
 
 
-def there() -> bool:
-    """Whether a bundle was unpacked here: then nothing is asked of a network."""
+def has_bundle() -> bool:
+    """Tell whether a bundle was unpacked on this machine; then nothing is fetched from a network."""
     return (folder() / "wheels").is_dir()
 
 
-def manifests() -> list[dict[str, Any]]:
-    """What the bundles that were unpacked here say of themselves. InputError when one cannot be read."""
-    found = []
+def read_manifests() -> list[dict[str, Any]]:
+    """Return the manifests of the bundles that were unpacked on this machine.
+
+    Raises:
+        InputError: If one of them cannot be read.
+    """
+    manifests = []
     for file in sorted(folder().glob("*.json")):
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
             _ = [manifest[key] for key in ("study", "site", "python_abi")], dict(manifest["locks"])
-            _ = [each["sha256"] for each in manifest["files"].values()]
-            found.append(manifest)
+            _ = [entry["sha256"] for entry in manifest["files"].values()]
+            manifests.append(manifest)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             hint = "unpack the bundle again: ./ringside unbundle FILE"
             raise InputError("unreadable-file", f"cannot be read ({error})", file=file, hint=hint) from None
-    return found
+    return manifests
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """`variables` of a process for pip, which installs where it is told to, whatever modules of a cluster have set; where a bundle is, it
-    finds nothing else, whatever it is configured for."""
-    kept = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {"PIP_USER": "0"}
-    if not there():
-        return kept
-    kept = {key: value for key, value in kept.items() if not key.startswith("PIP_")}
-    found = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
-    return {**kept, "PIP_CONFIG_FILE": os.devnull, "PIP_USER": "0", **found}
+    """Return `variables` of a process without those that change where pip installs.
+
+    With a bundle, pip searches the bundle's wheels alone, whatever it is configured for.
+    """
+    remaining = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {"PIP_USER": "0"}
+    if not has_bundle():
+        return remaining
+    remaining = {key: value for key, value in remaining.items() if not key.startswith("PIP_")}
+    bundle_options = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": (folder() / "wheels").resolve().as_uri()}
+    return {**remaining, "PIP_CONFIG_FILE": os.devnull, "PIP_USER": "0", **bundle_options}
 
 
-def image(environment: str, digest: str) -> Path | None:
-    """The image of an environment with this digest, if a bundle has brought it. InputError where another user could have put it there."""
+def find_image(environment: str, digest: str) -> Path | None:
+    """Return the image of an environment with this digest from a bundle; None if no bundle has it.
+
+    Raises:
+        InputError: If another user could have written the file.
+    """
     path = folder() / "images" / image_name(environment, digest)
     if not path.is_file():
         return None
@@ -70,32 +81,42 @@ def image(environment: str, digest: str) -> Path | None:
 
 
 def image_name(environment: str, digest: str) -> str:
-    """How the image of an environment with this digest is called in a bundle."""
+    """Return the file name of an image in a bundle."""
     return f"{environment}-{digest[:12]}.sif"
 
 
 def digest(file: Path) -> str:
-    """The SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def has_lock(name: str, lock: Path) -> bool:
-    """Whether a bundle here brings what `lock`, called `name` in the checkout, has for this Python."""
-    return any(each["python_abi"] == python_abi() and each["locks"].get(name) == digest(lock) for each in manifests())
+    """Tell whether a bundle on this machine has the wheels of a lock for this Python.
+
+    Args:
+        name: The lock's path in the checkout.
+        lock: The file.
+    """
+    return any(
+        manifest["python_abi"] == python_abi() and manifest["locks"].get(name) == digest(lock)
+        for manifest in read_manifests()
+    )
 
 
 def has_file(sha256: str) -> bool:
-    """Whether a bundle here brings a file with this SHA-256."""
-    return any(sha256 == file["sha256"] for each in manifests() for file in each["files"].values())
+    """Tell whether a bundle on this machine has a file with this SHA-256."""
+    return any(sha256 == file["sha256"] for manifest in read_manifests() for file in manifest["files"].values())
 
 
-def lacking(what: str) -> InputError:
-    """What to say and to do when no bundle here has `what`."""
-    of = ", ".join(f"{each['study']} at {each['site']} for {each['python_abi']}" for each in manifests()) or "nothing"
+def missing_error(missing: str) -> InputError:
+    """Return the error that no bundle on this machine has `missing`, with what to do about it."""
+    bundles = [
+        f"{manifest['study']} at {manifest['site']} for {manifest['python_abi']}" for manifest in read_manifests()
+    ]
     return InputError(
         "not-in-bundle",
-        f"has no {what}; the bundles there are of {of}",
+        f"has no {missing}; the bundles there are of {', '.join(bundles) or 'nothing'}",
         file=folder(),
         hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here (./ringside unbundle FILE); "
         "if there is internet here, remove that folder",
@@ -103,10 +124,10 @@ def lacking(what: str) -> InputError:
 
 
 def main() -> None:
-    """Call pip with the arguments of this program, for the lock that is the last of them."""
+    """Call pip with the arguments of this program, of which the last is a lock."""
     lock = Path(sys.argv[-1])
-    if there() and not has_lock(lock.name, lock):
-        raise lacking(f"wheels of this {lock} for {python_abi()}")
+    if has_bundle() and not has_lock(lock.name, lock):
+        raise missing_error(f"wheels of this {lock} for {python_abi()}")
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     os.execve(sys.executable, [sys.executable, "-m", "pip", *sys.argv[1:]], pip_variables(variables))  # noqa: S606
 

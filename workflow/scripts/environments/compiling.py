@@ -1,6 +1,7 @@
 """A source distribution, changed and compiled into a wheel.
 
-Standard library only: it compiles for a virtual environment (environments.wheels) and, copied there, in an image's build:
+Standard library only: it compiles for a virtual environment (environments.wheels) and, copied there, in an
+image's build:
 
     python compiling.py SOURCE.json SDIST --parent SITE_PACKAGES --out FOLDER
 
@@ -23,7 +24,11 @@ COMMAND = ("setup.py", "bdist_wheel", "--dist-dir")  # of Python; the folder fol
 
 
 def patched_tree(archive: Path, patches: Iterable[Mapping[str, str]], folder: Path) -> Path:
-    """Unpack a source distribution into the new `folder`, change it, and return its one folder. ValueError when a patch does not fit."""
+    """Unpack a source distribution into the new `folder`, apply patches, and return the folder of its sources.
+
+    Raises:
+        ValueError: If a patch does not fit.
+    """
     shutil.unpack_archive(archive, folder)
     (tree,) = folder.iterdir()
     apply_patches(tree, patches)
@@ -31,7 +36,11 @@ def patched_tree(archive: Path, patches: Iterable[Mapping[str, str]], folder: Pa
 
 
 def apply_patches(tree: Path, patches: Iterable[Mapping[str, str]]) -> None:
-    """Make each patch's change in `tree`. ValueError when its text does not stand exactly once in its file."""
+    """Apply each patch to its file in `tree`.
+
+    Raises:
+        ValueError: If the text to replace does not occur exactly once.
+    """
     for patch in patches:
         file = tree / patch["file"]
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -43,9 +52,12 @@ def apply_patches(tree: Path, patches: Iterable[Mapping[str, str]]) -> None:
 
 
 def build_variables(flags: Mapping[str, str], programs: Path, parent: Path) -> dict[str, str]:
-    """The environment variables of a build: where `programs` are, our flags, and nothing else of the machine.
+    """Return the environment variables of a build, which has nothing else of this machine.
 
-    {parent} in a flag stands for the parent's site-packages.
+    Args:
+        flags: Variables for the compiler; {parent} in a value stands for the parent's site-packages.
+        programs: The folder of the Python that builds.
+        parent: The parent's site-packages.
     """
     machine = {key: os.environ[key] for key in ("HOME", "LD_LIBRARY_PATH", "TMPDIR") if key in os.environ}
     return {
@@ -58,9 +70,13 @@ def build_variables(flags: Mapping[str, str], programs: Path, parent: Path) -> d
 
 
 def compile_wheel(source: Mapping[str, Any], sdist: Path, parent: Path, out: Path) -> None:
-    """Compile a source into a wheel in `out` with the running Python. ValueError when the file is not the one described."""
-    if (found := hashlib.sha256(sdist.read_bytes()).hexdigest()) != source["sha256"]:
-        raise ValueError(f"{sdist.name}: has the SHA-256 {found}, expected {source['sha256']}")
+    """Compile a source distribution into a wheel in `out`, with the running Python.
+
+    Raises:
+        ValueError: If the SHA-256 of the file is not that of its description.
+    """
+    if (digest := hashlib.sha256(sdist.read_bytes()).hexdigest()) != source["sha256"]:
+        raise ValueError(f"{sdist.name}: has the SHA-256 {digest}, expected {source['sha256']}")
     with tempfile.TemporaryDirectory() as scratch:
         tree = patched_tree(sdist, source["patches"], Path(scratch) / "tree")
         variables = build_variables(source["flags"], Path(sys.executable).parent, parent)

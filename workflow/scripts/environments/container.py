@@ -1,7 +1,8 @@
-"""Programs in an image: isolated from the machine but for what is named.
+"""Run programs in an image, isolated from the machine apart from what is named.
 
-Nothing of the caller's variables, home or folders is seen inside, nor what its APPTAINER_* variables would bind; /tmp is the
-container's own, in memory. /proc, /sys and /dev are the node's: ranks of one node meet in /dev/shm.
+A program inside sees nothing of the caller's variables, home or folders, nor what APPTAINER_* variables
+would bind; /tmp is the container's own, in memory. /proc, /sys and /dev are the node's: ranks of one node
+meet in /dev/shm.
 """
 
 import os
@@ -15,15 +16,15 @@ from common.errors import InputError
 from common.files import digest_file, is_written, written
 
 PROGRAM = "apptainer"
-# What a scheduler tells each rank, known only where the rank starts.
-RANKS_OWN = (
+# Variables that the scheduler sets for each rank.
+RANK_VARIABLES = (
     "RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES",
     "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 )  # fmt: skip
-# Of Apptainer's own variables only those about the machine are left. Ours reach the inside under a prefix; as arguments,
-# values with commas or quotes would be taken apart. Ranks of MPI find each other by what srun --mpi=pmix or mpirun tells each of them, by
-# their server's folder on the node, and by Slurm's or mpirun's variables, without which Open MPI takes a rank for the only one.
-_ON_WITH = r"""
+# Apptainer keeps only its variables about the machine. Variables for the inside are passed with a prefix, since Apptainer
+# splits values with commas or quotes in arguments. MPI ranks find each other by the variables of srun --mpi=pmix or mpirun
+# and by their server's folder on the node; without Slurm's or mpirun's variables, Open MPI starts a rank as a singleton.
+_ENTER = r"""
 for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in *_CACHEDIR|*_TMPDIR|*_CONFIGDIR) ;; *) unset "$name" ;; esac
 done
@@ -41,7 +42,7 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Bind:
-    """A folder or file that is seen inside, at the same place unless `inside` names another."""
+    """A folder or file that is visible inside, at the same path unless `inside` names another."""
 
     path: str
     writable: bool = False
@@ -49,13 +50,17 @@ class Bind:
 
     @property
     def option(self) -> str:
-        """For apptainer's --mount, whose values are CSV: a path with a comma or a quote stays whole."""
+        """Return the value of apptainer's --mount, which is CSV: paths with a comma or a quote are quoted."""
         parts = ["type=bind", f"source={self.path}", f"destination={self.inside or self.path}"]
         return ",".join(_quoted(part) for part in [*parts, *([] if self.writable else ["ro"])])
 
 
 def check_machine(environment: str) -> None:
-    """InputError when there is no Apptainer on this machine, for the image of `environment`."""
+    """Check that this machine has Apptainer, for the image of `environment`.
+
+    Raises:
+        InputError: If it has not.
+    """
     if shutil.which(PROGRAM) is None:
         raise InputError(
             "not-installed",
@@ -65,10 +70,10 @@ def check_machine(environment: str) -> None:
         )
 
 
-def unchanged(image: Mapping[str, Any]) -> bool:
-    """Whether an image, as environment.json describes it, is still the file whose SHA-256 stands there.
+def is_unchanged(image: Mapping[str, Any]) -> bool:
+    """Tell whether an image is still the file whose SHA-256 environment.json records.
 
-    One that the site brings must not have been replaced there either; that it is gone there does no harm.
+    An image that the site provides must not have been replaced there either. It may have been removed there.
     """
     file, source = Path(image["path"]), image["source"]
     if (
@@ -87,17 +92,25 @@ def inside(
     variables: Iterable[str] = (),
     options: Sequence[str] = (),
 ) -> list[str]:
-    """`command` in the image. Of the caller's variables it sees those that `variables` names, RANKS_OWN, and a rank of MPI its own.
+    """Return the command line that runs `command` in an image.
 
-    Root has to enter by a user namespace, too, since machines may withhold some of its capabilities.
+    Root enters by a user namespace, too, since a machine may withhold some of root's capabilities.
+
+    Args:
+        image: The image.
+        command: Program and arguments.
+        binds: Folders and files to show inside.
+        variables: Names of the caller's variables to pass on, besides RANK_VARIABLES and those of an MPI
+            rank.
+        options: Further options of `apptainer exec`.
     """
-    names = " ".join(dict.fromkeys([*variables, *RANKS_OWN]))
+    names = " ".join(dict.fromkeys([*variables, *RANK_VARIABLES]))
     tmp = ["--scratch", "/tmp", "--pwd", "/tmp"]  # noqa: S108 (the container's own)
     isolation = ["--cleanenv", "--no-eval", "--no-home", "--no-mount", "tmp,cwd,hostfs", *tmp]
     namespace = ["--userns"] if os.geteuid() == 0 else []
     mounts = [part for bind in binds for part in ("--mount", bind.option)]
     call = [PROGRAM, "--quiet", "exec", *isolation, *namespace, *options, *mounts, str(image), *command]
-    return ["sh", "-c", _ON_WITH, "ringside", names, *call]
+    return ["sh", "-c", _ENTER, "ringside", names, *call]
 
 
 def _quoted(field: str) -> str:

@@ -1,7 +1,7 @@
-"""The controller's environment, `.venv`: made on first use, remade when it is out of date, and entered.
+"""Make the controller's environment, `.venv`, on first use and when it is out of date, and enter it.
 
-`./ringside` and the Makefile both call this module, with whatever Python starts them. It needs the standard library alone. Below
-the check of the version, only grammar of Python 3.6 may be used, so that an older Python reaches that check.
+`./ringside` and the Makefile call this module with any Python, so it uses the standard library alone. It also
+uses grammar of Python 3.6 alone, so that an older Python reaches the check of its version.
 """
 
 import os
@@ -39,7 +39,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def is_current(checkout: Path) -> bool:
-    """Whether `.venv` is complete, has its Python, and is not older than requirements.txt."""
+    """Tell whether `.venv` is complete, has its Python, and is not older than requirements.txt."""
     venv = checkout / ".venv"
     stamp, python = venv / STAMP, venv / "bin" / "python"
     try:
@@ -73,7 +73,7 @@ def make_environment(checkout: Path) -> None:
 
 @contextlib.contextmanager
 def _only_one(checkout: Path) -> Iterator[None]:
-    """Hold a lock against other processes that make `.venv`; none where the file system has no locks."""
+    """Hold a lock against other processes that make `.venv`, where the file system has locks."""
     with open(checkout / "requirements.txt", "ab") as locked:  # a file that is there before .venv, and stays
         try:
             fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,13 +87,13 @@ def _only_one(checkout: Path) -> Iterator[None]:
 
 
 def is_in_use(checkout: Path) -> bool:
-    """Whether `.venv` is complete and a Snakemake runs in this checkout, which holds a lock (plan.ownership)."""
+    """Tell whether `.venv` is complete and a Snakemake runs in this checkout, which holds a lock (plan.ownership)."""
     venv = checkout / ".venv"
     if not (venv / STAMP).exists() or not os.access(venv / "bin" / "python", os.X_OK):
         return False
     try:
-        with open(checkout / ".snakemake" / "ringside.lock", "rb") as held:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open(checkout / ".snakemake" / "ringside.lock", "rb") as lock_file:
+            fcntl.flock(lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
@@ -134,13 +134,12 @@ def _make(checkout: Path) -> None:
 
 
 def _run(command: list[str], folder: Path, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
-    """Run a program without its output."""
+    """Run a program and discard its output."""
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=False)
 
 
 def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
-    """Let `.venv` find this checkout's modules, check Snakemake's folders whenever that starts (plan.start), and have its profile when
-    activated; then stamp it with the date of its lock."""
+    """Add this checkout's modules, the check of Snakemake's folders (plan.start) and its profile to `.venv`; stamp it."""
     profile = shlex.quote(str(checkout / "profiles" / "local"))
     with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
         activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")
@@ -153,24 +152,24 @@ def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
 
 
 def base_python() -> str:
-    """Return the Python outside of any virtual environment: `.venv` may be the one that runs this, and is removed."""
+    """Return the Python outside of virtual environments: the running one may be that of `.venv`, which is removed."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def process_variables(checkout: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """Return `variables` without those that modules of a cluster set for other Pythons and for pip."""
-    kept = {name: value for name, value in variables.items() if name not in FOREIGN_VARIABLES}
-    return {**kept, "PYTHONPATH": str(checkout / SCRIPTS), "PIP_USER": "0"}
+    own_variables = {name: value for name, value in variables.items() if name not in FOREIGN_VARIABLES}
+    return {**own_variables, "PYTHONPATH": str(checkout / SCRIPTS), "PIP_USER": "0"}
 
 
 def enter(checkout: Path, arguments: list[str]) -> NoReturn:
-    """Make `.venv` if need be, and become `python -m ringside` in it."""
+    """Replace this process by `python -m ringside` of `.venv`."""
     python = str(checkout / ".venv" / "bin" / "python")
     os.execve(python, [python, "-m", "ringside", *arguments], process_variables(checkout, os.environ))  # noqa: S606
 
 
 def main(arguments: list[str], checkout: Path = CHECKOUT) -> None:
-    """Do what `./ringside ARGUMENTS` says: unpack a bundle with this Python, anything else in `.venv`."""
+    """Run `./ringside ARGUMENTS`: unpack a bundle with this Python, do everything else in `.venv`."""
     if arguments[:1] == ["unbundle"]:  # which may bring what .venv is made of
         from environments import unbundle
 
@@ -182,7 +181,7 @@ def main(arguments: list[str], checkout: Path = CHECKOUT) -> None:
 
 
 def prepare(checkout: Path = CHECKOUT) -> None:
-    """Make `.venv` unless it is current, as the Makefile asks for."""
+    """Make `.venv` unless it is current; the Makefile calls this."""
     try:
         make_environment(checkout)
     except KeyboardInterrupt:

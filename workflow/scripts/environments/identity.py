@@ -1,7 +1,7 @@
-"""What an environment becomes at a site: its digest, and where it lies in the site's cache.
+"""Compute the digest of an environment at a site, and its place in the site's cache.
 
-Everything here is a pure function of files in git, of the site's choice (and what was found in that) and of the running Python's
-ABI, so Snakemake may call it while it parses.
+Everything here is a pure function of files in git, of the site's choice (with what was inspected there) and
+of the running Python's ABI, so Snakemake may call it while it parses.
 """
 
 import json
@@ -13,15 +13,16 @@ from common.files import digest_text, shown
 from common.python import python_abi
 from declared.environments import CONTAINERS, VENV, Environment, Installed, Realization, read
 
-NOT_MADE = ("image", "supported", "dispensable")  # keys of a description that say nothing of a virtual environment
-LAYOUT = 1  # raise it when environments must be made again although no file of theirs has changed
-LAYOUT_INSTALLED = 2  # the same, for what sites have installed
+# Keys of a description that have no effect on a virtual environment.
+IMAGE_ONLY_KEYS = ("image", "supported", "dispensable")
+LAYOUT = 1  # raise it to rebuild environments none of whose files has changed
+LAYOUT_INSTALLED = 2  # the same for installations of sites
 
 
 def digest(environment: Environment, realization: Realization = VENV) -> str:
-    """SHA-256, in hex, over all that decides what the environment becomes at a site: files in git, and the site's choice."""
-    if has := environment.installed(realization):
-        decisive = _decides_installed(environment, has)
+    """Return the SHA-256, in hex, of files in git and the site's choices that determine an environment."""
+    if installation := environment.installed(realization):
+        decisive = _decides_installed(environment, installation)
     elif environment.deployment(realization) == "venv":
         decisive = _decides_venv(environment, realization)
     else:
@@ -33,12 +34,12 @@ def digest(environment: Environment, realization: Realization = VENV) -> str:
 def environment_digest(
     name: str, variant: str = "cpu", realization: Realization = VENV, containers: Path = CONTAINERS
 ) -> str:
-    """SHA-256, in hex, of an environment at a site: a pure function of files in git and of the site's choice."""
+    """Return the digest of the environment with this name; see `digest`."""
     return digest(read(name, variant, containers), realization)
 
 
 def stamp_of(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
-    """The file that says that an environment is whole, and what is in it."""
+    """Return the path of an environment's environment.json, which exists once the environment is complete."""
     return Path(cache) / "environments" / environment.name / digest(environment, realization)[:12] / "environment.json"
 
 
@@ -49,7 +50,7 @@ def environment_stamp(
     realization: Realization = VENV,
     containers: Path = CONTAINERS,
 ) -> Path:
-    """The stamp of the environment with this name; see stamp_of."""
+    """Return the stamp of the environment with this name; see `stamp_of`."""
     return stamp_of(read(name, variant, containers), cache, realization)
 
 
@@ -60,7 +61,7 @@ def parent_stamps(
     realization: Realization = VENV,
     containers: Path = CONTAINERS,
 ) -> list[str]:
-    """The stamp of what an environment is built over, in a list that is empty where there is none."""
+    """Return the stamp of an environment's parent, in a list that is empty if it has none."""
     parent = read(name, variant, containers).built_over(realization)
     return [str(stamp_of(parent, cache, realization))] if parent else []
 
@@ -70,26 +71,26 @@ def _decides_venv(environment: Environment, realization: Realization) -> dict[st
     return {
         "deployment": "venv",
         "abi": realization.abi or python_abi(),
-        "description": {key: value for key, value in environment.content.items() if key not in NOT_MADE},
+        "description": {key: value for key, value in environment.content.items() if key not in IMAGE_ONLY_KEYS},
         "files": environment.digests([environment.lock, environment.selftest, *build_lock]),
         "parent": digest(environment.parent, realization) if environment.parent else None,
     }
 
 
-def _decides_installed(environment: Environment, has: Installed) -> dict[str, Any]:
+def _decides_installed(environment: Environment, installation: Installed) -> dict[str, Any]:
     return {
         "deployment": "installed",
         "tested": LAYOUT_INSTALLED,
-        **({"setup": has.setup} if has.setup else {}),
-        **({"content": has.content} if has.content else {}),
-        "executable": has.executable,
-        "variables": {**environment.variables, **dict(has.variables)},
+        **({"setup": installation.setup} if installation.setup else {}),
+        **({"content": installation.content} if installation.content else {}),
+        "executable": installation.executable,
+        "variables": {**environment.variables, **dict(installation.variables)},
         "files": environment.digests([environment.selftest]),
     }
 
 
 def _decides_image(environment: Environment, realization: Realization) -> dict[str, Any]:
-    from environments.recipe import (  # not above: it brings spython, for which every start would wait
+    from environments.recipe import (  # imported here: spython would slow every start
         copied_files,
         recipe,
     )
@@ -124,5 +125,5 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
 
 
 def without_mirror(base: str) -> str:
-    """A base as far as it belongs into a digest: the same Debian comes from every mirror."""
+    """Return an image's base without the address of a mirror: every mirror has the same Debian."""
     return "debootstrap" if base.startswith("debootstrap:") else base

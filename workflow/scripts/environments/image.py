@@ -1,7 +1,7 @@
-"""An environment as an Apptainer image: built from its recipe, or brought by the site; opened and tested in either case.
+"""Realize an environment as an Apptainer image, built from its recipe or provided by the site, and test it.
 
-It is built without privileges, in a user namespace. What the recipe installs is fetched first, by pip as it is configured
-on this machine, and handed to the build in a folder: nothing of that configuration gets into the image.
+Images are built without privileges, in a user namespace. pip, as it is configured on this machine, first
+fetches what the recipe installs; the build gets these files in a folder, and nothing of that configuration.
 """
 
 import contextlib
@@ -23,19 +23,23 @@ from declared.environments import WHOLE, Environment, Realization, is_address
 from environments import bundled, container, selftest
 from environments.container import PROGRAM, Bind, inside
 from environments.identity import digest
-from environments.packages import ABOUT, LIST, fetch, listed
+from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, fetch, parse_packages
 from environments.recipe import PACKAGES, recipe
-from environments.steps import Stopwatch, call, isolated
+from environments.steps import Stopwatch, call, isolated_variables
 
 IMAGE = "image.sif"
 COMPRESSION = "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """InputError when this machine has no Apptainer, or not what the image is to be made from."""
+    """Check that this machine has Apptainer, and what the image is made from.
+
+    Raises:
+        InputError: If something is missing.
+    """
     container.check_machine(environment.name)
     brought = environment.brought(realization)
-    if bundled.image(environment.name, digest(environment, realization)):
+    if bundled.find_image(environment.name, digest(environment, realization)):
         return
     if not brought and (environment.spack or environment.parent):
         return
@@ -45,8 +49,8 @@ def check_machine(environment: Environment, realization: Realization) -> None:
     _with_mirror(source)
 
 
-def record_of_whole(folder: Path) -> dict[str, Any] | None:
-    """What a finished folder says of itself; None when it is not finished, or its image is another."""
+def read_complete_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a complete folder; None if it is not complete or its image has changed."""
     try:
         record: dict[str, Any] = read_json(folder / WHOLE)
         return record if digest_file(folder / IMAGE) == record["image"]["sha256"] else None
@@ -63,17 +67,17 @@ def realize(
     watch: Stopwatch,
     log: Path,
 ) -> dict[str, Any]:
-    """Make the image in `folder` and test it. Returns this deployment's part of environment.json."""
+    """Make the image in `folder`, test it, and return its part of environment.json."""
     brought = environment.brought(realization)
     draft = folder / f"{IMAGE}.{os.getpid()}.partial"
     try:
         with _scratch() as scratch:
-            if packed := bundled.image(environment.name, digest(environment, realization)):
+            if packed := bundled.find_image(environment.name, digest(environment, realization)):
                 with watch.step("take"):
                     _link(packed, draft)
             elif brought:
                 with watch.step("take"):
-                    _take(brought, draft, scratch, log)
+                    _copy_brought(brought, draft, scratch, log)
             else:
                 _build(environment, draft, parent, realization, indexes, scratch, watch, log)
         with watch.step("selftest"):
@@ -81,7 +85,7 @@ def realize(
             program = ["python3", *files, "--limit", f"{environment.selftest_limit_s:g}"]
             command = inside(draft, program, map(Bind, files), environment.variables)
             tested = selftest.run(command, environment.variables, environment.name, log)
-        said = [_ask(draft, program, environment.name, log) for program in (ABOUT, LIST)]
+        outputs = [_run_python(draft, program, environment.name, log) for program in (DESCRIBE_PYTHON, LIST_PACKAGES)]
         draft.replace(folder / IMAGE)
     finally:
         draft.unlink(missing_ok=True)
@@ -89,7 +93,7 @@ def realize(
         [PROGRAM, "--version"], capture_output=True, text=True, errors="replace", check=True
     ).stdout.strip()
     return {
-        "python": json.loads(said[0].splitlines()[-1]),
+        "python": json.loads(outputs[0].splitlines()[-1]),
         "image": {
             "path": str(folder / IMAGE),
             "sha256": digest_file(folder / IMAGE),
@@ -101,14 +105,14 @@ def realize(
             "made_by": version,
         },
         "prefixes": [],
-        "packages": listed(said[1]),
+        "packages": parse_packages(outputs[1]),
         "wheels": {},
         "selftest": tested,
     }
 
 
 def _base_of(environment: Environment, realization: Realization) -> str:
-    """What an image that we build stands on."""
+    """Return the base of an image that the workflow builds."""
     return environment.spack.base if environment.spack else realization.base
 
 
@@ -122,7 +126,7 @@ def _build(
     watch: Stopwatch,
     log: Path,
 ) -> None:
-    """Build the image `draft` from the recipe, which is left beside it."""
+    """Build the image `draft` from its recipe, and write the recipe next to it."""
     hand_over: list[str] = []
     if environment.origin == "locks":
         handed = scratch / "handed"
@@ -141,8 +145,8 @@ def _build(
         _apptainer(["build", *options, draft, definition], f"building the image {environment.name}", scratch, log)
 
 
-def _take(source: str, draft: Path, scratch: Path, log: Path) -> None:
-    """Copy an image that the site brings: a file, an unpacked folder, or one of a registry."""
+def _copy_brought(source: str, draft: Path, scratch: Path, log: Path) -> None:
+    """Copy an image that the site provides: a file, an unpacked folder, or an image of a registry."""
     if Path(source).is_file():
         shutil.copyfile(source, draft)
     else:
@@ -150,57 +154,61 @@ def _take(source: str, draft: Path, scratch: Path, log: Path) -> None:
 
 
 def _link(packed: Path, draft: Path) -> None:
-    """The image that a bundle has brought, without another copy of it where the file system lets two names have one file."""
+    """Link the image of a bundle; copy it where the file system has no hard links."""
     try:
         os.link(packed.resolve(), draft)
     except OSError:
         shutil.copyfile(packed, draft)
 
 
-def _apptainer(arguments: Sequence[str | Path], what: str, scratch: Path, log: Path) -> None:
-    call([PROGRAM, *arguments], what, log, isolated({"APPTAINER_TMPDIR": str(scratch)}), CHECKOUT)
+def _apptainer(arguments: Sequence[str | Path], task: str, scratch: Path, log: Path) -> None:
+    call([PROGRAM, *arguments], task, log, isolated_variables({"APPTAINER_TMPDIR": str(scratch)}), CHECKOUT)
 
 
-def _ask(image: Path, program: str, name: str, log: Path) -> str:
-    """What a Python program says in the image. InputError when it fails."""
+def _run_python(image: Path, program: str, name: str, log: Path) -> str:
+    """Return the output of a Python program in the image.
+
+    Raises:
+        InputError: If the program fails.
+    """
     done = subprocess.run(
         inside(image, ["python3", "-c", program]),
         capture_output=True,
         text=True,
         errors="replace",
         check=False,
-        env=isolated(),
+        env=isolated_variables(),
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        problem, hint = f"its python3 does not answer: {last[:300]}", f"how it was made is in {log}"
+        problem, hint = f"its python3 does not answer: {last[:300]}", f"its build log is {log}"
         raise InputError("no-answer", problem, file=f"the image of {name}", got=last, hint=hint)
     return done.stdout
 
 
 def _with_mirror(base: str) -> str:
-    """`debootstrap` with the Debian archive that this machine's apt is configured for."""
+    """Return the base `debootstrap` with the Debian mirror of this machine's apt; any other base as it is."""
     if base != "debootstrap":
         return base
-    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Identifier: Packages", "Label: Debian"]
     try:
-        found = subprocess.run(
-            [*asked, "Component: main"], capture_output=True, text=True, errors="replace", check=False
+        mirrors = subprocess.run(
+            [*command, "Component: main"], capture_output=True, text=True, errors="replace", check=False
         ).stdout.split()
     except FileNotFoundError:
-        found = []
-    if not found:
+        mirrors = []
+    if not mirrors:
         problem, hint = "apt of this machine names no Debian archive", "say debootstrap:MIRROR"
         raise InputError("not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint)
-    if what := find_secret(found[0]):
-        problem, hint = f"apt's address of Debian has {what}, which the image would keep", "say debootstrap:MIRROR"
+    if secret := find_secret(mirrors[0]):
+        problem, hint = f"apt's address of Debian has {secret}, which the image would keep", "say debootstrap:MIRROR"
         raise InputError("secret-in-file", problem, file="the site", key="images.base", hint=hint)
-    return f"debootstrap:{found[0]}"
+    return f"debootstrap:{mirrors[0]}"
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder of this process, where Apptainer would have its own; those of processes that were killed here are removed."""
+    """Yield a scratch folder for Apptainer; first remove the folders of killed processes of this machine."""
     common = Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
     prefix = f"ringside-image-{node_name()}-{os.getuid()}-"
     for left in common.glob(f"{prefix}*"):

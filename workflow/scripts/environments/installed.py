@@ -1,7 +1,7 @@
-"""An environment that a site has installed itself: nothing is made, it is found, tested, and written down.
+"""Realize an environment as an installation of the site: inspect it, test it, and record what is in it.
 
-What is in it decides with which key its runs are kept. Somebody has to look, so the main Snakemake does (`look`), before it plans;
-all others read what was found then (declared.site).
+Its content is part of the keys of runs. The main Snakemake inspects it before planning (`inspect_site`);
+all other processes read the result of that inspection (declared.site).
 """
 
 import json
@@ -18,10 +18,11 @@ from common.shell import shell_command
 from declared.environments import WHOLE, Environment, Installed, Realization, older, read
 from declared.site import Site
 from environments import selftest
-from environments.packages import ABOUT, LIST, listed
-from environments.steps import Stopwatch, isolated
+from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
+from environments.steps import Stopwatch, isolated_variables
 
-# Run by a site's Python, behind its setup lines; each prints a line: where its packages lie, and what `module list` would say.
+# A site's Python runs these programs after the setup lines. Each prints one line: folders of packages, loaded modules,
+# absent modules.
 PATH = "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"
 MODULES = (
     "import json, os; "
@@ -33,60 +34,73 @@ ABSENT = (
 )
 PROGRAM_VARIABLE = "RINGSIDE_PROGRAM"  # tells ranks where the program is that they start
 OLDEST_PYTHON = "3.10"  # that ranks can run in
-PATIENCE_S = 120
-MOST = 300  # characters of a line
+TIMEOUT_S = 120
+MAX_LINE_CHARACTERS = 300
 
 
-def look(site: Site, names: Collection[str]) -> bool:
-    """See what is in those of these environments that the site has installed, as far as this machine has them. Whether anything is new.
+def inspect_site(site: Site, names: Collection[str]) -> bool:
+    """Inspect a site's installations, and return whether any has changed since the last inspection.
 
-    InputError, in one line, where one does not answer.
+    Args:
+        site: The site.
+        names: Names of environments; those that this machine does not have are skipped.
+
+    Raises:
+        InputError: If an installation does not answer.
     """
     new = False
-    for name, has in site.installed:
-        if name in names and Path(has.executable).exists():
+    for name, installation in site.installed:
+        if name in names and Path(installation.executable).exists():
             try:
-                found = find(read(name, site.variant), has)
+                contents = inspect_installation(read(name, site.variant), installation)
             except InputError as error:
                 key = error.key or error.file
                 raise InputError(
                     error.code, error.problem, file=shown(site.file), key=key, got=error.got, hint=error.hint
                 ) from None
-            file = has.looked_at(site.cache, name)
-            if _seen(file) != found:
+            file = installation.looked_at(site.cache, name)
+            if _read_last_inspection(file) != contents:
                 with follow_modes(site.cache):
-                    write_json(file, found)
+                    write_json(file, contents)
                 new = True
     return new
 
 
-def _seen(file: Path) -> Any:
-    """Return what was found the last time; None where nobody looked, or the file is broken."""
+def _read_last_inspection(file: Path) -> Any:
+    """Return the result of the last inspection; None if there is none, or its file is broken."""
     try:
         return read_json(file)
     except (OSError, ValueError):
         return None
 
 
-def find(environment: Environment, has: Installed) -> dict[str, Any]:
-    """What is installed: its Python, packages, loaded modules, which dispensable ones are absent, what tells whether it is the
-    same later (`unchanged`), and `content`, the SHA-256 of what runs depend on."""
-    name, python = environment.name, sys.executable if environment.program else has.executable
-    lines = _answer(python, environment, has)
-    modules, absent, path, about = (selftest.answer(line, name) for line in lines[:-1])
+def inspect_installation(environment: Environment, installation: Installed) -> dict[str, Any]:
+    """Return what is installed: its Python, packages, loaded modules and absent dispensable modules.
+
+    Returns:
+        Parts of environment.json: `python`, `packages`, `installed` (see `is_unchanged`), and `content`,
+        the SHA-256 of all that runs depend on.
+
+    Raises:
+        InputError: If it does not answer, or its Python is too old.
+    """
+    name, python = environment.name, sys.executable if environment.program else installation.executable
+    lines = _run_inspection(python, environment, installation)
+    modules, absent, path, about_python = (selftest.parse_answer(line, name) for line in lines[:-1])
     folders = [] if environment.program else path["path"]
-    packages = {} if environment.program else listed(lines[-1])  # of the workflow's own Python they say nothing
-    program = digest_file(Path(has.executable)) if environment.program else None
-    if older(about["version"], OLDEST_PYTHON):
-        problem, hint = f"{python} is Python {about['version']}", f"ranks need {OLDEST_PYTHON} or newer"
-        raise InputError("too-old", problem, key=f"installed.{name}", got=about["version"], hint=hint)
-    decisive = {"python": about["version"], "packages": packages, **modules, "program": program}
+    # A program is tested by the workflow's own Python, whose packages it does not use.
+    packages = {} if environment.program else parse_packages(lines[-1])
+    program = digest_file(Path(installation.executable)) if environment.program else None
+    if older(about_python["version"], OLDEST_PYTHON):
+        problem, hint = f"{python} is Python {about_python['version']}", f"ranks need {OLDEST_PYTHON} or newer"
+        raise InputError("too-old", problem, key=f"installed.{name}", got=about_python["version"], hint=hint)
+    decisive = {"python": about_python["version"], "packages": packages, **modules, "program": program}
     return {
-        "python": {**about, "executable": python},
+        "python": {**about_python, "executable": python},
         "packages": packages,
         "installed": {
-            "executable": has.executable,
-            "written": written(Path(has.executable)),
+            "executable": installation.executable,
+            "written": written(Path(installation.executable)),
             "path": folders,
             "distributions": _distributions(folders),
             **modules,
@@ -97,7 +111,11 @@ def find(environment: Environment, has: Installed) -> dict[str, Any]:
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """InputError when this machine does not have what the site says that it has installed."""
+    """Check that this machine has the program that the site's file names.
+
+    Raises:
+        InputError: If it has not.
+    """
     path = Path(_installed(environment, realization).executable)
     if not path.is_file():
         raise InputError(
@@ -110,61 +128,70 @@ def check_machine(environment: Environment, realization: Realization) -> None:
         )
 
 
-def record_of_whole(folder: Path) -> dict[str, Any] | None:
-    """What a finished folder says of itself; None when it is not finished, or what is installed is another now."""
+def read_complete_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a complete folder; None if it is not complete or the installation has changed."""
     try:
         record: dict[str, Any] = read_json(folder / WHOLE)
-        return record if unchanged(record["installed"]) else None
+        return record if is_unchanged(record["installed"]) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def unchanged(installed: Mapping[str, Any]) -> bool:
-    """Whether what is installed is the file that was tested, with the same packages where it is a Python."""
-    same = is_written(Path(installed["executable"]), installed["written"][:2])  # its inode is its owner's affair
-    return same and _distributions(installed["path"]) == installed["distributions"]
+def is_unchanged(installed: Mapping[str, Any]) -> bool:
+    """Tell whether the installation is the file that was tested, with the same packages if it is a Python."""
+    # Size and date decide: whoever installed it may have copied it since, which changes its inode.
+    is_same_file = is_written(Path(installed["executable"]), installed["written"][:2])
+    return is_same_file and _distributions(installed["path"]) == installed["distributions"]
 
 
 def realize(environment: Environment, realization: Realization, watch: Stopwatch, log: Path) -> dict[str, Any]:
-    """Test what the site has installed. Returns this deployment's part of environment.json."""
-    has = _installed(environment, realization)
-    found = find(environment, has)
-    if has.content and found["content"] != has.content:
+    """Test the site's installation, and return its part of environment.json."""
+    installation = _installed(environment, realization)
+    contents = inspect_installation(environment, installation)
+    if installation.content and contents["content"] != installation.content:
         key, hint = f"installed.{environment.name}", "start Snakemake again"
         raise InputError("changed-installation", "has changed since it was planned", key=key, hint=hint)
-    variables = {**environment.variables, **dict(has.variables)}
+    variables = {**environment.variables, **dict(installation.variables)}
     if environment.program:
-        variables[PROGRAM_VARIABLE] = has.executable
+        variables[PROGRAM_VARIABLE] = installation.executable
     with watch.step("selftest"):
-        program = [found["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
+        program = [contents["python"]["executable"], str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
-        command = _behind(has, [*program, *limit])
+        command = _command_behind_setup(installation, [*program, *limit])
         tested = selftest.run(command, variables, environment.name, log)
     check_version(environment, str(tested.get("framework", "")))
     return {
         "variables": variables,
-        "setup": list(has.setup),
-        "python": found["python"],
+        "setup": list(installation.setup),
+        "python": contents["python"],
         "image": None,
-        "installed": found["installed"],
+        "installed": contents["installed"],
         "prefixes": [],
-        "packages": found["packages"],
+        "packages": contents["packages"],
         "wheels": {},
         "selftest": tested,
     }
 
 
-def check_version(environment: Environment, said: str) -> None:
-    """InputError when a self-test says (`torch 2.3.1`) that a library is older than what ranks can use."""
-    library, _, found = said.partition(" ")
+def check_version(environment: Environment, framework: str) -> None:
+    """Check that the library of a self-test is one that ranks can use.
+
+    Args:
+        environment: The environment.
+        framework: Name and version, such as `torch 2.3.1`.
+
+    Raises:
+        InputError: If it is older than the environment supports.
+    """
+    library, _, version = framework.partition(" ")
     oldest = environment.supported.get(library)
-    if oldest and older(found, oldest):
+    if oldest and older(version, oldest):
         key, hint = f"installed.{environment.name}", f"ranks need {library} {oldest} or newer"
-        raise InputError("too-old", f"{said} is too old", key=key, got=found, hint=hint)
+        raise InputError("too-old", f"{framework} is too old", key=key, got=version, hint=hint)
 
 
 def _distributions(folders: Iterable[str]) -> list[str]:
-    """What installers leave of every package in these folders, named after it and its version."""
+    """Return the names of the packages' metadata folders, which hold name and version."""
     return sorted(info.name for folder in folders for info in Path(folder).glob("*.*-info"))
 
 
@@ -172,31 +199,35 @@ def _installed(environment: Environment, realization: Realization) -> Installed:
     return dict(realization.installed)[environment.name]
 
 
-def _behind(has: Installed, command: list[str]) -> list[str]:
-    """The command behind all setup lines; folders of a user's own packages are not seen, as ranks do not see them."""
-    return shell_command(has.behind, "", {"PYTHONNOUSERSITE": "1"}, command)
+def _command_behind_setup(installation: Installed, command: list[str]) -> list[str]:
+    """Return the command line that runs `command` after all setup lines, without the user's own packages."""
+    return shell_command(installation.behind, "", {"PYTHONNOUSERSITE": "1"}, command)
 
 
-def _answer(python: str, environment: Environment, has: Installed) -> list[str]:
-    """What MODULES, ABSENT, PATH, ABOUT and LIST say in the installed environment, a line each. InputError when it fails."""
-    variables, name = {**environment.variables, **dict(has.variables)}, environment.name
-    asked = (MODULES, ABSENT.format(names=environment.dispensable), PATH, ABOUT, LIST)
+def _run_inspection(python: str, environment: Environment, installation: Installed) -> list[str]:
+    """Return what MODULES, ABSENT, PATH, DESCRIBE_PYTHON and LIST_PACKAGES print in the installation, a line each.
+
+    Raises:
+        InputError: If the Python fails or does not answer in time.
+    """
+    variables, name = {**environment.variables, **dict(installation.variables)}, environment.name
+    programs = (MODULES, ABSENT.format(names=environment.dispensable), PATH, DESCRIBE_PYTHON, LIST_PACKAGES)
     try:
         done = subprocess.run(
-            _behind(has, [python, "-c", "\n".join(asked)]),
+            _command_behind_setup(installation, [python, "-c", "\n".join(programs)]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
-            env=isolated(variables),
-            timeout=PATIENCE_S,
+            env=isolated_variables(variables),
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        problem = f"{python} does not answer within {PATIENCE_S} s"
+        problem = f"{python} does not answer within {TIMEOUT_S} s"
         raise InputError("no-answer", problem, key=f"installed.{name}", got=python) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        problem = f"{python} does not answer: {last[:MOST]}"
-        raise InputError("no-answer", problem, key=f"installed.{name}", got=last[:MOST])
-    return [*[""] * len(asked), *done.stdout.splitlines()][-len(asked) :]
+        problem = f"{python} does not answer: {last[:MAX_LINE_CHARACTERS]}"
+        raise InputError("no-answer", problem, key=f"installed.{name}", got=last[:MAX_LINE_CHARACTERS])
+    return [*[""] * len(programs), *done.stdout.splitlines()][-len(programs) :]

@@ -1,6 +1,7 @@
 """Make the locks: for each `requirements.*.in` exact versions, with the SHA-256 of every file that may be installed.
 
-Locks are valid for Python 3.11 and newer. A package keeps its version while it fits, unless --upgrade is given.
+Locks are valid for Python 3.11 and newer. A package keeps its version while it fits, unless --upgrade is
+given.
 """
 
 import os
@@ -23,17 +24,23 @@ PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
 
 
 def pins(lock: str) -> dict[str, set[str]]:
-    """The versions of each package that a lock's text has; several where they differ between Pythons."""
-    found: dict[str, set[str]] = {}
+    """Return the versions of each package in a lock's text; more than one where they differ between Pythons."""
+    versions: dict[str, set[str]] = {}
     for name, version in PINNED.findall(lock):
-        found.setdefault(name, set()).add(version)
-    return found
+        versions.setdefault(name, set()).add(version)
+    return versions
 
 
 def check_lock(text: str, file: Path, variant: str | None = None) -> None:
-    """InputError when a lock names a host, has a package without a hash, or holds the wrong build of a framework.
+    """Check that a lock names no host, has a hash for every package, and holds the right build of a framework.
 
-    `text` is the whole of what a variant installs: a child's lock with its parent's.
+    Args:
+        text: All that a variant installs: its lock, with that of its parent.
+        file: The lock, for errors.
+        variant: cpu or cuda, to check the build; None for none.
+
+    Raises:
+        InputError: If the lock is wrong.
     """
     if "://" in text:
         hint = "a lock must hold for every registry and mirror"
@@ -42,7 +49,9 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
         if PINNED.match(entry) and "--hash=sha256:" not in entry:
             package = entry.split()[0]
             raise InputError("missing-hash", f"{package} has no hash", file=shown(file), got=package)
-    local = sorted(f"{name}=={version}" for name, found in pins(text).items() for version in found if "+" in version)
+    local = sorted(
+        f"{name}=={version}" for name, versions in pins(text).items() for version in versions if "+" in version
+    )
     if local:
         hint = "locks hold what registries have"
         raise InputError("local-build", f"{local[0]} is a local build", file=shown(file), got=local[0], hint=hint)
@@ -56,9 +65,20 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
 
 
 def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), excludes: Sequence[str] = ()) -> str:
-    """The text of the lock for `source`, laid over other locks: their versions hold, their packages are left out.
+    """Return the text of the lock for `source`.
 
-    The resolver sees the default registry alone, and no configuration: a wheel on this machine must not stand for it.
+    The resolver uses the default registry alone and no configuration, so that no local wheel gets into a
+    lock.
+
+    Args:
+        source: The .in file.
+        lock: The present lock, whose versions stay if they fit.
+        upgrade: Take the newest versions that fit.
+        over: Locks of parents: their versions hold, their packages are left out.
+        excludes: Packages to leave out.
+
+    Raises:
+        InputError: If there is no solution.
     """
     with tempfile.TemporaryDirectory() as scratch:
         draft, excluded = Path(scratch) / "lock.txt", Path(scratch) / "excludes.txt"
@@ -84,11 +104,11 @@ def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), 
 
 
 def lock_environment(environment: Environment, upgrade: bool) -> list[Path]:
-    """Make the lock of an environment's variant, and of what builds its sources. Returns the files."""
+    """Make the lock of an environment's variant, and that of what builds its sources; return the files."""
     over = [environment.parent.lock] if environment.parent else []
     text = resolve(environment.lock.with_suffix(".in"), environment.lock, upgrade, over, environment.lock_excludes)
-    whole = "".join([*(file.read_text(encoding="utf-8") for file in over), text])
-    check_lock(whole, environment.lock, environment.variant)
+    complete_text = "".join([*(file.read_text(encoding="utf-8") for file in over), text])
+    check_lock(complete_text, environment.lock, environment.variant)
     write_text(environment.lock, text)
     if not environment.sources:
         return [environment.lock]
@@ -99,7 +119,7 @@ def lock_environment(environment: Environment, upgrade: bool) -> list[Path]:
 
 
 def lock_controller(upgrade: bool) -> Path:
-    """Make the controller's lock, `requirements.txt`."""
+    """Make the controller's lock, `requirements.txt`, and return it."""
     lock = CHECKOUT / "requirements.txt"
     text = resolve(CHECKOUT / "requirements.in", lock, upgrade)
     check_lock(text, lock)
@@ -123,9 +143,9 @@ def main(
     if not environment:
         print(shown(lock_controller(upgrade)))
     for name in lineage(environment or [*locked(), *tools()]):
-        there = TOOL_VARIANTS if name in tools() else VARIANTS
-        for each in [one for one in there if one in variant]:
-            for file in lock_environment(read(name, each), upgrade):
+        variants = TOOL_VARIANTS if name in tools() else VARIANTS
+        for chosen in [candidate for candidate in variants if candidate in variant]:
+            for file in lock_environment(read(name, chosen), upgrade):
                 print(shown(file), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What is installed in an environment, and the files that are installed in one."""
+"""List the packages of an environment, and fetch the files that an environment installs."""
 
 import json
 import platform
@@ -18,13 +18,13 @@ from declared.environments import IMAGE_ABI, Environment
 from environments.steps import make_venv, pip, pip_install
 from environments.wheels import from_index, recorded_sha256, sdist
 
-# Run by an environment's Python: name and version of every distribution that it sees.
-LIST = (
+# An environment's Python runs this: name and version of every distribution that it can import.
+LIST_PACKAGES = (
     "import importlib.metadata as m, json; "
     "print(json.dumps([[d.metadata['Name'], d.version] for d in m.distributions()]))"
 )
-# Run by a Python that is not ours: what it is.
-ABOUT = (
+# Another Python runs this: its version, ABI and path.
+DESCRIBE_PYTHON = (
     "import json, platform, sys, sysconfig; "
     "machine = sysconfig.get_platform().replace('-', '_').replace('.', '_'); "
     "abi = f'cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}-{machine}'; "
@@ -34,10 +34,10 @@ ONLY_WHEELS = ("--only-binary", ":all:")
 GLIBC = (2, 36)  # of Debian bookworm: the images' base
 
 
-def listed(said: str) -> dict[str, str]:
-    """Name -> version, from the last line that LIST printed; of two with one name, the one that is imported."""
-    found = reversed(json.loads(said.strip().splitlines()[-1]))
-    names = {re.sub("[-_.]+", "-", name).lower(): version for name, version in found if name}
+def parse_packages(output: str) -> dict[str, str]:
+    """Return versions by package from the output of LIST_PACKAGES; of two of one name, the one that is imported."""
+    pairs = reversed(json.loads(output.strip().splitlines()[-1]))
+    names = {re.sub("[-_.]+", "-", name).lower(): version for name, version in pairs if name}
     return dict(sorted(names.items()))
 
 
@@ -47,28 +47,31 @@ HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Target:
-    """The Python that files are fetched for: its ABI, how pip is told of it, and what markers in locks are judged by."""
+    """A Python to fetch files for: its ABI, pip's options for it, and the values of markers in locks."""
 
     abi: str
     options: tuple[str, ...] = ()
     markers: Mapping[str, str] = field(default_factory=dict)
 
 
-def here(lock: str) -> list[Target]:
-    """The Python that runs this, and those of other patch levels (3.11.2, 3.11.7) for which a lock's text names other versions."""
+def running_pythons(lock: str) -> list[Target]:
+    """Return the running Python, and its other patch levels (3.11.2, 3.11.7) for which a lock has other versions."""
     running = platform.python_version()
     minor = running.rpartition(".")[0]
     named = re.findall(rf"python_full_version [<>=!]+ '({re.escape(minor)}\.\d+)'", lock)
-    others = sorted({f"{minor}.0", *named} - {running}) if named else []
+    other_versions = sorted({f"{minor}.0", *named} - {running}) if named else []
     markers = {"implementation_version", "python_full_version"}
     return [
         Target(python_abi()),
-        *(Target(python_abi(), ("--python-version", other), dict.fromkeys(markers, other)) for other in others),
+        *(
+            Target(python_abi(), ("--python-version", version), dict.fromkeys(markers, version))
+            for version in other_versions
+        ),
     ]
 
 
-def images(lock: str = "") -> list[Target]:
-    """The Python of images, whatever Python runs this, and whatever the lock."""
+def image_pythons(lock: str = "") -> list[Target]:
+    """Return the Python of images, whatever Python runs this program."""
     version = IMAGE_ABI.split("-")[0].removeprefix("cp")
     python = f"{version[0]}.{version[1:]}"
     tags = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(5, GLIBC[1] + 1)]
@@ -82,57 +85,70 @@ Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetc
 
 
 def entries(lock: str, target: Target) -> list[str]:
-    """The entries of a lock's text that are for a Python, without markers: pip would judge them by the controller's Python."""
-    found = []
+    """Return a lock's entries for a Python, without markers: pip would evaluate them for the controller's Python."""
+    selected = []
     for entry in filter(None, ENTRY.split(lock)):
         marked = re.match(r"(\S+) ; ([^\\\n]*)", entry)
         if marked and not Marker(marked[2]).evaluate(dict(target.markers)):
             continue
-        found.append(f"{marked[1]} {entry[marked.end() :]}" if marked else entry)
-    return found
+        selected.append(f"{marked[1]} {entry[marked.end() :]}" if marked else entry)
+    return selected
 
 
 def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: str) -> set[str]:
-    """Fetch into `folder` what a lock has for some Pythons, but for what is there. Returns the SHA-256 of all that it has for them."""
+    """Fetch into `folder` the files of a lock that are missing there.
+
+    Returns:
+        The SHA-256 of all files that the lock has for these Pythons.
+    """
     allowed: set[str] = set()
     text = lock.read_text(encoding="utf-8")
     for target in targets(text):
-        there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
-        wanted = [(entry, set(HASH.findall(entry))) for entry in entries(text, target)]
-        lacking = [entry for entry, hashes in wanted if hashes and not hashes & there]
-        if lacking:
+        present = {digest_file(file) for file in folder.iterdir() if file.is_file()}
+        locked = [(entry, set(HASH.findall(entry))) for entry in entries(text, target)]
+        missing = [entry for entry, hashes in locked if hashes and not hashes & present]
+        if missing:
             with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
                 requirements = Path(scratch) / lock.name
-                write_text(requirements, "".join(lacking))
+                write_text(requirements, "".join(missing))
                 _download(requirements, f"fetching {shown(lock)}", folder, target, log, *options)
-        allowed |= {sha256 for _, hashes in wanted for sha256 in hashes}
+        allowed |= {sha256 for _, hashes in locked for sha256 in hashes}
     return allowed
 
 
 def fetch(
-    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, targets: Targets = images
+    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, targets: Targets = image_pythons
 ) -> set[str]:
-    """Fetch all files that the environment installs into `folder`, as pip is configured on this machine, but for what is there.
+    """Fetch into `folder` the files of an environment that are missing there, as pip is configured on this machine.
 
-    `targets`: the Pythons that they are for. Returns the SHA-256 that files may have: each is bound to its recorded hash,
-    here and again where it is installed.
+    Each file is bound to its recorded hash, here and again where it is installed.
+
+    Args:
+        environment: The environment.
+        folder: Where the files go.
+        indexes: Addresses of wheel indexes by the name of the site's setting.
+        log: Where pip's output goes.
+        targets: The Pythons to fetch for, by a lock's text.
+
+    Returns:
+        The SHA-256 that files may have.
     """
     target = targets("")[0]
 
-    def download(requirements: Path, what: str, *options: str) -> None:
-        _download(requirements, what, folder, target, log, *ONLY_WHEELS, *options)
+    def download(requirements: Path, task: str, *options: str) -> None:
+        _download(requirements, task, folder, target, log, *ONLY_WHEELS, *options)
 
     allowed: set[str] = set()
     for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
         allowed |= fetch_lock(lock, folder, targets, log, *ONLY_WHEELS)
-    there = {digest_file(file) for file in folder.iterdir() if file.is_file()}
+    present = {digest_file(file) for file in folder.iterdir() if file.is_file()}
     for wheel in environment.wheels:
         sha256 = recorded_sha256(wheel, environment.description, target.abi)
-        if sha256 not in there:
+        if sha256 not in present:
             from_index(wheel, sha256, "fetching", indexes, log, download)
         allowed.add(sha256)
     for source in environment.sources:
-        if source.sha256 not in there:
+        if source.sha256 not in present:
             with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
                 tools = make_venv(Path(scratch) / "tools", log)
                 pip_install(tools, environment.build_lock, f"installing {shown(environment.build_lock)}", log)
@@ -141,6 +157,6 @@ def fetch(
     return allowed
 
 
-def _download(requirements: Path, what: str, folder: Path, target: Target, log: Path, *options: str) -> None:
+def _download(requirements: Path, task: str, folder: Path, target: Target, log: Path, *options: str) -> None:
     exactly = ["--no-deps", "--require-hashes", "--progress-bar", "off", *target.options, *options]
-    pip(Path(sys.executable), ["download", *exactly, "-d", folder, "-r", requirements], what, log)
+    pip(Path(sys.executable), ["download", *exactly, "-d", folder, "-r", requirements], task, log)

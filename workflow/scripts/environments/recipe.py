@@ -1,9 +1,10 @@
-"""The recipe of an image, an Apptainer definition file, from the description of its environment.
+"""Render the recipe of an image, an Apptainer definition file, from the description of its environment.
 
-    python -m environments.recipe    # writes containers/<environment>/recipe.<variant>.def again (make recipes)
+    python -m environments.recipe    # rewrites containers/<environment>/recipe.<variant>.def
 
-Those files are for people, and for building by hand in the checkout's folder; the workflow builds from the same text with
-the site's base. Packages come from the folder /mnt/packages where the builder has one bound there, else from the network.
+Those files are for reading, and for building by hand in the checkout's folder. The workflow builds from the
+same text with the site's base. Packages come from the folder /mnt/packages if the builder binds one there,
+else from the network.
 """
 
 import json
@@ -75,7 +76,7 @@ apt-get purge --yes --auto-remove {compilers}
 _SPACK = """\
 . /opt/spack/share/spack/setup-env.sh
 spack env create --with-view {home}/view {name}
-spack --env {name} add {wanted}
+spack --env {name} add {specs}
 spack --env {name} install --fail-fast
 spack gc --yes-to-all
 spack clean --all
@@ -88,7 +89,7 @@ rm -rf {scratch} /var/lib/apt/lists/*
 
 
 def copied_files(environment: Environment) -> list[Path]:
-    """The files that the recipe takes into the image."""
+    """Return the files that the recipe copies into the image."""
     own = [environment.selftest, Path(two_ranks.__file__)]
     if environment.origin == "locks":
         own.append(environment.lock)
@@ -98,24 +99,27 @@ def copied_files(environment: Environment) -> list[Path]:
 
 
 def recipe(environment: Environment, base: str = BASE, parent: str | None = None, digest: str | None = None) -> str:
-    """The definition file of an environment's image.
+    """Return the definition file of an environment's image.
 
-    `base`: docker://..., debootstrap[:MIRROR] or an image's path. `parent`: the path of the parent's image, for an
-    environment that has one. `digest`: the environment's digest at a site, which becomes a label.
+    Args:
+        environment: The environment.
+        base: docker://..., debootstrap[:MIRROR] or the path of an image.
+        parent: The path of the parent's image, for an environment that has a parent.
+        digest: The environment's digest at a site, which becomes a label.
     """
-    made = Recipe()
-    made.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
-    made.files = [[shown(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
-    made.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
-    made.install = [line if line == "END" else f"    {line}" for line in _post(environment).splitlines()]
+    image_recipe = Recipe()
+    image_recipe.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
+    image_recipe.files = [[shown(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
+    image_recipe.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
+    image_recipe.install = [line if line == "END" else f"    {line}" for line in _post(environment).splitlines()]
     path = f"{HOME}/view/bin" if environment.spack else f"{VENV}/bin"
-    made.environ = [
+    image_recipe.environ = [
         f"PATH={path}:$PATH",
         *(f"{key}={shlex.quote(value)}" for key, value in environment.variables.items()),
     ]
-    made.entrypoint = "exec python3"
-    made.test = [f"    python3 {HOME}/two_ranks.py {HOME}/selftest.py --limit {environment.selftest_limit_s:g}"]
-    body = SingularityWriter({"": made}).convert().split("Stage: ", 1)[1].lstrip()
+    image_recipe.entrypoint = "exec python3"
+    image_recipe.test = [f"    python3 {HOME}/two_ranks.py {HOME}/selftest.py --limit {environment.selftest_limit_s:g}"]
+    body = SingularityWriter({"": image_recipe}).convert().split("Stage: ", 1)[1].lstrip()
     if environment.spack:
         header = _header(environment.spack.base)
     elif environment.parent:
@@ -134,12 +138,12 @@ def _header(base: str) -> list[str]:
 
 
 def _labels(environment: Environment, digest: str | None) -> dict[str, str]:
-    told = {"environment": environment.name, "variant": environment.variant}
-    told |= {wheel.name: wheel.version for wheel in environment.wheels}
-    told |= {source.name: source.version for source in environment.sources}
+    labels = {"environment": environment.name, "variant": environment.variant}
+    labels |= {wheel.name: wheel.version for wheel in environment.wheels}
+    labels |= {source.name: source.version for source in environment.sources}
     if environment.origin == "locks":
-        told["lock"] = environment.digests([environment.lock])[environment.lock.name]
-    return told | ({"digest": digest} if digest else {})
+        labels["lock"] = environment.digests([environment.lock])[environment.lock.name]
+    return labels | ({"digest": digest} if digest else {})
 
 
 def _post(environment: Environment) -> str:
@@ -148,19 +152,19 @@ def _post(environment: Environment) -> str:
         "python": PYTHON, "version": PYTHON, "major": PYTHON.split(".", maxsplit=1)[0], "minor": PYTHON.split(".")[1],
     }  # fmt: skip
     if environment.spack:
-        wanted = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))
-        return _START.format(**words) + _SPACK.format(**words, name=environment.name, wanted=wanted)
+        specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))
+        return _START.format(**words) + _SPACK.format(**words, name=environment.name, specs=specs)
     parts = [_START, *([] if environment.parent else [_PYTHON]), _INSTALL]
     steps = [part.format(**words) for part in parts]
     steps.append(f"install {VENV}/bin/python --requirement {HOME}/{environment.lock.name}\n")
     for wheel in environment.wheels:
-        told = {
+        pinned = {
             "name": wheel.name,
             "version": wheel.version,
             "sha256": recorded_sha256(wheel, environment.description, IMAGE_ABI),
             "index": environment.content["image"]["index"],
         }
-        steps.append(_WHEEL.format(**{**words, **told}))
+        steps.append(_WHEEL.format(**{**words, **pinned}))
     for source in environment.sources:
         steps += [_BROUGHT.format(program=program) for program, package in source.needs.items() if package is None]
         steps.append(_SOURCE.format(**{**words, **_source_words(source, environment)}))
@@ -186,12 +190,12 @@ def _source_words(source: Source, environment: Environment) -> dict[str, str]:
 
 
 def _spaced(lines: Sequence[str]) -> list[str]:
-    """A blank line before every section but the first."""
+    """Return the lines with a blank line before every section but the first."""
     return [part for i, line in enumerate(lines) for part in (["", line] if i and line.startswith("%") else [line])]
 
 
-def written() -> Mapping[Path, str]:
-    """Every recipe that is in git, as it must be: its file and its text."""
+def recipe_files() -> Mapping[Path, str]:
+    """Return the text of every recipe in git, by file."""
     environments = [read(name, variant) for name in names() for variant in VARIANTS]
     return {
         environment.folder
@@ -206,7 +210,7 @@ def written() -> Mapping[Path, str]:
 
 def main() -> None:
     """Write the recipes of all environments again."""
-    for file, text in written().items():
+    for file, text in recipe_files().items():
         write_text(file, text)
         print(shown(file))
 

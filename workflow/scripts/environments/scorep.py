@@ -1,7 +1,7 @@
-"""Score-P, where a site has it: programs of MPI that the site has installed start under it, as they are, by a preloaded library.
+"""Start programs under Score-P, where a site has it and has installed programs of MPI.
 
-Score-P makes that library of a few lines of C, with its own compiler (`scorep-preload-init`). What it then writes of a run is an archive of
-OTF2, Score-P's Open Trace Format 2.
+Programs start unchanged, with a preloaded library, which Score-P makes of a few lines of C with its own
+compiler (`scorep-preload-init`). Score-P then writes an archive in OTF2, Open Trace Format 2.
 """
 
 import functools
@@ -21,7 +21,7 @@ CLOCK = (
 )  # rank_0_began: when the first phase of rank 0 began, in s since 1970, as Score-P's clock counts
 PACKAGE = "scorep"  # its name among the packages of a record
 STARTER = "start-score-p"  # of an attempt, as long as it runs
-PATIENCE_S = 120
+TIMEOUT_S = 120
 MEMORY = "256M"  # for a rank's events, unless the site's variables say otherwise: what does not fit is written in the midst of a run
 PARADIGMS = ("--mpp=mpi", "--thread=pthread")
 _START = """#!/bin/sh
@@ -34,37 +34,44 @@ exec {program} "$@"
 
 @functools.cache
 def version(prefix: Path) -> str | None:
-    """The version of the Score-P that is installed in a folder; None where there is none, or none that can be asked."""
+    """Return the version of the Score-P that is installed in a folder; None if there is none, or it does not answer."""
     try:
-        said = _ask([str(prefix / "bin" / "scorep-config"), "--version"])
+        output = _run([str(prefix / "bin" / "scorep-config"), "--version"])
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.split()[-1] if said.split() else None
+    return output.split()[-1] if output.split() else None
 
 
-def starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()) -> Path:
-    """Write what starts `program` under Score-P into a folder of an attempt (absolute), and return it: to be called in place of the program.
+def write_starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str] = ()) -> Path:
+    """Write the script that starts `program` under Score-P into an attempt's folder, and return its path.
 
-    `setup`: lines that ranks run first. InputError where Score-P cannot make what it preloads.
+    Args:
+        prefix: Where Score-P is installed.
+        program: The program that the script replaces.
+        attempt: The attempt's folder, absolute.
+        setup: Lines that ranks run first.
+
+    Raises:
+        InputError: If Score-P cannot make the library that it preloads.
     """
     folder = attempt / STARTER
     folder.mkdir()
     tool = str(prefix / "bin" / "scorep-preload-init")
     try:
-        libraries = _ask(shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)]))
+        libraries = _run(shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)]))
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or "").strip().splitlines()
-        reason = said[-1] if said else f"status {error.returncode}"
+        lines = (error.stderr or error.stdout or "").strip().splitlines()
+        reason = lines[-1] if lines else f"status {error.returncode}"
         raise InputError("command-failed", f"failed: {reason}", file=tool, got=reason) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise InputError("command-failed", str(error), file=tool) from None
-    made = folder / Path(program).name
-    told = {"folder": attempt / FOLDER, "libraries": libraries.splitlines()[-1], "program": program}
-    write_text(made, _START.format(memory=MEMORY, **{name: shlex.quote(str(text)) for name, text in told.items()}))
-    made.chmod(0o755)
-    return made
+    script = folder / Path(program).name
+    values = {"folder": attempt / FOLDER, "libraries": libraries.splitlines()[-1], "program": program}
+    write_text(script, _START.format(memory=MEMORY, **{name: shlex.quote(str(text)) for name, text in values.items()}))
+    script.chmod(0o755)
+    return script
 
 
-def _ask(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=PATIENCE_S)
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT_S)
     return done.stdout.strip()

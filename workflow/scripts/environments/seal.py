@@ -1,8 +1,9 @@
-"""Notice that somebody edited a built environment.
+"""Detect edits of built environments.
 
-An environment's own digest is of what it was built from, so an edited library would train on under it. `seal.json` lies beside
-environment.json. It holds a digest of the files' content, and one of what stat(2) says of them, which takes less than a second to
-compare. The content is read only where that differs, as in a copy of a cache. Byte code is left out: Python writes it again.
+The digest of an environment covers what it was built from, so it stays the same when somebody edits a
+library. `seal.json` next to environment.json holds a digest of the files' content, and one of their status
+(stat(2)), which takes less than a second to compute. Content is read only where the status differs, as in a
+copied cache. Byte code is left out: Python rewrites it.
 """
 
 import contextlib
@@ -47,12 +48,12 @@ def check_seal(folder: Path) -> None:
 
 
 def stat_digest(folder: Path) -> str:
-    """Return a digest, in hex, of names, sizes, modes, dates (of content and of inodes) and inodes of all files below a folder."""
+    """Return a digest, in hex, of name, size, mode, inode, mtime and ctime of all files below a folder."""
     digest = hashlib.sha256()
     for name, entry in _files(folder):
-        found = entry.stat(follow_symlinks=False)
-        about = (found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-        digest.update(f"{name} {about}\n".encode("utf-8", "surrogateescape"))
+        status = entry.stat(follow_symlinks=False)
+        fields = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        digest.update(f"{name} {fields}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -81,7 +82,7 @@ def _read_seal(folder: Path) -> dict[str, Any] | None:
 
 
 def _files(folder: Path, above: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield the name, relative to the first `folder`, and the entry of each file and link below `folder`, in the order of names."""
+    """Yield the relative path and the entry of each file and link below `folder`, in the order of names."""
     with os.scandir(folder) as listed:
         entries = sorted(listed, key=lambda entry: entry.name)
     for entry in entries:

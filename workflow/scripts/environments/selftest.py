@@ -1,4 +1,4 @@
-"""The self-test of an environment: its `selftest.py` as two ranks on loopback (environments.two_ranks), in the environment itself."""
+"""Run the self-test of an environment: its `selftest.py` as two ranks on loopback (environments.two_ranks)."""
 
 import contextlib
 import json
@@ -9,14 +9,18 @@ from typing import Any
 
 from common.errors import InputError
 from environments import two_ranks
-from environments.steps import isolated
+from environments.steps import isolated_variables
 
 DRIVER = Path(two_ranks.__file__)
-MOST = 300  # characters of a line
+MAX_LINE_CHARACTERS = 300
 
 
 def run(command: Sequence[str], variables: Mapping[str, str], name: str, log: Path) -> dict[str, Any]:
-    """Run `command`, the driver in the environment `name`. Returns what rank 0 found; InputError when the test fails."""
+    """Run `command`, which starts the driver in the environment `name`, and return the result of rank 0.
+
+    Raises:
+        InputError: If the test fails.
+    """
     with open(log, "ab") as output:
         before = output.tell()
         done = subprocess.run(
@@ -24,27 +28,31 @@ def run(command: Sequence[str], variables: Mapping[str, str], name: str, log: Pa
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
-            env=isolated(variables),
+            env=isolated_variables(variables),
             check=False,
         )
-    said = done.stdout.decode(errors="replace").strip().splitlines()
-    if done.returncode or not said:
-        why = _why(log.read_bytes()[before:].decode(errors="replace"))
+    lines = done.stdout.decode(errors="replace").strip().splitlines()
+    if done.returncode or not lines:
+        reason = _failure_reason(log.read_bytes()[before:].decode(errors="replace"))
         file = f"containers/{name}/selftest.py"
-        raise InputError("selftest-failed", f"failed: {why}", file=file, got=why, hint=f"its output is in {log}")
-    return answer(said[-1], name)
+        raise InputError("selftest-failed", f"failed: {reason}", file=file, got=reason, hint=f"its output is in {log}")
+    return parse_answer(lines[-1], name)
 
 
-def answer(line: str, name: str) -> dict[str, Any]:
-    """What a Python program of ours printed as JSON in the environment `name`. InputError where it is none: that is no Python."""
+def parse_answer(line: str, name: str) -> dict[str, Any]:
+    """Return the JSON object that a program of this workflow printed in the environment `name`.
+
+    Raises:
+        InputError: If the line is none, so the interpreter is no Python.
+    """
     with contextlib.suppress(ValueError):
-        if isinstance(said := json.loads(line), dict):
-            return said
+        if isinstance(answer := json.loads(line), dict):
+            return answer
     problem = f"its Python answers {line[:100]!r}, which no program of ours prints"
     raise InputError("no-python", problem, file=f"environment {name}", got=line, hint="is it a Python?")
 
 
-def _why(output: str) -> str:
-    """The driver's verdict, which is its last line, after the last thing that a rank said."""
+def _failure_reason(output: str) -> str:
+    """Return the driver's verdict, which is its last line, followed by the last line of a rank."""
     lines = [line.strip() for line in output.splitlines() if any(character.isalnum() for character in line)]
-    return ": ".join(reversed([line[:MOST] for line in lines[-2:]])) or "it said nothing"
+    return ": ".join(reversed([line[:MAX_LINE_CHARACTERS] for line in lines[-2:]])) or "no output"

@@ -1,4 +1,4 @@
-"""What the builders share: commands with a log, one builder at a time, pip bound to hashes."""
+"""Steps that all builders share: commands with a log, one builder at a time, pip bound to hashes."""
 
 import contextlib
 import os
@@ -15,20 +15,24 @@ from common.redaction import redact_file, redact_log
 from environments import bundled
 
 
-def say(message: str) -> None:
-    """One line of progress for the person who waits, without passwords."""
+def print_progress(message: str) -> None:
+    """Print a line of progress on stderr, without passwords."""
     print(f"ringside: {redact_log(message)}", file=sys.stderr, flush=True)
 
 
-def building(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock file `path` while `what` is built; one builder at a time."""
-    return locked(path, lambda: say(f"{what}: another process is making it; waiting for it"))
+def build_lock(path: Path, task: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context that holds the lock file `path` while `task` is built, so that one process builds at a time."""
+    return locked(path, lambda: print_progress(f"{task}: another process is making it; waiting for it"))
 
 
 def call(
-    command: Sequence[str | Path], what: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: Sequence[str | Path], task: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> None:
-    """Run a command with its output appended to `log`, without passwords. InputError (one line, the log's name) when it fails."""
+    """Run a command, and append its output to `log` without passwords.
+
+    Raises:
+        InputError: If the command fails; it names the log.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:
         start = output.tell()
@@ -53,7 +57,7 @@ def call(
             redact_file(log, start)
     if process.returncode != 0:
         reason = _last_error(log, start)
-        raise InputError("command-failed", f"{what} failed: {reason}", got=reason, hint=f"the full output is in {log}")
+        raise InputError("command-failed", f"{task} failed: {reason}", got=reason, hint=f"the full output is in {log}")
 
 
 def _last_error(log: Path, start: int) -> str:
@@ -78,20 +82,25 @@ class Stopwatch:
         self.seconds[name] = round(self.seconds.get(name, 0) + time.monotonic() - start, 2)
 
 
-def isolated(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without what would change another Python's imports, and `extra`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    return {**kept, **(extra or {})}
+def isolated_variables(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process's variables without those that change the imports of another Python, and with `extra`."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return {**variables, **(extra or {})}
 
 
 def make_venv(folder: Path, log: Path) -> Path:
     """Make an empty virtual environment (no pip in it) and return its interpreter."""
-    call([sys.executable, "-m", "venv", "--without-pip", folder], "making a virtual environment", log, isolated())
+    call(
+        [sys.executable, "-m", "venv", "--without-pip", folder],
+        "making a virtual environment",
+        log,
+        isolated_variables(),
+    )
     return folder / "bin" / "python"
 
 
 def site_packages(venv: Path) -> Path:
-    """The folder of a virtual environment's packages; it has this interpreter's version."""
+    """Return the folder of packages of a virtual environment that has this interpreter's version."""
     return venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
@@ -101,8 +110,8 @@ def overlay(venv: Path, parents: Sequence[Path]) -> None:
     (site_packages(venv) / "parents.pth").write_text("".join(lines), encoding="utf-8")
 
 
-def pip(python: Path, arguments: Sequence[str | Path], what: str, log: Path) -> None:
-    """Run the controller's pip on another interpreter, with what pip is configured for on this machine, or with a bundle alone."""
+def pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> None:
+    """Run the controller's pip for another interpreter, as it is configured on this machine, or with a bundle alone."""
     head: list[str | Path] = [
         sys.executable,
         "-m",
@@ -112,18 +121,20 @@ def pip(python: Path, arguments: Sequence[str | Path], what: str, log: Path) -> 
         "--no-input",
         "--disable-pip-version-check",
     ]
-    call([*head, *arguments], what, log, bundled.pip_variables(isolated()))
+    call([*head, *arguments], task, log, bundled.pip_variables(isolated_variables()))
 
 
-def pip_install(python: Path, requirements: Path, what: str, log: Path, *options: str) -> None:
+def pip_install(python: Path, requirements: Path, task: str, log: Path, *options: str) -> None:
     """Install exactly the files whose hashes `requirements` records: no dependencies, nothing built from source."""
     exactly = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--ignore-installed"]
     plain = ["--no-compile", "--progress-bar", "off"]
-    pip(python, ["install", *exactly, *plain, *options, "-r", requirements], what, log)
+    pip(python, ["install", *exactly, *plain, *options, "-r", requirements], task, log)
 
 
 def compile_bytecode(python: Path, folder: Path, log: Path) -> None:
     """Byte-compile all modules in `folder`, on all cores (pip would use one); syntax of newer Pythons may fail."""
     command = [python, "-m", "compileall", "-q", "-j", "0", folder]
     with open(log, "ab") as output:
-        subprocess.run(list(map(str, command)), check=False, stdout=output, stderr=subprocess.STDOUT, env=isolated())
+        subprocess.run(
+            list(map(str, command)), check=False, stdout=output, stderr=subprocess.STDOUT, env=isolated_variables()
+        )

@@ -1,9 +1,9 @@
 """Run a self-test as two ranks on loopback, under a time limit: python two_ranks.py PROGRAM --limit SECONDS
 
-Standard library only: it runs in an environment's own Python, and in an image's %test. Each rank gets RINGSIDE_RANK,
-RINGSIDE_SIZE, RINGSIDE_PORTS (one free port per rank) and RINGSIDE_MEETING (an empty folder that both see), and writes
-`rank<r>.json` there when all is well. The last line of the output is what rank 0 found, as JSON; what the ranks say goes
-to stderr.
+Standard library only: it runs in an environment's own Python, and in an image's %test. Each rank gets
+RINGSIDE_RANK, RINGSIDE_SIZE, RINGSIDE_PORTS (one free port per rank) and RINGSIDE_MEETING (an empty folder
+that both see), and writes `rank<r>.json` there when all is well. The last line of the output is what rank 0
+found, as JSON; what the ranks say goes to stderr.
 """
 
 import argparse
@@ -23,7 +23,11 @@ RANKS = 2
 
 
 def run(program: Path, limit_s: float) -> dict[str, Any]:
-    """Run `program` as two ranks of this Python. Returns what rank 0 found; RuntimeError when a rank fails or time runs out."""
+    """Run `program` as two ranks of this Python, and return the result of rank 0.
+
+    Raises:
+        RuntimeError: If a rank fails, or time runs out.
+    """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ringside-") as meeting:
         shared = {
@@ -48,10 +52,10 @@ def run(program: Path, limit_s: float) -> dict[str, Any]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(rank.pid, signal.SIGKILL)
                 rank.wait()
-        found = [Path(meeting) / f"rank{rank}.json" for rank in range(RANKS)]
-        if not all(file.is_file() for file in found):
+        results = [Path(meeting) / f"rank{rank}.json" for rank in range(RANKS)]
+        if not all(file.is_file() for file in results):
             raise RuntimeError("a rank ended without a result")
-        result = json.loads(found[0].read_text(encoding="utf-8"))
+        result = json.loads(results[0].read_text(encoding="utf-8"))
     return {"ranks": RANKS, "seconds": round(time.monotonic() - start, 2), **result}
 
 
@@ -70,9 +74,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], deadline: float, limit_s: float)
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Unpack a bundle (`ringside bundle`) into the cache of a machine without internet.
 
-A bundle is a tar without compression. Its first member, manifest.json, has the size and the SHA-256 of every other. All of them
-are compared before the first is moved to its place; files are moved whole, so whoever was interrupted starts again.
-Standard library only: it runs before there is a .venv.
+A bundle is a tar without compression. Its first member, manifest.json, has the size and the SHA-256 of
+every other. All files are compared before the first is moved to its place, and each is moved whole, so an
+interrupted run can be repeated. This module uses the standard library alone, since it runs before .venv exists.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from common.text import size
 from environments import bundled
 
 FORMAT = 1
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems without locks
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # from file systems without locks
 MANIFEST = "manifest.json"
-MOST_MANIFEST_BYTES = 2**26
+MAX_MANIFEST_BYTES = 2**26
 CHECKOUT = Path(__file__).resolve().parents[3]
 BLOCK = 1 << 20
-# What tarfile raises for broken files: headers may announce each other without end, or sizes that no memory has.
+# What tarfile raises for broken files. Headers may refer to each other without end, or have sizes beyond memory.
 UNREADABLE = (tarfile.TarError, EOFError, ValueError, RecursionError, MemoryError, OverflowError)
 PROGRESS_S = 5.0
-# Where a bundle may put something: one plain name in one of these folders of the cache.
+# Files of a bundle have a plain name in one of these folders of the cache.
 PLACE = re.compile(
     r"(bundle/wheels|bundle/images|wheels/[0-9a-f]{12}|downloads/[A-Za-z0-9][\w.-]*)/[A-Za-z0-9_][\w.+!-]*", re.A
 )
@@ -49,39 +49,48 @@ TYPES: dict[str, type] = {
 
 
 EXPECTED = "what ringside bundle has made: ./ringside unbundle FILE"
-NOTHING = "nothing was unpacked"
+NOTHING_UNPACKED = "nothing was unpacked"
 
 
 @dataclass(frozen=True)
-class Done:
-    """What was done: files that were put into their places, those that were there, and the bytes of all."""
+class Unpacked:
+    """What was unpacked: numbers of files that were placed and that were present, and the bytes of all."""
 
-    placed: int
-    there: int
+    n_placed: int
+    n_present: int
     size_bytes: int
     cache: Path
 
 
-def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -> Done:
-    """Unpack the bundle `file`, if it is for what is `wanted` (study, site), this Python and the locks of `checkout`. InputError."""
-    with system_faults(file), _opened(file) as bundle:
+def unbundle(file: Path, expected: Mapping[str, str], checkout: Path = CHECKOUT) -> Unpacked:
+    """Unpack a bundle into the cache of its site.
+
+    Args:
+        file: The bundle.
+        expected: The study and the site that it must be for, as far as they are named.
+        checkout: The checkout whose locks it must have.
+
+    Raises:
+        InputError: If the bundle is broken, or not for this machine, checkout, study or site.
+    """
+    with system_faults(file), _open_bundle(file) as bundle:
         manifest = read_manifest(bundle, file)
-        check(manifest, file, wanted, checkout)
+        check_manifest(manifest, file, expected, checkout)
         cache = _cache(manifest, file)
         check_cache(cache)
-        here = cache / "bundle"
+        folder = cache / "bundle"
         with follow_modes(cache):
-            here.mkdir(parents=True, exist_ok=True)
-        with follow_modes(cache), open(here / ".lock", "a") as lock:
+            folder.mkdir(parents=True, exist_ok=True)
+        with follow_modes(cache), open(folder / ".lock", "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 problem = "another ringside unbundle is at work there"
-                raise InputError("busy", problem, file=here, hint="wait for it") from None
+                raise InputError("busy", problem, file=folder, hint="wait for it") from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-            staging = here / ".unpacking"
+            staging = folder / ".unpacking"
             shutil.rmtree(staging, ignore_errors=True)  # of one that was killed
             try:
                 staging.mkdir()
@@ -89,24 +98,30 @@ def unbundle(file: Path, wanted: Mapping[str, str], checkout: Path = CHECKOUT) -
                 _place(manifest, staged, cache, staging)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-    return Done(len(staged), len(manifest["files"]) - len(staged), _bytes(manifest["files"].values()), cache)
+    return Unpacked(len(staged), len(manifest["files"]) - len(staged), _total_bytes(manifest["files"].values()), cache)
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[tarfile.TarFile]:
+def _open_bundle(file: Path) -> Iterator[tarfile.TarFile]:
     if not file.is_file():
         raise InputError("missing-file", "no such file", file=file, expected=EXPECTED)
     try:
         with tarfile.open(file, "r:") as bundle:
             yield bundle
     except UNREADABLE as error:
-        raise InputError("broken-bundle", f"cannot be read as a bundle ({error})", file=file, hint=_again()) from None
+        raise InputError(
+            "broken-bundle", f"cannot be read as a bundle ({error})", file=file, hint=_retry_hint()
+        ) from None
 
 
 def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
-    """The manifest of an open bundle, which is its first member. InputError when there is none, or it names places that it must not."""
+    """Return the manifest of an open bundle, which is its first member.
+
+    Raises:
+        InputError: If there is none, or it names a place outside of those for bundles.
+    """
     first = bundle.next()
-    if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > MOST_MANIFEST_BYTES:
+    if first is None or first.name != MANIFEST or not _is_plain(first) or first.size > MAX_MANIFEST_BYTES:
         problem = f"does not begin with a {MANIFEST}, so it is no bundle"
         raise InputError("no-bundle", problem, file=file, expected="what ringside bundle has made")
     try:
@@ -120,35 +135,39 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
                 expected=str(FORMAT),
                 hint="use the same commit here and there",
             )
-        right = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
-        for told in manifest["files"].values():
-            right &= isinstance(told["bytes"], int) and bool(re.fullmatch("[0-9a-f]{64}", told["sha256"]))
+        is_valid = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
+        for listed in manifest["files"].values():
+            is_valid &= isinstance(listed["bytes"], int) and bool(re.fullmatch("[0-9a-f]{64}", listed["sha256"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        right = False
-    if not right:
+        is_valid = False
+    if not is_valid:
         problem = f"its {MANIFEST} is not one that ringside bundle writes"
-        raise InputError("broken-bundle", problem, file=file, hint=_again())
+        raise InputError("broken-bundle", problem, file=file, hint=_retry_hint())
     for name in (manifest["study"], manifest["site"]):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.A):
             problem = f"'{name}' is no name of a study or a site"
-            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING)
+            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING_UNPACKED)
     for name in manifest["files"]:
         if not PLACE.fullmatch(name):
             problem = f"'{name}' is no place for a file of a bundle"
-            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING)
+            raise InputError("unsafe-name", problem, file=file, key=MANIFEST, got=name, hint=NOTHING_UNPACKED)
     return manifest
 
 
-def check(manifest: Mapping[str, Any], file: Path, wanted: Mapping[str, str], checkout: Path) -> None:
-    """InputError when the bundle is for another study, site, Python or C library, or was made of other locks than `checkout` has."""
-    for key, name in wanted.items():
+def check_manifest(manifest: Mapping[str, Any], file: Path, expected: Mapping[str, str], checkout: Path) -> None:
+    """Check that a bundle is for this study, site, Python and C library, and was made with the locks of `checkout`.
+
+    Raises:
+        InputError: If it is not.
+    """
+    for key, name in expected.items():
         if manifest[key] != name:
             problem, hint = f"is for the {key} {manifest[key]}, not {name}", "make one for it: ./ringside bundle"
             raise InputError(f"wrong-{key}", problem, file=file, got=manifest[key], hint=hint)
     if manifest["python_abi"] != python_abi():
-        made = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
-        same = made and made[3] == python_abi().partition("-")[2]
-        advice = f"call python{made[1]}.{made[2]} ringside unbundle, or " if made and same else ""
+        abi = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
+        is_same_platform = abi and abi[3] == python_abi().partition("-")[2]
+        advice = f"call python{abi[1]}.{abi[2]} ringside unbundle, or " if abi and is_same_platform else ""
         raise InputError(
             "wrong-python",
             f"is for {manifest['python_abi']}, this Python is {python_abi()}",
@@ -181,9 +200,9 @@ def _numbers(version: str) -> list[int]:
 
 
 def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
-    """Where the bundle goes: RINGSIDE_CACHE or the site's cache; of the latter, the place where bundles are looked for is made a link."""
-    looked = bundled.folder()
-    cache = looked.parent if os.environ.get("RINGSIDE_CACHE") else Path(os.path.expanduser(manifest["cache"]))
+    """Return the cache to unpack into: RINGSIDE_CACHE, or else the site's cache."""
+    link = bundled.folder()
+    cache = link.parent if os.environ.get("RINGSIDE_CACHE") else Path(os.path.expanduser(manifest["cache"]))
     if not cache.is_absolute():
         raise InputError(
             "bad-pattern",
@@ -193,13 +212,13 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
             expected="an absolute folder",
             hint="name one: RINGSIDE_CACHE=FOLDER",
         )
-    if cache.resolve() == looked.parent.resolve():
+    if cache.resolve() == link.parent.resolve():
         return cache
-    if looked.is_dir() and not looked.is_symlink():
+    if link.is_dir() and not link.is_symlink():
         raise InputError(
             "two-caches",
             f"a bundle lies there, this one is for {cache}",
-            file=looked,
+            file=link,
             got=str(cache),
             hint="remove that folder, or name one cache: RINGSIDE_CACHE=FOLDER",
         )
@@ -209,9 +228,9 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
 def _stage(
     bundle: tarfile.TarFile, file: Path, files: Mapping[str, Any], cache: Path, staging: Path
 ) -> dict[str, Path]:
-    """Read the whole bundle, and write what is not in the cache yet to `staging`. Returns where each such file is, by its name."""
-    have = {name for name, told in files.items() if _is_there(cache / name, told)}
-    needed = _bytes(told for name, told in files.items() if name not in have)
+    """Read the whole bundle, write the files that the cache lacks to `staging`, and return their paths by name."""
+    present = {name for name, listed in files.items() if _is_there(cache / name, listed)}
+    needed = _total_bytes(listed for name, listed in files.items() if name not in present)
     if (free := shutil.disk_usage(staging).free) < needed:
         raise InputError(
             "too-little-space",
@@ -222,33 +241,37 @@ def _stage(
         )
     staged: dict[str, Path] = {}
     left, seen = dict(files), 0
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
     while (member := bundle.next()) is not None:
         if not _is_plain(member) or member.name not in left:
             if _is_plain(member):
-                code, what = "unlisted-member", "is not in its manifest, or is there twice"
+                code, problem = "unlisted-member", "is not in its manifest, or is there twice"
             else:
-                code, what = "unsafe-member", "is no plain file"
-            raise InputError(code, f"'{member.name}' {what}", file=file, got=member.name, hint=NOTHING)
-        told = left.pop(member.name)
+                code, problem = "unsafe-member", "is no plain file"
+            raise InputError(code, f"'{member.name}' {problem}", file=file, got=member.name, hint=NOTHING_UNPACKED)
+        listed = left.pop(member.name)
         draft = staging / str(len(staged))
-        _copy(bundle, member, None if member.name in have else draft, told, file)
-        if member.name not in have:
+        _copy(bundle, member, None if member.name in present else draft, listed, file)
+        if member.name not in present:
             staged[member.name] = draft
         seen += member.size
-        if time.monotonic() - told_at >= PROGRESS_S:
-            told_at = time.monotonic()
-            print(f"ringside: {size(seen)} of {size(_bytes(files.values()))} are right", flush=True)
+        if time.monotonic() - reported_at >= PROGRESS_S:
+            reported_at = time.monotonic()
+            print(f"ringside: {size(seen)} of {size(_total_bytes(files.values()))} are right", flush=True)
     if left:
         problem = f"ends early: {len(left)} of {len(files)} files are not in it, such as {min(left)}"
-        raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_again())
+        raise InputError("missing-members", problem, file=file, got=sorted(left), hint=_retry_hint())
     return staged
 
 
 def _copy(
-    bundle: tarfile.TarFile, member: tarfile.TarInfo, draft: Path | None, told: Mapping[str, Any], file: Path
+    bundle: tarfile.TarFile, member: tarfile.TarInfo, draft: Path | None, listed: Mapping[str, Any], file: Path
 ) -> None:
-    """Read a member, and write it to `draft` if there is one. InputError when it is not the file of the manifest."""
+    """Read a member, and write it to `draft` if there is one.
+
+    Raises:
+        InputError: If it is not the file of the manifest.
+    """
     content, sha256 = _content(bundle, member), hashlib.sha256()
     with open(draft or os.devnull, "wb") as out:
         while block := content.read(BLOCK):
@@ -257,14 +280,14 @@ def _copy(
         if draft:
             out.flush()
             os.fsync(out.fileno())
-    if member.size != told["bytes"] or sha256.hexdigest() != told["sha256"]:
+    if member.size != listed["bytes"] or sha256.hexdigest() != listed["sha256"]:
         problem = f"{member.name} is not the file that its manifest names: it was altered on the way"
-        raise InputError("checksum-mismatch", problem, file=file, got=member.name, hint=_again())
+        raise InputError("checksum-mismatch", problem, file=file, got=member.name, hint=_retry_hint())
 
 
 def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path, staging: Path) -> None:
-    """Move what was staged to its place, each file whole; last of all the manifest, by which others see that it is there."""
-    for name in manifest["files"]:  # in its order: what says that a wheel is whole comes after the wheel
+    """Move each staged file to its place, and write the manifest last, which marks the bundle as complete."""
+    for name in manifest["files"]:  # In its order, wheel.json comes after its wheel.
         if name in staged:
             target = cache / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -273,11 +296,11 @@ def _place(manifest: Mapping[str, Any], staged: Mapping[str, Path], cache: Path,
     draft = staging / MANIFEST
     draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     os.replace(draft, cache / "bundle" / f"{manifest['study']}-{manifest['site']}.json")
-    looked = bundled.folder()
-    if looked.resolve() != (cache / "bundle").resolve():
-        looked.parent.mkdir(parents=True, exist_ok=True)
-        looked.unlink(missing_ok=True)
-        looked.symlink_to(cache / "bundle")
+    link = bundled.folder()
+    if link.resolve() != (cache / "bundle").resolve():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(cache / "bundle")
 
 
 def _content(bundle: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
@@ -291,16 +314,16 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not getattr(member, "sparse", None)
 
 
-def _is_there(path: Path, told: Mapping[str, Any]) -> bool:
-    return path.is_file() and path.stat().st_size == told["bytes"] and bundled.digest(path) == told["sha256"]
+def _is_there(path: Path, listed: Mapping[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == listed["bytes"] and bundled.digest(path) == listed["sha256"]
 
 
-def _bytes(files: Any) -> int:
-    return sum(told["bytes"] for told in files)
+def _total_bytes(files: Any) -> int:
+    return sum(listed["bytes"] for listed in files)
 
 
-def _again() -> str:
-    return f"{NOTHING}; copy it again, and compare what sha256sum prints here and there"
+def _retry_hint() -> str:
+    return f"{NOTHING_UNPACKED}; copy it again, and compare what sha256sum prints here and there"
 
 
 def unpack(file: Path, study: str = "", site: str = "") -> None:
@@ -311,19 +334,19 @@ def unpack(file: Path, study: str = "", site: str = "") -> None:
         study: Unpack it only if it is for this study.
         site: Unpack it only if it is for this site.
     """
-    wanted = {key: name for key, name in (("study", study), ("site", site)) if name}
+    expected = {key: name for key, name in (("study", study), ("site", site)) if name}
     print(f"ringside: {file}: comparing every file before any is unpacked", flush=True)
     try:
-        done = unbundle(file, wanted)
+        unpacked = unbundle(file, expected)
     except KeyboardInterrupt:
         sys.exit("ringside: interrupted; run the same command again")
     print(
-        f"ringside: {done.cache}: {done.placed:,} files unpacked, {done.there:,} were there already; {size(done.size_bytes)} in all"
+        f"ringside: {unpacked.cache}: {unpacked.n_placed:,} files unpacked, {unpacked.n_present:,} were there already; {size(unpacked.size_bytes)} in all"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Unpack a bundle where there is no `.venv` yet, and no typer: `./ringside unbundle` calls this."""
+    """Unpack a bundle before `.venv` and typer exist; `./ringside unbundle` calls this."""
     parser = OneLineParser(prog="ringside unbundle", description="Unpack a bundle into the cache.")
     parser.add_argument("file", type=Path, metavar="FILE", help="what ringside bundle has made")
     parser.add_argument("--study", default="", help="unpack it only if it is for this study")

@@ -1,4 +1,4 @@
-"""An environment as a virtual environment: its own packages, its parent's after them, and the interpreter that runs them."""
+"""Realize an environment as a virtual environment: its own packages, then those of its parent."""
 
 import platform
 import subprocess
@@ -10,11 +10,11 @@ from common.files import read_json, shown
 from common.python import python_abi
 from declared.environments import WHOLE, Environment, Realization
 from environments import selftest
-from environments.packages import LIST, listed
+from environments.packages import LIST_PACKAGES, parse_packages
 from environments.steps import (
     Stopwatch,
     compile_bytecode,
-    isolated,
+    isolated_variables,
     make_venv,
     overlay,
     pip_install,
@@ -24,19 +24,23 @@ from environments.wheels import built_wheel, check_needs, install_built, install
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
-    """InputError when this machine cannot build the environment: no recorded wheel for its Python, no compiler."""
+    """Check that this machine can build the environment: a recorded wheel for its Python, and a compiler.
+
+    Raises:
+        InputError: If something is missing.
+    """
     for wheel in environment.wheels:
         recorded_sha256(wheel, environment.description, python_abi())
     for source in environment.sources:
         check_needs(source)
 
 
-def record_of_whole(folder: Path) -> dict[str, Any] | None:
-    """What a finished folder says of itself; None when it is not finished, or its interpreter is gone."""
+def read_complete_record(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a complete folder; None if it is not complete or its interpreter does not start."""
     try:
         record: dict[str, Any] = read_json(folder / WHOLE)
         started = subprocess.run(
-            [record["python"]["executable"], "-c", ""], check=False, env=isolated(), capture_output=True
+            [record["python"]["executable"], "-c", ""], check=False, env=isolated_variables(), capture_output=True
         )
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -52,7 +56,7 @@ def realize(
     watch: Stopwatch,
     log: Path,
 ) -> dict[str, Any]:
-    """Make the virtual environment in `folder`/venv and test it. Returns this deployment's part of environment.json."""
+    """Make the virtual environment in `folder`/venv, test it, and return its part of environment.json."""
     venv = folder / "venv"
     parents = [Path(prefix) for prefix in (parent["prefixes"] if parent else [])]
     wheels: dict[str, dict[str, str]] = {}
@@ -75,14 +79,19 @@ def realize(
         program = [str(python), str(selftest.DRIVER), str(environment.selftest)]
         limit = ["--limit", f"{environment.selftest_limit_s:g}"]
         tested = selftest.run([*program, *limit], environment.variables, environment.name, log)
-    said = subprocess.run(
-        [str(python), "-c", LIST], env=isolated(), capture_output=True, text=True, errors="replace", check=True
+    output = subprocess.run(
+        [str(python), "-c", LIST_PACKAGES],
+        env=isolated_variables(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=True,
     ).stdout
     return {
         "python": {"version": platform.python_version(), "abi": python_abi(), "executable": str(python)},
         "image": None,
         "prefixes": [str(venv), *map(str, parents)],
-        "packages": listed(said),
+        "packages": parse_packages(output),
         "wheels": wheels,
         "selftest": tested,
     }

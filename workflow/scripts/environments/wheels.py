@@ -1,7 +1,7 @@
-"""Wheels that no lock can hold: one taken by its recorded SHA-256, and ours, built once from changed sources and kept.
+"""Install wheels that no lock can hold: recorded ones by their SHA-256, and ones built from patched sources.
 
-A kept wheel lies in `<cache>/wheels/<key>/` beside `wheel.json`, which has its SHA-256. The folder appears whole or not
-at all.
+A built wheel is cached in `<cache>/wheels/<key>/` next to `wheel.json`, which has its SHA-256. The folder
+appears whole or not at all.
 """
 
 import json
@@ -19,46 +19,64 @@ from common.files import digest_file, digest_text, read_json, shown, write_json,
 from common.python import python_abi
 from declared.environments import Environment, Source, Wheel
 from environments import bundled, compiling
-from environments.steps import Stopwatch, building, call, make_venv, overlay, pip, pip_install, say, site_packages
+from environments.steps import (
+    Stopwatch,
+    build_lock,
+    call,
+    make_venv,
+    overlay,
+    pip,
+    pip_install,
+    print_progress,
+    site_packages,
+)
 
 
 def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
-    """The SHA-256 recorded for a wheel and an ABI. InputError with what to do when there is none."""
+    """Return the SHA-256 that is recorded for a wheel and an ABI.
+
+    Raises:
+        InputError: If none is recorded.
+    """
     if abi in wheel.sha256:
         return wheel.sha256[abi]
-    have = ", ".join(wheel.sha256)
+    recorded_abis = ", ".join(wheel.sha256)
     major_minor = next(iter(wheel.sha256)).removeprefix("cp").split("-")[0]
-    other = f"{major_minor[0]}.{major_minor[1:]}"
+    python_version = f"{major_minor[0]}.{major_minor[1:]}"
     raise InputError(
         "missing-hash",
-        f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {have})",
+        f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})",
         file=shown(file),
         got=abi,
-        hint=f"use Python {other} (make PYTHON=python{other}) or record the wheel's SHA-256 there",
+        hint=f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 there",
     )
 
 
 def install_recorded(wheel: Wheel, file: Path, python: Path, indexes: Mapping[str, str], log: Path) -> None:
-    """Install a wheel by its recorded SHA-256: from where pip is configured to look, else from the site's index."""
+    """Install a wheel by its recorded SHA-256: from pip's configured sources, else from the site's index."""
 
-    def install(requirements: Path, what: str, *options: str) -> None:
-        pip_install(python, requirements, what, log, *options)
+    def install(requirements: Path, task: str, *options: str) -> None:
+        pip_install(python, requirements, task, log, *options)
 
     from_index(wheel, recorded_sha256(wheel, file, python_abi()), "installing", indexes, log, install)
 
 
 def from_index(
-    wheel: Wheel, sha256: str, doing: str, indexes: Mapping[str, str], log: Path, take: Callable[..., None]
+    wheel: Wheel, sha256: str, doing: str, indexes: Mapping[str, str], log: Path, run_pip: Callable[..., None]
 ) -> None:
-    """Let `take(requirements, what, *options)` take a wheel from where pip is configured to look, else from the site's index."""
-    what = f"{doing} {wheel.name} {wheel.version}"
+    """Call `run_pip(requirements, task, *options)` with pip's configured sources, else with the site's index.
+
+    Raises:
+        InputError: If neither has the wheel.
+    """
+    task = f"{doing} {wheel.name} {wheel.version}"
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
         write_text(requirements, f"{wheel.name}=={wheel.version} --hash=sha256:{sha256}\n")
         try:
-            take(requirements, what)
+            run_pip(requirements, task)
         except InputError as first:
-            if bundled.there():  # which is all that pip has looked in
+            if bundled.has_bundle():  # pip has no other source then
                 raise
             index = indexes.get(wheel.index)
             if not index:
@@ -66,16 +84,16 @@ def from_index(
                     "no-index",
                     "nothing that pip is configured for has it with the recorded SHA-256, "
                     f"and the site's setting '{wheel.index}' is empty",
-                    file=what,
+                    file=task,
                     got=wheel.index,
                     hint=f"the full output is in {log}",
                 ) from first
-            say(f"{what}: pip's configured sources have none; trying {index}")
-            take(requirements, f"{what} from {index}", "--index-url", index)
+            print_progress(f"{task}: pip's configured sources have none; trying {index}")
+            run_pip(requirements, f"{task} from {index}", "--index-url", index)
 
 
 def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
-    """Install a kept wheel, bound to its SHA-256."""
+    """Install a cached wheel, bound to its SHA-256."""
     with tempfile.TemporaryDirectory() as scratch:
         requirements = Path(scratch) / "requirements.txt"
         name = path.name.split("-")[0]
@@ -84,7 +102,11 @@ def install_built(path: Path, sha256: str, python: Path, log: Path) -> None:
 
 
 def check_needs(source: Source) -> None:
-    """InputError, naming what has them, when programs that the build calls are missing."""
+    """Check that this machine has the programs that the build of a source calls.
+
+    Raises:
+        InputError: If one is missing; it names the packages that have them.
+    """
     missing = {program: package for program, package in source.needs.items() if shutil.which(program) is None}
     if missing:
         packages = " ".join(sorted({package for package in missing.values() if package}))
@@ -100,13 +122,13 @@ def check_needs(source: Source) -> None:
 
 
 def program_version(program: str) -> str:
-    """The line of a program's `--version` that has the version."""
+    """Return the line with the version from a program's `--version`."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace", check=True)
     return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
 
 
 def wheel_parts(source: Source, environment: Environment, packages: Mapping[str, str]) -> dict[str, Any]:
-    """All that decides what a built wheel becomes; its digest is the wheel's key."""
+    """Return all that determines a built wheel; the digest of it is the wheel's key."""
     against = {name: packages[name] for name in source.built_against if name in packages}
     if not against:
         raise InputError(
@@ -121,7 +143,7 @@ def wheel_parts(source: Source, environment: Environment, packages: Mapping[str,
 
 
 def _own_parts(source: Source, environment: Environment) -> dict[str, Any]:
-    """What decides about a built wheel wherever it is built."""
+    """Return what determines a built wheel on any machine."""
     return {
         "abi": python_abi(),
         "name": source.name,
@@ -134,13 +156,19 @@ def _own_parts(source: Source, environment: Environment) -> dict[str, Any]:
 
 
 def wheel_key(parts: Mapping[str, Any]) -> str:
-    """The first 12 hex digits of the SHA-256 over `wheel_parts`."""
+    """Return the first 12 hex digits of the SHA-256 of `wheel_parts`."""
     return digest_text(json.dumps(parts, sort_keys=True))[:12]
 
 
-def verified(folder: Path) -> tuple[Path, str] | None:
-    """A kept wheel and its SHA-256; None when there is none. InputError when the file is not the one that was built, or when
-    another user could have made it. `folder`: <cache>/wheels/<key>."""
+def read_cached_wheel(folder: Path) -> tuple[Path, str] | None:
+    """Return a cached wheel and its SHA-256; None if there is none.
+
+    Args:
+        folder: <cache>/wheels/<key>.
+
+    Raises:
+        InputError: If the file is not the one that was built, or another user could have written it.
+    """
     record_file = folder / "wheel.json"
     if not record_file.is_file():
         return None
@@ -157,39 +185,44 @@ def verified(folder: Path) -> tuple[Path, str] | None:
     return wheel, sha256
 
 
-def kept(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
-    """The wheels of `source` in the cache, whichever compiler built them against whichever parent: wheel and wheel.json."""
-    wanted = _own_parts(source, environment)
+def cached_wheels(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each cached wheel of `source`, with its wheel.json, whichever compiler and parent it was built with."""
+    parts = _own_parts(source, environment)
     for file in sorted((cache / "wheels").glob("*/wheel.json")):
-        if (found := verified(file.parent)) and wanted.items() <= read_json(file).items():
-            yield found[0], file
+        if (cached := read_cached_wheel(file.parent)) and parts.items() <= read_json(file).items():
+            yield cached[0], file
 
 
 def built_wheel(
     source: Source, environment: Environment, parent: Mapping[str, Any], cache: Path, log: Path
 ) -> tuple[Path, str]:
-    """Our wheel of `source` and its SHA-256, from the cache or built now.
+    """Return the wheel of `source` and its SHA-256, from the cache or built now.
 
-    `parent` is what the parent's environment.json says: the packages to build against, and where they are.
+    Args:
+        source: The source distribution and its patches.
+        environment: The environment that needs it.
+        parent: The parent's environment.json: packages to build against, and their folders.
+        cache: The site's cache.
+        log: Where the output of the build goes.
     """
     check_needs(source)
     parts = wheel_parts(source, environment, parent["packages"])
     key = wheel_key(parts)
     folder = cache / "wheels" / key
     name = f"{source.name} {source.version} for {', '.join(parts['built_against'])}"
-    with building(folder.with_name(f".{key}.lock"), name):
-        there = verified(folder)
-        if there is None:
-            say(f"building {name}, which takes minutes; log: {log}")
+    with build_lock(folder.with_name(f".{key}.lock"), name):
+        built = read_cached_wheel(folder)
+        if built is None:
+            print_progress(f"building {name}, which takes minutes; log: {log}")
             shutil.rmtree(folder, ignore_errors=True)
             staging = folder.with_name(f".{key}.partial")
             shutil.rmtree(staging, ignore_errors=True)
             seconds = _build(source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log)
             (wheel,) = staging.glob("*.whl")
-            there = folder / wheel.name, digest_file(wheel)
-            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": there[1], **parts, "seconds": seconds})
+            built = folder / wheel.name, digest_file(wheel)
+            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": built[1], **parts, "seconds": seconds})
             staging.rename(folder)
-    return there
+    return built
 
 
 def _build(source: Source, environment: Environment, parents: list[Path], staging: Path, log: Path) -> dict[str, float]:
@@ -216,7 +249,7 @@ def _build(source: Source, environment: Environment, parents: list[Path], stagin
 
 
 def sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
-    """Fetch the source distribution, bound to its SHA-256; pip reads its metadata with the locked tools only."""
+    """Fetch the source distribution, bound to its SHA-256; pip reads its metadata with the locked tools alone."""
     requirements = scratch / "source.txt"
     write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
     download = ["download", "--no-deps", "--require-hashes", "--no-build-isolation", "--no-binary", ":all:"]

@@ -69,7 +69,7 @@ def make(example: Example, folder: Path) -> None:
         return
     stem = folder / example.asked.name
     inputs = [f"{name}={_input(name, example.records, folder)}" for name in ("runs", "epochs", *example.kind.inputs)]
-    draw.main(["--figure", example.asked.to_json(), "--inputs", *inputs, "--out", str(stem)])
+    draw.main(figure=example.asked.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
         size = (image.width // SMALLER, image.height // SMALLER)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)

@@ -18,7 +18,7 @@ from common import prefork_server
 from common.errors import InputError, open_streams, print_error, say, system_error
 from common.shell import check_node_by_pipe
 from declared.configuration import read_config
-from environments.made import check_unchanged
+from environments.built import check_unchanged
 from invocation.content_check import ContentCheck
 from invocation.scheduling import cancel_timers, end_at_signals, poll_slurm_steadily, stop_scheduling
 from plan import ownership

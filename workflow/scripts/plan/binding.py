@@ -4,17 +4,17 @@ The name of a machine may change, as that of a container does: it is the same ma
 change, too, `python -m plan.binding STUDY` states that it is the same.
 """
 
-import argparse
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, exit_status, refuse_machine_error
+from common.errors import InputError, refuse_machine_error
 from common.files import create_json, node_name, read_json, write_json
+from common.options import run_program
 from declared.site import Site, load_site
 
 BINDING = "campaign.json"
@@ -129,12 +129,14 @@ def rebind(results: Path) -> None:
     write_json(results / BINDING, {**stored, "machine": here["machine"], MACHINE_ID: machine_id()})
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """State that this is the machine that the results of a study were measured on, under another name."""
-    parser = argparse.ArgumentParser(prog="plan.binding", description=main.__doc__)
-    parser.add_argument("study", help="name of a folder in results/")
-    rebind(Path("results") / parser.parse_args(argv).study)
+def main(study: str) -> None:
+    """State that this is the machine that the results of a study were measured on, under another name.
+
+    Args:
+        study: name of a folder in results/
+    """
+    rebind(Path("results") / study)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

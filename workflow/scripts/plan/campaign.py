@@ -3,7 +3,6 @@
 The Snakefile makes one Campaign while it is parsed; all that its rules need to know is here.
 """
 
-import argparse
 import csv
 import os
 from collections import Counter
@@ -364,17 +363,10 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
     if bound:
         check_place(bound, site, results)
     campaign = planned(study, site)
-    if look and installed.look(site, {run.framework.environment for run in campaign.runs}):
+    if look and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
         campaign = planned(study, load_site(config.site))
     _ = campaign.environments  # a broken description is found now, not in the middle of the rules
     return campaign
-
-
-def add_campaign_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a program is told by a rule, so that it finds the campaign: `measured_campaign` takes it."""
-    parser.add_argument("--study", required=True, help="name of a file in config/studies/")
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--records", required=True, help="campaign, available, or the folder with published tables")
 
 
 def measured_campaign(study: str, site: str, records: str) -> Campaign:

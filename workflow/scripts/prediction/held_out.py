@@ -23,7 +23,7 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from declared.factors import FEWEST_HELD_OUT
-from environments.made import read_made
+from environments.built import read_built
 from models.collectives import COLLECTIVES
 from prediction import exchange, law, physics
 from prediction.fold import Fold, Method, Prediction
@@ -363,7 +363,7 @@ def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) ->
         network: network.csv of the study
         extrap: compare with Extra-P, too: the environment.json of containers/extrap
     """
-    python = Path(read_made(extrap)["python"]["executable"]) if extrap else None
+    python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
     measured = read_timed(runs)
     cells, sweeps = physics.prepared(measured, meshes=True), law.points(read_table(network, "network"))
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))

@@ -9,7 +9,6 @@
 The same content makes the same file, byte by byte.
 """
 
-import argparse
 import gzip
 import io
 import json
@@ -24,12 +23,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import CHECKOUT, digest_file, load_yaml, shown, source_files, written_whole
+from common.options import run_program
 from common.redaction import redact_log
 from common.tables import read_table
 from declared.study import Study
-from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.campaign import Campaign, measured_campaign
 from plan.strategies import file_of
 from provenance import appendix
 from provenance.account import account
@@ -212,22 +212,25 @@ def write(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Pa
             archive.addfile(entry, io.BytesIO(data))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the archive of a study whose figures and manifest are there."""
-    parser = argparse.ArgumentParser(prog="provenance.archive", description=main.__doc__)
-    add_campaign_arguments(parser)
-    parser.add_argument("--manifest", required=True, type=Path, metavar="JSON", help="manifest.json")
-    parser.add_argument("--out", required=True, type=Path, metavar="TAR.GZ", help="the archive")
-    options = parser.parse_args(argv)
-    campaign = measured_campaign(options.study, options.site, options.records)
-    contents = members(campaign, options.manifest)
+def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> None:
+    """Write the archive of a study whose figures and manifest exist.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        records: campaign, available, or the folder with published tables
+        manifest: manifest.json
+        out: the archive, .tar.gz
+    """
+    campaign = measured_campaign(study, site, records)
+    contents = members(campaign, manifest)
     gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
     if gone:
         raise InputError("missing-file", "is gone", file=gone[0], hint=AGAIN)
     ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
     date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
-    write(contents, options.study, date_s, options.out)
-    print(f"{options.out}: {len(contents):,} files, {options.out.stat().st_size / 1e6:.1f} MB")
+    write(contents, study, date_s, out)
+    print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")
     if not campaign.study.authors:
         print(
             f"{campaign.study.file.name} names no authors: CITATION.cff says 'The authors of {campaign.study.name}'; add the key authors"
@@ -235,4 +238,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -30,10 +30,10 @@ from environments import bundled
 from environments.build import build, check_machine
 from environments.identity import digest
 from environments.image import IMAGE
-from environments.packages import fetch, fetch_lock, here
-from environments.steps import building, say
+from environments.packages import fetch, fetch_lock, running_pythons
+from environments.steps import build_lock, print_progress
 from environments.unbundle import FORMAT, MANIFEST
-from environments.wheels import kept, recorded_sha256
+from environments.wheels import cached_wheels, recorded_sha256
 from plan import timings
 from plan.campaign import Campaign, configured, planned
 from report.checkout import state
@@ -59,7 +59,7 @@ class Content:
 
     def tell(self, line: str) -> None:
         """One line for the person who waits."""
-        say(f"bundle: {line}")
+        print_progress(f"bundle: {line}")
 
 
 def environments(campaign: Campaign) -> list[Environment]:
@@ -87,9 +87,9 @@ def collect(campaign: Campaign) -> Content:
     log = site.cache / "fetched" / "fetch.log"
     indexes = {"torch_index": site.torch_index or ""}
     fetched.mkdir(parents=True, exist_ok=True)
-    with building(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
+    with build_lock(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
         content.tell(f"fetching what {fetched} does not have; log: {log}")
-        allowed = fetch_lock(CONTROLLER, fetched, here, log)
+        allowed = fetch_lock(CONTROLLER, fetched, running_pythons, log)
         content.locks[shown(CONTROLLER)] = digest_file(CONTROLLER)
         content.add("the controller", _of(fetched, allowed))
         for environment in environments(campaign):
@@ -117,12 +117,12 @@ def _add_environment(
         path = site.cache / "environments" / name / wanted[:12] / IMAGE
         content.add(f"{name}, an image", {f"{bundled.IMAGES}/{bundled.image_name(name, wanted)}": path})
     else:
-        allowed = fetch(environment, fetched, indexes, log, here)
+        allowed = fetch(environment, fetched, indexes, log, running_pythons)
         for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
             content.locks[shown(lock)] = digest_file(lock)
         content.add(name, _of(fetched, allowed))
         for source in environment.sources:
-            pairs = [file for pair in kept(source, environment, site.cache) for file in pair]
+            pairs = [file for pair in cached_wheels(source, environment, site.cache) for file in pair]
             content.add(
                 f"{source.name} as it was built here",
                 {f"wheels/{file.parent.name}/{file.name}": file for file in pairs},
@@ -225,7 +225,7 @@ def make_bundle(study: str = "", site: str = "") -> None:
         with follow_modes(campaign.site.cache):
             content = collect(campaign)
         described = manifest(content, campaign)
-        say(f"bundle: writing {out}")
+        print_progress(f"bundle: writing {out}")
         pack(described, content.files, out)
     print(
         f"{out}: {number_of(len(content.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside unbundle {out.name}"

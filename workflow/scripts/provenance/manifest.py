@@ -5,7 +5,6 @@ else than it names: each has kept what it was really made of (common.content_dig
 manifest.
 """
 
-import argparse
 import csv
 import json
 import platform
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from common.content_digests import ProductRecord, digest_files, read_record
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import read_json, shown, write_json
+from common.options import run_program
 from common.schemas import check
-from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.campaign import Campaign, measured_campaign
 from plan.decisions import place
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -156,24 +156,27 @@ def _place(folder: Path) -> str:
     return Path(said).name if Path(said).is_absolute() or said.startswith("..") else said
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the manifest of a study whose figures and tables are there."""
-    parser = argparse.ArgumentParser(prog="provenance.manifest", description=main.__doc__)
-    add_campaign_arguments(parser)
-    parser.add_argument(
-        "--products", required=True, help="JSON: name -> files, and the file that says what they were made of"
-    )
-    parser.add_argument("--made-of", required=True, metavar="SHA-256", help="of all that stands behind the products")
-    parser.add_argument("--keep", nargs="*", default=[], metavar="FILE", help="files beside the products that stay")
-    parser.add_argument("--out", required=True, type=Path, metavar="JSON", help="manifest.json")
-    options = parser.parse_args(argv)
-    campaign = measured_campaign(options.study, options.site, options.records)
-    said = manifest(campaign, json.loads(options.products), options.made_of)
-    check(said, "manifest", options.out)
-    write_json(options.out, said)
-    if moved := retire(campaign.results, said["products"], options.keep):
+def main(
+    *, study: str, site: str, records: str, products: str, made_of: str, keep: Sequence[str] = (), out: Path
+) -> None:
+    """Write the manifest of a study whose figures and tables exist.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        records: campaign, available, or the folder with published tables
+        products: JSON: name -> files, and the file that says what they were made of
+        made_of: SHA-256 of all that stands behind the products
+        keep: files beside the products that stay
+        out: manifest.json
+    """
+    campaign = measured_campaign(study, site, records)
+    content = manifest(campaign, json.loads(products), made_of)
+    check(content, "manifest", out)
+    write_json(out, content)
+    if moved := retire(campaign.results, content["products"], keep):
         print(f"not made by this study any more, and moved into the folder {OLD} beside the others: {', '.join(moved)}")
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

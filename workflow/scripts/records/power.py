@@ -1,13 +1,13 @@
 """Power over time of all runs of runs.csv that tell it -> power.csv, from the attempts that made their records."""
 
-import argparse
 import sys
 from pathlib import Path
 
 import pandas as pd
 
-from common.errors import InputError, exit_status, refuse_machine_error
+from common.errors import InputError, refuse_machine_error
 from common.files import shown
+from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table, write_table
 from runs.attempts import numbered
@@ -31,15 +31,16 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
     return pd.concat(found[1:] or found, ignore_index=True)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Gather the power over time of a study's runs."""
-    parser = argparse.ArgumentParser(prog="records.power", description=main.__doc__)
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--results", required=True, type=Path, help="results/<study>, where the attempts lie")
-    parser.add_argument("--out", required=True, type=Path, metavar="CSV", help="power.csv")
-    options = parser.parse_args(argv)
-    write_table(gather(read_table(options.runs, "runs"), options.results), "power", options.out)
+def main(*, runs: Path, results: Path, out: Path) -> None:
+    """Gather the power over time of a study's runs.
+
+    Args:
+        runs: runs.csv of the study
+        results: results/STUDY, where the attempts lie
+        out: power.csv
+    """
+    write_table(gather(read_table(runs, "runs"), results), "power", out)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

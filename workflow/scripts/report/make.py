@@ -3,7 +3,6 @@
 No number is made here that a table does not have, apart from those that hold the twelve rules against the study.
 """
 
-import argparse
 import base64
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,13 +17,14 @@ from markupsafe import Markup
 
 from analysis import conditions
 from analysis.measured import Records, missing_cells, one_line, unsuccessful
-from common.errors import InputError, exit_status
+from common.errors import InputError
 from common.files import write_text
+from common.options import run_program
 from common.tables import read_table
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import view
-from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.campaign import Campaign, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
@@ -185,29 +185,42 @@ def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tab
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the report of a study."""
-    parser = argparse.ArgumentParser(prog="report.make", description=main.__doc__)
-    add_campaign_arguments(parser)
-    parser.add_argument("--runs", required=True, type=Path, metavar="CSV", help="runs.csv of the study")
-    parser.add_argument("--epochs", required=True, type=Path, metavar="CSV", help="epochs.csv of the study")
-    parser.add_argument(
-        "--figures", required=True, type=Path, nargs="*", metavar="STEM", help="figures, without suffix"
-    )
-    parser.add_argument("--tables", required=True, type=Path, nargs="*", metavar="STEM", help="tables, without suffix")
-    parser.add_argument("--phases", type=Path, nargs="?", metavar="CSV", help="phases.csv, where there are traced runs")
-    parser.add_argument("--checkout", required=True, help="the state of the checkout (report.checkout), as JSON")
-    parser.add_argument("--out", required=True, type=Path, metavar="HTML", help="report.html")
-    options = parser.parse_args(argv)
+def main(
+    *,
+    study: str,
+    site: str,
+    records: str,
+    runs: Path,
+    epochs: Path,
+    figures: Sequence[Path],
+    tables: Sequence[Path],
+    phases: Path | None = None,
+    checkout: str,
+    out: Path,
+) -> None:
+    """Make the report of a study.
+
+    Args:
+        study: name of a file in config/studies/
+        site: name of a file in config/sites/
+        records: campaign, available, or the folder with published tables
+        runs: runs.csv of the study
+        epochs: epochs.csv of the study
+        figures: figures, without suffix
+        tables: tables, without suffix
+        phases: phases.csv, where there are traced runs
+        checkout: the state of the checkout (report.checkout), as JSON
+        out: report.html
+    """
     try:
-        state = State.from_json(options.checkout)
+        state = State.from_json(checkout)
     except ValueError as error:
         raise InputError("wrong-type", str(error), file="--checkout") from None
-    campaign = measured_campaign(options.study, options.site, options.records)
-    files = Records(options.runs, options.epochs, {"phases": options.phases})
-    material = material_of(campaign, files, options.figures, options.tables)
-    write_text(options.out, page(material, campaign, options.records, state, libraries.load()))
+    campaign = measured_campaign(study, site, records)
+    files = Records(runs, epochs, {"phases": phases})
+    material = material_of(campaign, files, figures, tables)
+    write_text(out, page(material, campaign, records, state, libraries.load()))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

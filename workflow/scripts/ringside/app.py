@@ -1,4 +1,4 @@
-"""All verbs in their groups, and how the command is called."""
+"""The command `ringside`: its verbs in their groups, and the function that runs a command line."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ app = typer.Typer(
     cls=Verbs,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    epilog="\b\nSTUDY and --site default to those of config/config.yaml. What follows -- goes to Snakemake.",
+    epilog="\b\nSTUDY and --site default to those of config/config.yaml. Arguments after -- go to Snakemake.",
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
 )
 cluster = typer.Typer(cls=Verbs, rich_markup_mode=None)
@@ -58,7 +58,7 @@ def prepare() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out a command line, and return its exit status: 2 with one line if it is wrong."""
+    """Run a command line, and return its exit status: 2 with one line on stderr if its arguments are wrong."""
     status = 0
 
     def call() -> None:

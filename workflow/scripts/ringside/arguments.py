@@ -1,4 +1,4 @@
-"""Arguments that several verbs have: studies and sites, checked against the files of config/, and completed by a shell."""
+"""Arguments that verbs share: studies and sites, checked against the files of config/ and completed by the shell."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,40 +20,48 @@ def names_in(folder: Path) -> list[str]:
 
 
 def complete_study(incomplete: str) -> list[str]:
-    """Return the studies whose names begin so."""
+    """Return the names of studies that begin with `incomplete`."""
     return [name for name in names_in(STUDIES) if name.startswith(incomplete)]
 
 
 def complete_site(incomplete: str) -> list[str]:
-    """Return the sites whose names begin so."""
+    """Return the names of sites that begin with `incomplete`."""
     return [name for name in names_in(SITES) if name.startswith(incomplete)]
 
 
 def complete_profile(incomplete: str) -> list[str]:
-    """Return the profiles whose names begin so."""
+    """Return the names of profiles that begin with `incomplete`."""
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Return the statuses of records that begin so."""
+    """Return the statuses of records that begin with `incomplete`."""
     return [name for name in STATUSES if name.startswith(incomplete)]
 
 
 def check_study(name: str) -> str:
-    """Return the name of a study. Raise InputError if there is none with this name."""
+    """Return `name`, the name of a study or empty.
+
+    Raises:
+        InputError: If config/studies/ has no study of this name.
+    """
     return _check(name, STUDIES, "STUDY")
 
 
 def check_site(name: str) -> str:
-    """Return the name of a site. Raise InputError if there is none with this name."""
+    """Return `name`, the name of a site or empty.
+
+    Raises:
+        InputError: If config/sites/ has no site of this name.
+    """
     return _check(name, SITES, "--site")
 
 
 def _check(name: str, folder: Path, argument: str) -> str:
-    known = names_in(folder)
-    if name and name not in known:
+    names = names_in(folder)
+    if name and name not in names:
         problem = f"there is no config/{folder.name}/{name}.yaml"
-        raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, known))
+        raise InputError("unknown-name", problem, file=argument, got=name, **alternatives(name, names))
     return name
 
 
@@ -98,4 +106,6 @@ Site = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on after several runs failed for the same reason.")]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Continue after several runs failed for the same reason.")
+]

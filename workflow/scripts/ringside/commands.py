@@ -1,4 +1,4 @@
-"""How verbs look and fail: groups in the help, one line for a mistake, suggestions, arguments of Snakemake behind `--`."""
+"""Verbs of the command line: help in groups, errors of one line with suggestions, Snakemake's arguments after `--`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,20 +15,20 @@ FORMER_NAMES = {"figures": "run", "peek": "preview", "cluster-up": "cluster up",
 
 
 class Verb(TyperCommand):
-    """A verb that takes nothing behind `--`."""
+    """A verb that takes no arguments after `--`."""
 
     takes_rest = False
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse the arguments; `ctx.obj` has those behind `--`."""
+        """Parse the arguments; `ctx.obj` has those after `--`."""
         if ctx.obj and not self.takes_rest and not ctx.resilient_parsing:
-            problem = f"{ctx.info_name} hands nothing to Snakemake"
-            raise InputError("bad-arguments", problem, got=["--", *ctx.obj], expected="nothing behind --")
+            problem = f"{ctx.info_name} passes no arguments to Snakemake"
+            raise InputError("bad-arguments", problem, got=["--", *ctx.obj], expected="nothing after --")
         return super().parse_args(ctx, args)
 
 
 class SnakemakeVerb(Verb):
-    """A verb that hands what stands behind `--` to Snakemake."""
+    """A verb that passes the arguments after `--` to Snakemake."""
 
     takes_rest = True
 
@@ -38,7 +38,7 @@ class SnakemakeVerb(Verb):
 
 
 class Verbs(TyperGroup):
-    """The verbs, in groups; an unknown one is a mistake with a suggestion."""
+    """The verbs, in groups. An unknown verb is an error with a suggestion."""
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         """Return the verb that is called, with its arguments."""
@@ -50,7 +50,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs by their groups."""
+        """Write the verbs, group by group."""
         width = max(len(name) for name in self.commands)
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
@@ -63,7 +63,7 @@ class Verbs(TyperGroup):
 
 
 def register(app: typer.Typer, group: str, functions: Iterable[Callable[..., None]], cls: type[Verb] = Verb) -> None:
-    """Make functions the verbs of a group. The part of a docstring from `Example:` on stands below the options in the help."""
+    """Register functions as the verbs of a group; `Example:` and what follows in a docstring end the help."""
     for function in functions:
         text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
         name = function.__name__.rstrip("_").replace("_", "-")
@@ -72,7 +72,7 @@ def register(app: typer.Typer, group: str, functions: Iterable[Callable[..., Non
 
 
 def split_rest(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before the first `--`, and those behind it."""
+    """Return the arguments before the first `--`, and those after it."""
     before = list(arguments)
     if "--" not in before:
         return before, []
@@ -81,19 +81,26 @@ def split_rest(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def to_input_error(error: typer.TyperException) -> InputError:
-    """Return a mistake in the arguments as every mistake is reported."""
+    """Return typer's error as an InputError, so that it is reported as all errors in input are."""
     ctx = getattr(error, "ctx", None)
     verb = ctx.command_path if ctx else "ringside"
     hint = f"{verb} --help explains the arguments"
     if (option := getattr(error, "option_name", None)) and "No such option" in error.message:
-        known = (
+        options = (
             [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("-")] if ctx else []
         )
-        close: Mapping[str, Any] = alternatives(option, known)
+        close: Mapping[str, Any] = alternatives(option, options)
         problem = f"{verb} has no option {option}"
         return InputError("unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint)
     parameter = getattr(error, "param", None)
-    if parameter is not None and not error.message:
-        name = parameter.metavar or parameter.opts[0]
-        return InputError("missing-argument", "is missing", key=name, hint=hint)
-    return InputError("bad-arguments", error.format_message().rstrip("."), hint=hint)
+    name = _typed_name(parameter) if parameter else ""
+    if parameter and not error.message:
+        return InputError("missing-argument", "is missing", file=name, hint=hint)
+    problem = error.message if parameter else error.format_message()
+    return InputError("bad-arguments", problem.rstrip("."), file=name, hint=hint)
+
+
+def _typed_name(parameter: Any) -> str:
+    """Return an option's longest name, such as ``--site``, or what the help calls an argument."""
+    names = [name for name in parameter.opts if name.startswith("-")]
+    return str(max(names, key=len) if names else parameter.metavar or parameter.name.upper())

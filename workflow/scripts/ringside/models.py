@@ -18,7 +18,7 @@ Stem = Annotated[
 
 
 def option(text: str, **settings: Any) -> Any:
-    """Return an option without a default of its own: that of the question is used."""
+    """Return an option without a default: the function that answers the question has it."""
     return typer.Option(help=text, show_default=False, **settings)
 
 
@@ -132,7 +132,7 @@ def strategies(
     ./ringside strategies my-study --site my-cluster
     ./ringside strategies --model alexnet --batch-size 256 --devices 16
     """
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         name: value
         for name, value in {
             "image": image,
@@ -151,9 +151,9 @@ def strategies(
         if value is not None and value != []
     }
     if model is None:
-        asked = [*given, *(["batch_size"] if batch_size is not None else []), *(["out"] if out else [])]
-        if asked:
-            flag = f"--{asked[0].replace('_', '-')}"
+        model_options = [*settings, *(["batch_size"] if batch_size is not None else []), *(["out"] if out else [])]
+        if model_options:
+            flag = f"--{model_options[0].replace('_', '-')}"
             raise InputError("missing-argument", "is about a model", file=flag, hint="name one: --model MODEL")
         options = ["-n"] if dry_run else []
         run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
@@ -162,7 +162,7 @@ def strategies(
         raise InputError("conflicting-keys" if study else "missing-argument", problem, file="--model", got=model)
     from strategies.find import ask, search
 
-    search(ask(model=model, batch_size=batch_size, **given), out)
+    search(ask(model=model, batch_size=batch_size, **settings), out)
 
 
 def pack_images(

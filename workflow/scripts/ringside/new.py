@@ -12,14 +12,14 @@ from ringside.models import option
 
 
 def complete_framework(incomplete: str) -> list[str]:
-    """Return the frameworks whose names begin so."""
+    """Return the names of frameworks that begin with `incomplete`."""
     from declared.frameworks import framework_names
 
     return [name for name in framework_names() if name.startswith(incomplete)]
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Return the models whose names begin so."""
+    """Return the names of models that begin with `incomplete`."""
     from declared.models import model_names
 
     return [name for name in model_names() if name.startswith(incomplete)]
@@ -39,7 +39,7 @@ def new(
 ) -> None:
     """Write a commented study, config/studies/NAME.yaml, plan it, and print its cost.
 
-    On a terminal it asks for what the options leave open; elsewhere the defaults are taken.
+    On a terminal it asks for missing options; elsewhere it uses the defaults.
 
     Example:
     ./ringside new my-study --framework pytorch-ddp --framework horovod-pytorch --nodes 1 --nodes 2
@@ -52,20 +52,21 @@ def new(
     from plan.new_study import Draft
 
     file = new_study.check_new(name)
-    usual = Draft()
-    counts = _answer(nodes, "Numbers of nodes", usual.nodes, _count, several=True)
-    frameworks = usual.frameworks if 1 in counts else usual.frameworks[1:]  # the first one is a single-device baseline
+    defaults = Draft()
+    counts = _answer(nodes, "Numbers of nodes", defaults.nodes, _count, is_list=True)
+    # The first framework is a single-device baseline, which needs cells of one node.
+    frameworks = defaults.frameworks if 1 in counts else defaults.frameworks[1:]
     draft = Draft(
-        frameworks=_answer(framework, "Frameworks", frameworks, new_study.check_framework, several=True),
-        model=_answer(model, "Model", usual.model, new_study.check_model),
-        dataset=_answer(data, "Data set", usual.dataset, new_study.check_dataset),
+        frameworks=_answer(framework, "Frameworks", frameworks, new_study.check_framework, is_list=True),
+        model=_answer(model, "Model", defaults.model, new_study.check_model),
+        dataset=_answer(data, "Data set", defaults.dataset, new_study.check_dataset),
         nodes=counts,
-        replicates=_answer(replicates, "Replicates of each cell", usual.replicates, _count),
+        replicates=_answer(replicates, "Replicates of each cell", defaults.replicates, _count),
     )
-    there = load_site(load_config(configured(site=site)).site)
-    new_study.write_study(name, draft, there)
+    described_site = load_site(load_config(configured(site=site)).site)
+    new_study.write_study(name, draft, described_site)
     print(f"{shown(file)}: written; edit it as you like\n")
-    cost.main(study=name, site=there.name)
+    cost.main(study=name, site=described_site.name)
     print(f"\nto run it: ./ringside run {name}{f' --site {site}' if site else ''}")
 
 
@@ -75,20 +76,20 @@ def _count(text: object) -> int:
     return int(str(text))
 
 
-def _answer(given: Any, question: str, usual: Any, check: Callable[[Any], Any], several: bool = False) -> Any:
-    """Return the checked value of an option: as given, else as answered on a terminal, else the usual one."""
-    if given is not None and given != []:
-        return tuple(check(one) for one in given) if several else check(given)
+def _answer(value: Any, question: str, default: Any, check: Callable[[Any], Any], is_list: bool = False) -> Any:
+    """Return the checked value of an option: as typed, else as answered on a terminal, else the default."""
+    if value is not None and value != []:
+        return tuple(check(item) for item in value) if is_list else check(value)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return usual
+        return default
 
     def parse(text: str) -> Any:
         try:
-            if several:
-                return tuple(check(one) for one in text.replace(",", " ").split()) or usual
+            if is_list:
+                return tuple(check(item) for item in text.replace(",", " ").split()) or default
             return check(text.strip())
         except InputError as error:
             raise typer.BadParameter(str(error)) from None
 
-    default = " ".join(map(str, usual)) if several else str(usual)
-    return typer.prompt(question, default=default, value_proc=parse)
+    shown_default = " ".join(map(str, default)) if is_list else str(default)
+    return typer.prompt(question, default=shown_default, value_proc=parse)

@@ -1,4 +1,4 @@
-"""Verbs about machines: describe and check a site, submit to it, carry a study to one without internet, the virtual cluster."""
+"""Verbs about machines: describe and check a site, submit to it, bundle a study for it, start a virtual cluster."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Verbs that Snakemake carries out: each is a target, made at a site with a profile."""
+"""Verbs that Snakemake runs: each is a target of the workflow, made at a site with a profile."""
 
 import os
 import sys
@@ -100,7 +100,7 @@ def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRu
 def compare(
     ctx: typer.Context,
     base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")],
+    other_campaign: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")],
     dry_run: DryRun = False,
 ) -> None:
     """Compare two campaigns of another date, site or version.
@@ -108,7 +108,7 @@ def compare(
     Example:
     ./ringside compare docs/campaigns/tf-strategies-virtual results/tf-strategies-virtual
     """
-    replace_process("compare", [f"base={base}", f"other={other}"], _options(dry_run), ctx.obj)
+    replace_process("compare", [f"base={base}", f"other={other_campaign}"], _options(dry_run), ctx.obj)
 
 
 def images(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRun = False) -> None:
@@ -142,13 +142,13 @@ def run_snakemake(
     options: Sequence[str] = (),
     rest: Sequence[str] = (),
 ) -> NoReturn:
-    """Become Snakemake with a target of a study.
+    """Replace this process by Snakemake with a target of a study.
 
     Args:
         target: A rule.
         study: Name of a study; default: the configured one.
         site: Name of a site; default: the configured one.
-        records: What the configuration calls records; default: the configured value.
+        records: The configuration's key `records`; default: the configured value.
         profile: Name of a folder in profiles/; default: local.
         options: Options of Snakemake.
         rest: Further arguments of Snakemake, as a person typed them.
@@ -161,13 +161,13 @@ def run_snakemake(
 def replace_process(
     target: str, config: Sequence[str], options: Sequence[str] = (), rest: Sequence[str] = ()
 ) -> NoReturn:
-    """Become Snakemake, after the lock of a killed one is removed. Signals then reach Snakemake itself."""
+    """Replace this process by Snakemake, which then gets its signals; first remove the lock of a killed Snakemake."""
     from plan import unlock
 
-    typed, others = take_config(rest)
+    typed, other_arguments = take_config(rest)
     values = [*config, *typed]
     unlock.main(if_stale=True)
-    command = [sys.executable, "-m", "snakemake", target, *options, *others]
+    command = [sys.executable, "-m", "snakemake", target, *options, *other_arguments]
     command += ["--config", *values] if values else []
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606
@@ -179,7 +179,7 @@ def take_config(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     Snakemake would take only the last `--config`, which would hide the study and the site.
     """
     pairs: list[str] = []
-    others: list[str] = []
+    other_arguments: list[str] = []
     is_config = False
     for argument in arguments:
         if argument.startswith("-"):
@@ -187,19 +187,19 @@ def take_config(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             if argument.startswith("--config="):
                 pairs.append(argument.removeprefix("--config="))
             elif not is_config:
-                others.append(argument)
+                other_arguments.append(argument)
         else:
-            (pairs if is_config else others).append(argument)
-    return pairs, others
+            (pairs if is_config else other_arguments).append(argument)
+    return pairs, other_arguments
 
 
 def set_variables() -> None:
-    """Give Snakemake and the programs that verbs start the variables of an activated `.venv`."""
+    """Set the variables of an activated `.venv`, for Snakemake and for the programs that verbs start."""
     from environments.controller import process_variables
 
     variables = process_variables(CHECKOUT, os.environ)
     programs = str(Path(sys.executable).parent)
-    folders = [one for one in os.environ.get("PATH", os.defpath).split(os.pathsep) if one != programs]
+    folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder != programs]
     variables["PATH"] = os.pathsep.join([programs, *folders])
     variables["SNAKEMAKE_PROFILE"] = str(CHECKOUT / "profiles" / "local")
     for name in set(os.environ) - set(variables):

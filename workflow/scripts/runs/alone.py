@@ -15,7 +15,7 @@ from common.notes import Note
 from common.schemas import check
 from declared.site import Site
 from declared.study import Study
-from environments.made import read_made
+from environments.built import read_built
 from launchers import launch
 from plan.binding import bind, check_bound
 from plan.design import Run
@@ -55,7 +55,7 @@ def settle(
     with attempts.exclusive(folder, f"{kind} {one.name}"):
         done = attempts.finished(folder)
         if done is None or attempts.read_record(done)["status"] != "ok":
-            environment = read_made(environment_of(site, one.run.framework))
+            environment = read_built(environment_of(site, one.run.framework))
             ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
             bind(results, study.name, site)
             with attempts.new_attempt(folder) as done:

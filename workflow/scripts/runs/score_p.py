@@ -26,7 +26,7 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
             "changed-since-planned", problem, file=shown(site.file), key="scorep", hint="start Snakemake again"
         )
     program = environment["variables"][PROGRAM_VARIABLE]
-    starter = scorep.starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
+    starter = scorep.write_starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))
     return {
         **environment,
         "variables": {**environment["variables"], PROGRAM_VARIABLE: str(starter)},

@@ -4,7 +4,6 @@ A training that fails is a row, not a crash: whatever becomes of the ranks, a re
 Another status means that this program itself was stopped or was asked for something impossible.
 """
 
-import argparse
 import errno
 import json
 import math
@@ -19,15 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import MACHINE_ERRORS, exit_status, say
+from common.errors import MACHINE_ERRORS, say
 from common.files import utc, write_json
 from common.notes import Note
+from common.options import run_program
 from common.redaction import redact_log
 from common.shell import UNSEEN, UNSEEN_STATUS
 from datasets.check import check_data
 from declared.frameworks import Framework
 from declared.site import Site, load_site
-from environments.made import read_made
+from environments.built import read_built
 from launchers import launch
 from plan.binding import bind, check_bound
 from plan.identity import Planned
@@ -56,7 +56,7 @@ def supervise(
     with attempts.exclusive(folder, planned.run_id):
         done = attempts.finished(folder)
         if done is None or not usable(attempts.read_record(done)):
-            environment = read_made(planned.environment)
+            environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
             setup = environment.get("setup", ())
             ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
@@ -375,20 +375,21 @@ def ending_well(what: str, folder: Path) -> Iterator[None]:
         sys.exit(os.EX_TEMPFAIL)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Train one run as it was planned and publish its record."""
-    parser = argparse.ArgumentParser(prog="runs.supervise", description=main.__doc__)
-    parser.add_argument("--site", required=True, help="name of a file in config/sites/")
-    parser.add_argument("--plan", required=True, type=Path, help="results/<study>/plan/<run_id>.json")
-    parser.add_argument("--key", required=True, help="the key that the caller expects the run to have")
-    options = parser.parse_args(argv)
-    results, site = options.plan.parents[1], load_site(options.site)
+def main(*, site: str, plan: Path, key: str) -> None:
+    """Train one run as it was planned and publish its record.
+
+    Args:
+        site: name of a file in config/sites/
+        plan: results/STUDY/plan/RUN_ID.json
+        key: the key that the caller expects the run to have
+    """
+    results, described = plan.parents[1], load_site(site)
     refuse_stopped(results)
-    planned = read_spec(options.plan, options.key, site)
+    planned = read_spec(plan, key, described)
     with ending_well(planned.run_id, results):
-        check_bound(results, site)
+        check_bound(results, described)
         supervise(planned, results, current_session())
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main))
+    sys.exit(run_program(main))

@@ -105,16 +105,16 @@ def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str
 
     What lies in a file of the site's own (images.brought, datasets.folder) is in no bundle.
     """
-    if not bundled.there():
+    if not bundled.has_bundle():
         return
     for name in environments:
         if lacks := _not_bundled(read(name, "cpu" if name in tools() else site.variant), site):
-            raise bundled.lacking(lacks)
+            raise bundled.missing_error(lacks)
     downloads = store(site)
     for dataset in datasets if downloads.folder is None else []:
         for file in load_dataset(dataset).get("files", []):
             if not (downloads.downloads / dataset / file["name"]).is_file():
-                raise bundled.lacking(f"{file['name']} of the data set {dataset}")
+                raise bundled.missing_error(f"{file['name']} of the data set {dataset}")
 
 
 def _not_bundled(environment: Environment, site: Site) -> str | None:
@@ -122,7 +122,7 @@ def _not_bundled(environment: Environment, site: Site) -> str | None:
     if environment.deployment(site.realization) == "apptainer":
         brought = environment.brought(site.realization)
         own = brought and not is_address(brought)
-        there = own or bundled.image(environment.name, digest(environment, site.realization))
+        there = own or bundled.find_image(environment.name, digest(environment, site.realization))
         return None if there else f"image of the environment {environment.name} as it is now"
     if environment.deployment(site.realization) == "installed":
         return None

@@ -36,8 +36,8 @@ def asked(wanted: str) -> Asked:
     found = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
     if not found or not found[0].usable:
         states = "; ".join(f"{node.name} is {node.state}" for kind in found[:4] for node in kind.nodes[:2])
-        problem = f"none of its nodes can be had ({states or 'it has none'})"
-        raise InputError("too-few-nodes", problem, file=f"partition {name}", hint="wait, or name another")
+        problem = f"none of the nodes of '{name}' can be had ({states or 'it has none'})"
+        raise InputError("too-few-nodes", problem, file="--partition", got=name, hint="wait, or name another")
     names = ",".join(name for kind in found[1:] for name in kind.names)
     listed = slurm.ask("scontrol", "show", "hostlist", names).strip() if names else ""
     node = slurm.ask("scontrol", "show", "node", found[0].nodes[0].name, "--oneliner")

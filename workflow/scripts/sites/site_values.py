@@ -100,25 +100,26 @@ class Looked:
 
 def partition(partitions: Mapping[str, Mapping[str, str]], wanted: str) -> Mapping[str, str]:
     """The partition that is `wanted`, the cluster's default for no name. InputError where there is none, or it is not up."""
-    there = ", ".join(partitions) or "none"
+    option, there = "--partition", ", ".join(partitions) or "none"
     found = wanted if wanted else next((name for name, row in partitions.items() if row.get("Default") == "YES"), "")
     if not found:
         hint = f"name one with --partition: {there}"
-        raise InputError("missing-key", "is absent, and Slurm has no default", file="--partition", hint=hint)
-    place = f"partition {found}"
+        raise InputError("missing-key", "is absent, and Slurm has no default", file=option, hint=hint)
     if found not in partitions:
-        raise InputError("unknown-name", "is unknown to Slurm", file=place, got=found, expected=f"one of {there}")
+        raise InputError(
+            "unknown-name", f"'{found}' is unknown to Slurm", file=option, got=found, expected=f"one of {there}"
+        )
     row = partitions[found]
     if row.get("State", "UP") != "UP":
         hint = f"wait, or name another ({there})"
-        raise InputError("partition-down", f"is {row['State']}", file=place, got=row["State"], hint=hint)
+        raise InputError("partition-down", f"'{found}' is {row['State']}", file=option, got=row["State"], hint=hint)
     most_s = slurm.seconds(row.get("MaxTime", ""))
     if most_s is not None and most_s < LEAST_RUN_S + JOB_MARGIN_S:
         expected = f"{LEAST_RUN_S + JOB_MARGIN_S} s or more"
         raise InputError(
             "time-limit",
-            f"gives a job {most_s:g} s (MaxTime)",
-            file=place,
+            f"'{found}' gives a job {most_s:g} s (MaxTime)",
+            file=option,
             got=most_s,
             expected=expected,
             hint=f"name another ({there})",
