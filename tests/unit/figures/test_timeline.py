@@ -238,7 +238,7 @@ def test_a_filter_shows_a_part_in_the_same_colours(drawn_of):
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():
     kept = CHECKOUT / "docs" / "campaigns"
-    said = re.search(r"(\d+) and (\d+) minutes, of which (\d+) and (\d+) % in the runs", on_one_line()).groups()
+    said = re.search(r"took (\d+) and (\d+) minutes, (\d+) and (\d+) % of it", on_one_line()).groups()
     for study, minutes, share in zip(("virtual", "unshaped"), said[:2], said[2:], strict=True):
         folder = kept / f"tf-strategies-{study}"
         _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), ASKED)
