@@ -1,4 +1,4 @@
-"""Aggregation: every run of the design has a row; only current keys count; broken records are refused in one line."""
+"""Aggregation: every run of the design has a row; only current keys count; a broken record is one error."""
 
 import csv
 import json
@@ -22,8 +22,8 @@ from plan.design import Run, design
 from plan.identity import cores_per_rank, digests, plan_run
 from plan.recorded import record_of
 from ranks.worker.meter import COLUMNS
-from records.aggregate import aggregate, of_tokens, summary
-from records.ways import Named, named_for
+from records.aggregate import aggregate_records, summarize, token_columns
+from records.ways import CampaignArguments, arguments_for
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs
 from support.recorded import content
@@ -53,11 +53,11 @@ def folder_of(campaign: Campaign, run: Run) -> Path:
 
 
 def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> Path:
-    """Leave behind what the supervisor and the ranks would, with these epoch times (the first is warm-up)."""
+    """Write what supervisor and ranks write, with these epoch times (the first is warm-up)."""
     folder = folder_of(campaign, run)
     attempt = folder / "attempt-1"
     attempt.mkdir(parents=True)
-    said = content(
+    fields = content(
         **{
             "run_id": run.run_id,
             "key": folder.name,
@@ -84,23 +84,23 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    (attempt / "record.json").write_text(json.dumps(said))
-    (folder / "record.json").write_text(json.dumps(said))
+    (attempt / "record.json").write_text(json.dumps(fields))
+    (folder / "record.json").write_text(json.dumps(fields))
     return folder
 
 
 def aggregated(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of runs.csv, and epochs.csv as it is read again."""
-    runs = aggregate(campaign, Path("epochs.csv"))
+    """Return the rows of runs.csv, and epochs.csv as read again."""
+    runs = aggregate_records(campaign, Path("epochs.csv"))
     return runs, read_table(Path("epochs.csv"), "epochs")
 
 
 def test_runs_of_tokens_have_a_perplexity_where_the_next_is_told() -> None:
     runs = pd.DataFrame({"throughput_samples_s": [10.0] * 4, "validation_loss": [2.0, 2.0, 2.0, 1e6]})
     names = ("digits", "synthetic-text-50-16-4", "wikitext-2", "wikitext-2")
-    told = pd.DataFrame(of_tokens(runs, [load_dataset(name) for name in names]))
-    assert told["throughput_tokens_s"].fillna(0).tolist() == [0, 160, 1280, 1280]
-    assert told["perplexity"].fillna(0).tolist() == [0, 0, pytest.approx(np.exp(2)), 0]
+    columns = pd.DataFrame(token_columns(runs, [load_dataset(name) for name in names]))
+    assert columns["throughput_tokens_s"].fillna(0).tolist() == [0, 160, 1280, 1280]
+    assert columns["perplexity"].fillna(0).tolist() == [0, 0, pytest.approx(np.exp(2)), 0]
 
 
 def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign) -> None:
@@ -127,18 +127,22 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
 
 
 def test_the_reference_is_that_of_the_slowest_node(campaign: Campaign) -> None:
-    said = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
+    benchmark = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
     before, after = {"node1": 0.25, "node2": 0.3}, {"node1": 0.5, "node2": 0.5}
-    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": after})
-    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2], reference={**said, "before": before, "after": None})
+    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**benchmark, "before": before, "after": after})
+    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2], reference={**benchmark, "before": before, "after": None})
     record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's
     columns = [f"reference_{name}" for name in ("kind", "before_s", "after_s", "s")] + ["waited_s"]
-    both, one, none = (
-        aggregated(campaign)[0][columns].astype(object).where(lambda told: told.notna(), None).to_numpy().tolist()[:3]
+    complete, partial, absent = (
+        aggregated(campaign)[0][columns]
+        .astype(object)
+        .where(lambda values: values.notna(), None)
+        .to_numpy()[:3]
+        .tolist()
     )
-    assert both == ["mixed-1", pytest.approx(0.3), 0.5, pytest.approx(0.4), 20.0]
-    assert one == ["mixed-1", pytest.approx(0.3), None, None, 20.0]
-    assert none == [None] * 5
+    assert complete == ["mixed-1", pytest.approx(0.3), 0.5, pytest.approx(0.4), 20.0]
+    assert partial == ["mixed-1", pytest.approx(0.3), None, None, 20.0]
+    assert absent == [None] * 5
 
 
 def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     runs, _ = aggregated(campaign)
     assert list(runs.status) == ["ok", "failed", "missing", "missing"]
     assert [reason.partition(": ")[0] for reason in runs.reason[2:]] == ["old", "absent"]
-    notes = summary(runs)
+    notes = summarize(runs)
     assert find_note(notes, "runs").facts == {"runs": 4, "ok": 1, "failed": 1, "missing": 2}
     assert [note.facts["run"] for note in notes if note.code == "run-not-ok"] == runs.run_id[1:].tolist()
     assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat failed"
@@ -165,7 +169,7 @@ def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -
     reason = "disturbed: 20% of the processor time went to others (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
-    notes = summary(aggregated(campaign)[0], Named("x"), site="config/sites/local.yaml")
+    notes = summarize(aggregated(campaign)[0], CampaignArguments("x"), site="config/sites/local.yaml")
     assert codes(notes) == ["runs", *["run-not-ok"] * 4, "all-disturbed", "to-repeat"]
     assert find_note(notes, "all-disturbed").facts == {"runs": 4, "site": "config/sites/local.yaml"}
     assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat invalid --study x"
@@ -174,7 +178,7 @@ def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -
 def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
     record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
-    assert "all-disturbed" not in codes(summary(aggregated(campaign)[0]))
+    assert "all-disturbed" not in codes(summarize(aggregated(campaign)[0]))
 
 
 def test_summaries_read_like_this() -> None:
@@ -188,7 +192,7 @@ def test_summaries_read_like_this() -> None:
             for number in range(20)
         ),
     ]
-    read = "\n".join(summary(pd.DataFrame(rows), Named("s"))).splitlines()
+    read = "\n".join(summarize(pd.DataFrame(rows), CampaignArguments("s"))).splitlines()
     assert [*read[:3], *read[-4:]] == [
         "22 runs: 1 ok, 1 invalid, 20 missing",
         "  b: invalid: disturbed: 20%",
@@ -198,7 +202,7 @@ def test_summaries_read_like_this() -> None:
         "to repeat them: ./ringside repeat invalid --study s",
         "to run what is missing: ./ringside run s",
     ]
-    read = summary(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
+    read = summarize(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
     assert find_note(read, "all-disturbed") == (
         "all were disturbed and none is ok: end other programs on the machine, or raise max_foreign_cpu_share (other programs) or "
         "max_steal_share (a hypervisor) in config/sites/local.yaml; captions say how much it was"
@@ -222,9 +226,9 @@ def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) 
     assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
     assert list(poorer.environments) == ["pytorch"]
     runs, _ = aggregated(poorer)
-    without = runs[runs.framework == "pytorch-ddp"]
-    assert set(without.status) == {"missing"}
-    assert all("local" in reason and "pytorch-ddp" in reason for reason in without.reason)
+    missing = runs[runs.framework == "pytorch-ddp"]
+    assert set(missing.status) == {"missing"}
+    assert all("local" in reason and "pytorch-ddp" in reason for reason in missing.reason)
 
 
 def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_path: Path) -> None:
@@ -238,21 +242,21 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("new", "said"),
+    ("new", "fragment"),
     [
         ("2,false,1e300,", "epoch_time_s"),
         ("2,false,1e-320,", "epoch_time_s"),
         ("2,false,\u0663,", "ascii"),
     ],
 )
-def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, said: str) -> None:
+def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, fragment: str) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     assert "2,false,0.2," in table.read_text()
     table.write_text(table.read_text().replace("2,false,0.2,", new))
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
     (error,) = refused.value.errors
-    assert error.code == "broken-file" and said in error.got
+    assert error.code == "broken-file" and fragment in error.got
     assert table.is_relative_to(error.file)
 
 
@@ -298,8 +302,8 @@ def test_a_record_that_contradicts_place_or_plan_is_refused(
 
 
 def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that was copied into the folder of another run, a broken one, a pipe, epochs that are a folder, marks of warm-up."""
-    monkeypatch.setattr("records.aggregate.AT_ONCE", 1)
+    """Another run's record, a broken record, a pipe, a folder as epochs.csv, wrong warm-up marks."""
+    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 1)
     folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs]
     (folders[0] / "record.json").write_text((folders[1] / "record.json").read_text())
     (folders[1] / "record.json").unlink()
@@ -310,8 +314,8 @@ def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, m
     table.write_text(table.read_text().replace("2,false,", "2,true,"))
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
-    found = [(error.code, Path(error.file).name) for error in refused.value.errors]
-    assert found == [
+    errors = [(error.code, Path(error.file).name) for error in refused.value.errors]
+    assert errors == [
         ("wrong-record", "record.json"),
         ("broken-file", "record.json"),
         ("broken-file", "epochs.csv"),
@@ -327,12 +331,12 @@ def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, m
 )  # fmt: skip
 def test_json_that_readers_take_in_different_ways_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)
-    said = record_of(tmp_path / "record.json")
-    assert said["status"] == "broken" and named in said["reason"]
+    record = record_of(tmp_path / "record.json")
+    assert record["status"] == "broken" and named in record["reason"]
 
 
 def refused_epochs(campaign: Campaign) -> InputError:
-    """The one error of the run's attempt-1/epochs.csv, which says how to repeat it."""
+    """Return the only error in the run's attempt-1/epochs.csv."""
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
     (error,) = refused.value.errors
@@ -372,15 +376,15 @@ def test_epochs_that_no_time_can_be_made_of_are_refused(
 def test_refused_records_read_like_this(campaign: Campaign) -> None:
     study = replace(campaign.study, replicates=Replicates(3, 3))
     campaign = replace(campaign, study=study, possible=design(study, campaign.site))
-    wrong = [
+    damages = [
         ("record", '"status": "ok"', '"status": "failed"'),
         ("epochs", "\n4,false", "\n"),
         ("epochs", "\n4,false", "\n3,false"),
         ("epochs", "false,0.2,", "false,,"),
         ("epochs", "2,false", "2,true"),
     ]
-    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs[: len(wrong)]]
-    for folder, (kind, old, new) in zip(folders, wrong, strict=True):
+    folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs[: len(damages)]]
+    for folder, (kind, old, new) in zip(folders, damages, strict=True):
         file = folder / "record.json" if kind == "record" else folder / "attempt-1" / "epochs.csv"
         text = file.read_text()
         assert old in text
@@ -404,14 +408,14 @@ def test_runs_read_on_all_cores_make_the_same_tables(campaign: Campaign, monkeyp
     for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
     at_once = aggregated(campaign)[0]
-    whole = Path("epochs.csv").read_bytes()
-    monkeypatch.setattr("records.aggregate.AT_ONCE", 1)
+    epochs = Path("epochs.csv").read_bytes()
+    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 1)
     pd.testing.assert_frame_equal(aggregated(campaign)[0], at_once)
-    assert Path("epochs.csv").read_bytes() == whole and not list(Path().glob(".epochs*"))
+    assert Path("epochs.csv").read_bytes() == epochs and not list(Path().glob(".epochs*"))
 
 
 def test_an_epoch_that_breaks_its_schema_names_its_run(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("records.aggregate.AT_ONCE", 2)
+    monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 2)
     for run in campaign.runs:
         table = record(campaign, run, [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace("\n3,false,0.2,", "\n3,false,-0.2,"))
@@ -434,12 +438,12 @@ def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign
 
 
 def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
-    assert named_for("quickstart", "local") == Named()
-    assert named_for("another", "local") == Named("another")
+    assert arguments_for("quickstart", "local") == CampaignArguments()
+    assert arguments_for("another", "local") == CampaignArguments("another")
 
 
 def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
-    """A traced run of two ranks with all that it kept, and its attempt."""
+    """Return a traced run of two ranks with its phases, and its attempt."""
     run = next(run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate)
     folder = record(campaign, run, [9.0, 0.2, 0.3, 0.7]) / "attempt-1"
     attempt([0.0, 1.0], epochs=4, steps=48).to_csv(folder / "phases.csv", index=False, float_format="%.7f")
@@ -466,7 +470,7 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     rows = runs.set_index("run_id")
     assert list(runs.status) == ["ok", "ok"] and rows.without_phases.notna().sum() == 1
     assert rows.at[run.run_id, "without_phases"].startswith("attempt-1/phases.csv: ")
-    notes = summary(runs, Named("quickstart"))
+    notes = summarize(runs, CampaignArguments("quickstart"))
     assert codes(notes) == ["runs", "run-without-phases"]
     assert notes[1].facts == {
         "run": run.run_id,
@@ -480,5 +484,5 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
 def test_only_successful_traced_runs_are_asked_for_phases(campaign: Campaign, traced_campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
-    for one in (campaign, traced_campaign):
-        assert aggregated(one)[0].without_phases.isna().all()
+    for untimed in (campaign, traced_campaign):
+        assert aggregated(untimed)[0].without_phases.isna().all()

@@ -1,4 +1,4 @@
-"""Power over time is gathered of the attempts that made the records, and of no other."""
+"""Power samples are collected from the attempts that made the records, and from no other."""
 
 import pytest
 
@@ -24,9 +24,9 @@ def test_samples_of_successful_runs_are_in_one_table(tmp_path):
     attempt(tmp_path, ok, number=2, text="what came of a later try")
     attempt(tmp_path, failed)
     power.main(runs=runs_csv, results=tmp_path, out=tmp_path / "power.csv")
-    made = read_table(tmp_path / "power.csv", "power")
-    assert list(made["run_id"]) == [ok["run_id"]] * 2 and list(made["watt"]) == [41.5, 43.0]
-    assert list(made["t"]) == [1760000000.5, 1760000001.5] and set(made["scope"]) == {"package"}
+    samples = read_table(tmp_path / "power.csv", "power")
+    assert list(samples["run_id"]) == [ok["run_id"]] * 2 and list(samples["watt"]) == [41.5, 43.0]
+    assert list(samples["t"]) == [1760000000.5, 1760000001.5] and set(samples["scope"]) == {"package"}
 
 
 def test_without_meters_the_table_has_no_rows(tmp_path):

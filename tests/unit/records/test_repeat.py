@@ -1,4 +1,4 @@
-"""`ringside repeat` says what it repeats; after the sweeps' summary no other command than after the runs'."""
+"""`ringside repeat` counts what it repeats; the benchmarks' summary has the same command as the runs'."""
 
 import pandas as pd
 import pytest
@@ -7,30 +7,30 @@ from common.notes import find_note
 from common.text import suggest_pattern
 from network.gather import summary
 from plan.recorded import STATUSES
-from records.repeat import counted
-from records.ways import Named, to_repeat
+from records.repeat import count_by_kind
+from records.ways import CampaignArguments, repeat_notes
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "text"),
     [
         (["a.r1", "a.r2", "sweep.a.n2", "sweep.b.n2", "sweep.b.n3"], "2 runs and 3 sweeps"),
         (["a.r1"], "1 run"),
         (["sweep.a.n2"], "1 sweep"),
     ],
 )
-def test_runs_and_sweeps_are_counted_apart(names: list[str], said: str) -> None:
-    assert counted(names) == said
+def test_runs_and_sweeps_are_counted_apart(names: list[str], text: str) -> None:
+    assert count_by_kind(names) == text
 
 
 def test_one_command_repeats_both() -> None:
     place = {"collective": "all_reduce", "framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
     sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
-    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), Named("x"))
+    notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), CampaignArguments("x"))
     assert find_note(notes, "sweeps").facts == {"sweeps": 2, "ok": 1}
     assert find_note(notes, "sweep-not-ok").facts.items() <= sweep.items()
-    assert notes[-1:] == to_repeat(["invalid"], Named("x"))
-    assert to_repeat(["missing", "ok"], Named()) == []
+    assert notes[-1:] == repeat_notes(["invalid"], CampaignArguments("x"))
+    assert repeat_notes(["missing", "ok"], CampaignArguments()) == []
 
 
 RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.digits.b16.n1.s1.r1"]

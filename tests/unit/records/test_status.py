@@ -1,4 +1,4 @@
-"""Where a campaign stands: what is done, under way, left and wrong, told without a lock, in lines for a terminal."""
+"""Where a campaign stands: done, under way, left and wrong, read without a lock, in lines for a terminal."""
 
 import fcntl
 import json
@@ -26,9 +26,8 @@ from plan.sweeps import Sweeps
 from plan.timings import Timings
 from ranks.worker.meter import COLUMNS
 from records import status
-from records.standing import Job, Precision, Problem, Standing, UnderWay, grouped, standing
-from records.standing import observer as observed
-from records.time_left import Reader, observer
+from records.standing import Job, Precision, Problem, Standing, UnderWay, group_problems, read_standing, standing_reader
+from records.time_left import Reader, time_left_estimator
 from runs import attempts, submit
 from sites import disturbance, slurm
 from support.recorded import content
@@ -44,7 +43,7 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campaign:
-    """Two frameworks on one node, each with so many replicates."""
+    """Return a campaign of two frameworks on one node, each with so many replicates."""
     study = load_study("quickstart")
     factors = study.factors | {
         "framework": ["pytorch-single", "pytorch-ddp"],
@@ -53,7 +52,9 @@ def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campai
         "sync_every": [1],
     }
     study = replace(study, factors=factors, exclude=(), replicates=Replicates(replicates, replicates))
-    return Campaign(study, where := replace(load_site(site), **changes), "available", design(study, where), None)
+    return Campaign(
+        study, site_changed := replace(load_site(site), **changes), "available", design(study, site_changed), None
+    )
 
 
 def folder_of(campaign: Campaign, run: Run) -> Path:
@@ -63,19 +64,19 @@ def folder_of(campaign: Campaign, run: Run) -> Path:
 def record(
     campaign: Campaign, run: Run, status: str = "ok", reason: str = "", start: float = 0, lasts: float = 10
 ) -> None:
-    """Leave a record of a run that began `start` seconds after the first one."""
+    """Write the record of a run that began `start` seconds after the first one."""
     folder = folder_of(campaign, run)
     folder.mkdir(parents=True)
     dates = {"started_at": utc(NOW - 1000 + start), "ended_at": utc(NOW - 1000 + start + lasts)}
-    said = content(status=status, reason=reason or None, wall_s=lasts, **dates)
-    (folder / "record.json").write_text(json.dumps(said))
+    record_content = content(status=status, reason=reason or None, wall_s=lasts, **dates)
+    (folder / "record.json").write_text(json.dumps(record_content))
 
 
 def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
-    """Leave an attempt that has not ended, `epochs` of its epochs done, begun 5 s ago; its folder."""
+    """Write an unfinished attempt with `epochs` epochs done, begun 5 s ago; return its folder."""
     _, attempt = attempts.start(folder_of(campaign, run))
-    told = {"process": 1, "host": os.uname().nodename, "job": None, "started_at": utc(NOW - 5), **holder}
-    (attempt / "holder.json").write_text(json.dumps(told))
+    fields = {"process": 1, "host": os.uname().nodename, "job": None, "started_at": utc(NOW - 5), **holder}
+    (attempt / "holder.json").write_text(json.dumps(fields))
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     (attempt / "epochs.csv").write_text(",".join(COLUMNS) + "\n" + "1\n" * epochs)
     return attempt
@@ -83,167 +84,169 @@ def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
 
 @contextmanager
 def locked(attempt: Path) -> Iterator[None]:
-    """The run's lock, held as its supervisor holds it."""
+    """Hold the run's lock as its supervisor does."""
     with open(attempt.with_name(".lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def look(campaign: Campaign) -> Standing:
-    return standing(campaign, Sweeps(campaign), Timings(campaign), Reader())
+def read(campaign: Campaign) -> Standing:
+    return read_standing(campaign, Sweeps(campaign), Timings(campaign), Reader())
 
 
-def names(found: Standing) -> list[str]:
-    """The names of the lines after the first one, that of the bar left out."""
-    lines = status.text(found).splitlines()[1:]
+def names(standing: Standing) -> list[str]:
+    """Return the names of the lines after the first one, without the bar."""
+    lines = status.render(standing).splitlines()[1:]
     return [name for line in lines if (name := line[: status.INDENT].strip()) and not line.startswith("[")]
 
 
 def test_a_campaign_that_has_not_begun_has_no_bar() -> None:
-    found = look(campaign())
-    assert (found.planned, found.possible, found.done, found.left, found.begun) == (4, 4, 0, 4, False)
-    assert found.run == "./ringside run"
-    assert "#" not in status.text(found) and not {"done", "running", "snakemake"} & set(names(found))
+    standing = read(campaign())
+    assert (standing.planned, standing.possible, standing.done, standing.left, standing.begun) == (4, 4, 0, 4, False)
+    assert standing.run == "./ringside run"
+    assert "#" not in status.render(standing) and not {"done", "running", "snakemake"} & set(names(standing))
 
 
 def test_problems_are_counted_by_reason() -> None:
-    here = campaign(replicates=4)
-    for number, run in enumerate(here.runs[:3]):
-        record(here, run, "invalid", f"disturbed: {number + 6}%")
-    record(here, here.runs[3], "failed", "rank 1 fell")
-    record(here, here.runs[4])
-    found = look(here)
-    assert found.problems == [
-        Problem("failed", "rank 1 fell", 1, here.runs[3].run_id),
-        Problem("invalid", "disturbed: 6 to 8%", 3, here.runs[0].run_id),
+    measured = campaign(replicates=4)
+    for number, run in enumerate(measured.runs[:3]):
+        record(measured, run, "invalid", f"disturbed: {number + 6}%")
+    record(measured, measured.runs[3], "failed", "rank 1 fell")
+    record(measured, measured.runs[4])
+    standing = read(measured)
+    assert standing.problems == [
+        Problem("failed", "rank 1 fell", 1, measured.runs[3].run_id),
+        Problem("invalid", "disturbed: 6 to 8%", 3, measured.runs[0].run_id),
     ]
-    assert (found.planned, found.done, found.left) == (8, 5, 3)
-    assert found.statuses == {"ok": 1, "failed": 1, "invalid": 3}
-    assert found.repeat == "./ringside repeat failed (likewise: invalid)"
+    assert (standing.planned, standing.done, standing.left) == (8, 5, 3)
+    assert standing.statuses == {"ok": 1, "failed": 1, "invalid": 3}
+    assert standing.repeat == "./ringside repeat failed (likewise: invalid)"
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disturbance, "looks", lambda site: lambda running: {"withheld": 0.2, "others": None})
     monkeypatch.setattr(disturbance, "told", lambda shares, site, runs_csv: f"{shares} at {site.name}")
-    here = campaign()
-    found = observed(here)()
-    assert found.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(found)
-    for run in here.runs:
-        record(here, run)
-    assert observed(here)().disturbed is None
+    measured = campaign()
+    standing = standing_reader(measured)()
+    assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(standing)
+    for run in measured.runs:
+        record(measured, run)
+    assert standing_reader(measured)().disturbed is None
 
 
 def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
-    here = campaign()
-    record(here, here.runs[0])
-    for run, said in zip(here.runs[1:], ("{", '{"status": "ok"}', json.dumps(content(status="zzz"))), strict=True):
-        record(here, run)
-        (folder_of(here, run) / "record.json").write_text(said)
-    found = look(here)
-    assert (found.done, found.left, found.statuses) == (1, 0, {"ok": 1, "broken": 3})
-    reasons = [each.reason for each in found.problems]
+    measured = campaign()
+    record(measured, measured.runs[0])
+    for run, text in zip(measured.runs[1:], ("{", '{"status": "ok"}', json.dumps(content(status="zzz"))), strict=True):
+        record(measured, run)
+        (folder_of(measured, run) / "record.json").write_text(text)
+    standing = read(measured)
+    assert (standing.done, standing.left, standing.statuses) == (1, 0, {"ok": 1, "broken": 3})
+    reasons = [item.reason for item in standing.problems]
     for expected in (
         "Expecting property name",
         "run_id: is missing",
         "'zzz'",
     ):  # JSON's own words, and what is wrong in a record
         assert any(expected in reason for reason in reasons), reasons
-    assert json.loads(status.to_json(found))["repeat"] == "./ringside repeat broken"
+    assert json.loads(status.to_json(standing))["repeat"] == "./ringside repeat broken"
 
 
 def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
-    here = campaign()
-    attempt = begin(here, here.runs[0])
+    measured = campaign()
+    attempt = begin(measured, measured.runs[0])
     with locked(attempt):
-        found = look(here)
-    (running,) = found.under_way
-    assert (running.name, running.hosts, running.epoch, running.epochs) == (here.runs[0].run_id, ["a-node"], 3, 5)
+        standing = read(measured)
+    (running,) = standing.under_way
+    assert (running.name, running.hosts, running.epoch, running.epochs) == (measured.runs[0].run_id, ["a-node"], 3, 5)
     assert running.seconds == pytest.approx(5) and running.since == utc(NOW - 5)
-    assert (found.left, found.left_s) == (4, None) and not found.problems
+    assert (standing.left, standing.left_s) == (4, None) and not standing.problems
 
 
 def test_an_attempt_that_nobody_is_at_is_left_to_run() -> None:
-    here = campaign()
-    begin(here, here.runs[0])
-    attempts.give_up(begin(here, here.runs[1]), "stopped by SIGTERM")
-    found = look(here)
-    assert not found.under_way and found.left == 4
-    assert [each.status for each in found.problems] == ["to run", "to run"]
-    unknown, stopped = (each.reason for each in found.problems)
+    measured = campaign()
+    begin(measured, measured.runs[0])
+    attempts.give_up(begin(measured, measured.runs[1]), "stopped by SIGTERM")
+    standing = read(measured)
+    assert not standing.under_way and standing.left == 4
+    assert [item.status for item in standing.problems] == ["to run", "to run"]
+    unknown, stopped = (item.reason for item in standing.problems)
     assert unknown.endswith(attempts.UNKNOWN_END) and stopped.endswith("stopped by SIGTERM")
 
 
 def test_a_record_of_other_settings_is_no_record() -> None:
-    here = campaign()
-    record(here, here.runs[0])
-    folder_of(here, here.runs[0]).rename(folder_of(here, here.runs[0]).with_name("0" * 12))
-    found = look(here)
-    assert (found.done, found.left) == (0, 4) and found.problems[0].reason.startswith("old: ")
+    measured = campaign()
+    record(measured, measured.runs[0])
+    folder_of(measured, measured.runs[0]).rename(folder_of(measured, measured.runs[0]).with_name("0" * 12))
+    standing = read(measured)
+    assert (standing.done, standing.left) == (0, 4) and standing.problems[0].reason.startswith("old: ")
 
 
 def test_time_left_comes_from_runs_of_the_same_cells() -> None:
-    here = campaign(replicates=3)
-    lasts = {here.runs[0].cell: 10.0, here.runs[1].cell: 30.0}
+    measured = campaign(replicates=3)
+    lasts = {measured.runs[0].cell: 10.0, measured.runs[1].cell: 30.0}
     assert len(lasts) == 2
-    for number, run in enumerate(here.runs[:4]):
-        record(here, run, start=100 * number, lasts=lasts.get(run.cell, 0))
-    found = look(here)
-    gaps = [100 - lasts[run.cell] for run in here.runs[:3]]
-    expected = sum(lasts[run.cell] for run in here.runs[4:]) + 2 * sorted(gaps)[1]
-    assert found.left_s == pytest.approx(expected) == observer(here)(), "as the line after a run tells it"
-    with locked(begin(here, here.runs[4])):
-        assert look(here).left_s == pytest.approx(expected - 5)
+    for number, run in enumerate(measured.runs[:4]):
+        record(measured, run, start=100 * number, lasts=lasts.get(run.cell, 0))
+    standing = read(measured)
+    gaps = [100 - lasts[run.cell] for run in measured.runs[:3]]
+    expected = sum(lasts[run.cell] for run in measured.runs[4:]) + 2 * sorted(gaps)[1]
+    assert standing.left_s == pytest.approx(expected) == time_left_estimator(measured)(), (
+        "as the line after a run tells it"
+    )
+    with locked(begin(measured, measured.runs[4])):
+        assert read(measured).left_s == pytest.approx(expected - 5)
 
 
 def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
-    here = campaign(replicates=1)
-    for run in here.runs:
-        record(here, run)
-    found = look(here)
-    assert found.ended and (found.planned, found.done, found.left, found.left_s) == (2, 2, 0, 0)
+    measured = campaign(replicates=1)
+    for run in measured.runs:
+        record(measured, run)
+    standing = read(measured)
+    assert standing.ended and (standing.planned, standing.done, standing.left, standing.left_s) == (2, 2, 0, 0)
 
 
 def test_what_the_site_cannot_do_is_a_problem_of_its_own() -> None:
-    found = look(campaign(frameworks=("pytorch-ddp",)))
-    (problem,) = found.problems
+    standing = read(campaign(frameworks=("pytorch-ddp",)))
+    (problem,) = standing.problems
     assert (problem.status, problem.count) == ("not here", 2) and "pytorch-single" in problem.reason
-    assert (found.planned, found.possible, found.begun) == (4, 2, False)
-    assert look(campaign(frameworks=("lbann",))).possible == 0
+    assert (standing.planned, standing.possible, standing.begun) == (4, 2, False)
+    assert read(campaign(frameworks=("lbann",))).possible == 0
 
 
 def test_absent_environments_and_data_are_named(tmp_path: Path) -> None:
-    found = look(campaign(cache=tmp_path / "cache"))
-    assert (found.environments, found.datasets) == (["pytorch"], ["digits"])
+    standing = read(campaign(cache=tmp_path / "cache"))
+    assert (standing.environments, standing.datasets) == (["pytorch"], ["digits"])
 
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Sets what squeue answers."""
-    return lambda said: monkeypatch.setattr(slurm, "ask", lambda *_, patience_s: said)
+    """Return a function that sets the answer of squeue."""
+    return lambda answer: monkeypatch.setattr(slurm, "ask", lambda *_, patience_s: answer)
 
 
 def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) -> None:
-    here = campaign("virtual")
-    begin(here, here.runs[0], job="7", host="node1")
-    begin(here, here.runs[1], job="6", host="node1")
-    key = folder_of(here, here.runs[2]).name
+    measured = campaign("virtual")
+    begin(measured, measured.runs[0], job="7", host="node1")
+    begin(measured, measured.runs[1], job="6", host="node1")
+    key = folder_of(measured, measured.runs[2]).name
     queue(
         f"7|{submit.job_names()}0|RUNNING|2026-11-21T20:32:46|node[1-3]|quickstart block 1\n"
         f"8|{submit.job_names()}0|PENDING|N/A|(Dependency)|quickstart block 2\n"
         f"9|{submit.job_names()}0|PENDING|N/A|(Dependency)|another block 2\n"
-        f"10|a-uuid|PENDING|N/A|(Priority)|rule_run_wildcards_{here.runs[2].run_id}_{key}\n"
+        f"10|a-uuid|PENDING|N/A|(Priority)|rule_run_wildcards_{measured.runs[2].run_id}_{key}\n"
         "11|mine|RUNNING|N/A|node1|(null)\n"
     )
-    found = look(here)
-    assert [each.name for each in found.under_way] == [here.runs[0].run_id], "job 6 is not in the queue any more"
-    assert found.jobs is not None
-    assert found.jobs == [
+    standing = read(measured)
+    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id], "job 6 is not in the queue any more"
+    assert standing.jobs is not None
+    assert standing.jobs == [
         Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]"),
         Job("8", "block 2", "PENDING", "N/A", "Dependency"),
-        Job("10", here.runs[2].run_id, "PENDING", "N/A", "Priority"),
+        Job("10", measured.runs[2].run_id, "PENDING", "N/A", "Priority"),
     ]
-    (ended,) = found.problems
-    assert ended.first == here.runs[1].run_id and "node1" in ended.reason
+    (ended,) = standing.problems
+    assert ended.first == measured.runs[1].run_id and "node1" in ended.reason
 
 
 def test_without_an_answer_young_attempts_live(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,45 +254,45 @@ def test_without_an_answer_young_attempts_live(monkeypatch: pytest.MonkeyPatch) 
         raise slurm.Unanswered("squeue: no answer within 5 s")
 
     monkeypatch.setattr(slurm, "ask", silent)
-    here = campaign("virtual")
-    begin(here, here.runs[0], job="7", host="node1")
-    begin(here, here.runs[1], job="6", host="node1", started_at=utc(NOW - 10_000))
-    found = look(here)
-    assert [each.name for each in found.under_way] == [here.runs[0].run_id]
-    assert found.jobs is None
-    assert find_note([found.queue], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
-    assert json.loads(status.to_json(found))["queue"] == found.queue
+    measured = campaign("virtual")
+    begin(measured, measured.runs[0], job="7", host="node1")
+    begin(measured, measured.runs[1], job="6", host="node1", started_at=utc(NOW - 10_000))
+    standing = read(measured)
+    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id]
+    assert standing.jobs is None
+    assert find_note([standing.queue], "queue-unanswered").facts["answer"] == "squeue: no answer within 5 s"
+    assert json.loads(status.to_json(standing))["queue"] == standing.queue
 
 
 def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    found = look(campaign("virtual"))
-    assert found.jobs is None and "squeue" in find_note([found.queue], "queue-unanswered").facts["answer"]
+    standing = read(campaign("virtual"))
+    assert standing.jobs is None and "squeue" in find_note([standing.queue], "queue-unanswered").facts["answer"]
 
 
 def test_the_queues_of_other_schedulers_are_not_read() -> None:
-    here = campaign("virtual")
-    found = look(replace(here, site=replace(here.site, launcher="flux")))
-    assert find_note([found.queue], "queue-not-read").facts["see"] == "flux jobs"
+    measured = campaign("virtual")
+    standing = read(replace(measured, site=replace(measured.site, launcher="flux")))
+    assert find_note([standing.queue], "queue-not-read").facts["see"] == "flux jobs"
 
 
 def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:
-    here = campaign(replicates=5)
-    for number, run in enumerate(here.runs[:8]):
-        record(here, run, "failed", f"{'x' * number} went wrong: " + "a long story " * 30)
-    text = status.text(look(here))
+    measured = campaign(replicates=5)
+    for number, run in enumerate(measured.runs[:8]):
+        record(measured, run, "failed", f"{'x' * number} went wrong: " + "a long story " * 30)
+    text = status.render(read(measured))
     assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
-    assert text.count("went wrong") == status.MOST == 8 - 2 and re.search(r"\b2 x ", text)
-    assert status.text(look(here), colour=True).replace(status.RED, "").replace(status.PLAIN, "").replace(
+    assert text.count("went wrong") == status.MAX_LISTED == 8 - 2 and re.search(r"\b2 x ", text)
+    assert status.render(read(measured), colour=True).replace(status.RED, "").replace(status.RESET, "").replace(
         status.GREEN, ""
     ) == text  # fmt: skip
 
 
 def test_reasons_are_alike_but_for_their_numbers() -> None:
-    made = grouped(
+    problems = group_problems(
         [("failed", "rank 1 of 3", "a"), ("failed", "rank 2 of 3", "b"), ("failed", "no", "c"), ("timeout", "t", "d")]
     )
-    assert [(each.status, each.reason, each.count, each.first) for each in made] == [
+    assert [(item.status, item.reason, item.count, item.first) for item in problems] == [
         ("failed", "rank 1 to 2 of 3", 2, "a"),
         ("failed", "no", 1, "c"),
         ("timeout", "t", 1, "d"),
@@ -297,9 +300,9 @@ def test_reasons_are_alike_but_for_their_numbers() -> None:
 
 
 def test_no_lock_is_taken_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    here = campaign()
-    record(here, here.runs[0])
-    begin(here, here.runs[1])
+    measured = campaign()
+    record(measured, measured.runs[0])
+    begin(measured, measured.runs[1])
     before = sorted(tmp_path.rglob("*"))
 
     def refuse(*_: object) -> None:
@@ -307,24 +310,24 @@ def test_no_lock_is_taken_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("fcntl.flock", refuse)
     monkeypatch.setattr("fcntl.lockf", refuse)
-    assert look(here).done == 1
+    assert read(measured).done == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_who_holds_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = campaign()
-    assert look(here).machine is None
+    measured = campaign()
+    assert read(measured).machine is None
     with attempts.machine_lock("process 5 on here, which measures another run", print):
-        found = look(here)
-        assert found.machine == "process 5 on here, which measures another run" and "machine" in names(found)
-    assert look(here).machine is None
+        standing = read(measured)
+        assert standing.machine == "process 5 on here, which measures another run" and "machine" in names(standing)
+    assert read(measured).machine is None
 
 
 def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = campaign()
-    record(here, here.runs[0])
+    measured = campaign()
+    record(measured, measured.runs[0])
     reader = Reader()
-    path = here.records[here.runs[0].run_id]
+    path = measured.records[measured.runs[0].run_id]
     first = reader.read(path)
     monkeypatch.setattr("records.time_left.record_of", lambda _: {"status": "failed"})
     assert reader.read(path) is first
@@ -343,39 +346,39 @@ def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.Monkey
         record(full, run)
     start = time.process_time()
     again = Campaign(study, site, "available", design(study, site), None)
-    found = look(again)
-    assert status.text(found)
+    standing = read(again)
+    assert status.render(standing)
     assert time.process_time() - start < 1.5
-    assert (found.planned, found.done) == (2016, 1500)
+    assert (standing.planned, standing.done) == (2016, 1500)
 
 
 def test_a_watch_ends_with_the_campaign(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    here = campaign(replicates=1)
-    record(here, here.runs[0])
+    measured = campaign(replicates=1)
+    record(measured, measured.runs[0])
     paused: list[float] = []
 
     def sleep(seconds: float) -> None:
         paused.append(seconds)
-        record(here, here.runs[1])
+        record(measured, measured.runs[1])
 
     monkeypatch.setattr("time.sleep", sleep)
-    status.watch(lambda: look(here), lambda found: f"{found.done} of {found.planned}")
-    assert paused == [status.PAUSE_S]
+    status.watch(lambda: read(measured), lambda standing: f"{standing.done} of {standing.planned}")
+    assert paused == [status.REFRESH_S]
     assert capsys.readouterr().out.split("\n\n") == ["1 of 2", "2 of 2\n"]
 
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    here = campaign()
-    record(here, here.runs[0], "failed", "no")
-    found = json.loads(status.to_json(look(here)))
-    assert (found["study"], found["site"], found["done"], found["left"]) == ("quickstart", "local", 1, 3)
-    assert found["problems"] == [{"status": "failed", "reason": "no", "count": 1, "first": here.runs[0].run_id}]
+    measured = campaign()
+    record(measured, measured.runs[0], "failed", "no")
+    standing = json.loads(status.to_json(read(measured)))
+    assert (standing["study"], standing["site"], standing["done"], standing["left"]) == ("quickstart", "local", 1, 3)
+    assert standing["problems"] == [{"status": "failed", "reason": "no", "count": 1, "first": measured.runs[0].run_id}]
 
 
 def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: status.show_status("nothing")) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "config/studies/nothing.yaml" in said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "config/studies/nothing.yaml" in error
 
 
 def test_what_was_submitted_is_looked_for_at_slurms_site(
@@ -384,8 +387,8 @@ def test_what_was_submitted_is_looked_for_at_slurms_site(
     queue("")
     (Path("results") / "tf-strategies-virtual" / "logs" / "submit").mkdir(parents=True)
     status.show_status("tf-strategies-virtual", as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["study"], found["site"], found["planned"], found["begun"]) == (
+    standing = json.loads(capsys.readouterr().out)
+    assert (standing["study"], standing["site"], standing["planned"], standing["begun"]) == (
         "tf-strategies-virtual",
         "virtual",
         270,
@@ -396,74 +399,78 @@ def test_what_was_submitted_is_looked_for_at_slurms_site(
 def test_timings_are_counted_as_sweeps_are() -> None:
     """One is broken, and somebody is at another one."""
     study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
-    there = Campaign(study, site, "available", design(study, site), None)
-    messages, *parts = (Path(path) for path in Timings(there).outputs.values())
+    campaign_of_strategies = Campaign(study, site, "available", design(study, site), None)
+    messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
     _, attempt = attempts.start(parts[0].parent)
     (attempt / "spec.json").write_text(json.dumps({"hosts": ["a-node"]}))
     with locked(attempt):
-        found = look(there)
-    assert found.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and found.begun
+        standing = read(campaign_of_strategies)
+    assert standing.timings == {"planned": 1 + len(parts), "done": 1, "ok": 0} and standing.begun
     name = parts[0].parts[-3]
-    assert [(each.name, each.hosts, each.epochs) for each in found.under_way] == [(f"timing {name}", ["a-node"], None)]
-    assert "timings" in names(found) and "sweeps" in names(found)
+    assert [(item.name, item.hosts, item.epochs) for item in standing.under_way] == [
+        (f"timing {name}", ["a-node"], None)
+    ]
+    assert "timings" in names(standing) and "sweeps" in names(standing)
 
 
 def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     fixed = campaign(replicates=3)
     rule = Replicates(3, 5, 0.02)
-    here = replace(fixed, study=replace(fixed.study, replicates=rule))
-    here = replace(here, possible=design(here.study, here.site))
-    assert look(fixed).precision is None
-    for run in here.runs:
-        record(here, run)
-    found = look(here)
-    assert found.precision == Precision(rule_of(rule), most=10, open=True, block=0, cells={})
-    assert (found.planned, found.done, found.left, found.ended) == (6, 6, 0, False)
-    one, other = dict.fromkeys(run.cell for run in here.runs)
+    measured = replace(fixed, study=replace(fixed.study, replicates=rule))
+    measured = replace(measured, possible=design(measured.study, measured.site))
+    assert read(fixed).precision is None
+    for run in measured.runs:
+        record(measured, run)
+    standing = read(measured)
+    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=True, block=0, cells={})
+    assert (standing.planned, standing.done, standing.left, standing.ended) == (6, 6, 0, False)
+    first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
     last = {**cell, "n": 5, "refine": False}
     decisions = {
-        3: {one: cell, other: {**cell, "half_width": 0.01, "reached": "yes", "refine": False}},
-        4: {one: cell, other: cell},
-        5: {one: last, other: {**last, "reached": "perhaps by chance"}},
+        3: {first: cell, second: {**cell, "half_width": 0.01, "reached": "yes", "refine": False}},
+        4: {first: cell, second: cell},
+        5: {first: last, second: {**last, "reached": "perhaps by chance"}},
     }
-    place(here.results, 3).parent.mkdir(parents=True)
+    place(measured.results, 3).parent.mkdir(parents=True)
 
     def decide(block: int) -> None:
-        said = {"block": block, "rule": rule_of(rule), "cells": decisions[block]}
-        place(here.results, block).write_text(json.dumps(said))
+        decision = {"block": block, "rule": rule_of(rule), "cells": decisions[block]}
+        place(measured.results, block).write_text(json.dumps(decision))
 
     decide(3)
-    found = look(here.now())
-    assert (found.planned, found.done, found.left) == (7, 6, 1)
-    assert found.precision == Precision(rule_of(rule), most=10, open=True, block=3, cells=decisions[3])
+    standing = read(measured.now())
+    assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
+    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=True, block=3, cells=decisions[3])
     decide(4)
     decide(5)
-    for run in here.now().runs:
-        if not folder_of(here, run).exists():
-            record(here, run)
-    found = look(here.now())
-    assert (found.planned, found.done, found.left, found.ended) == (9, 9, 0, True)
-    assert found.precision == Precision(rule_of(rule), most=10, open=False, block=5, cells=decisions[5])
-    place(here.results, 5).unlink()
-    found = look(here.now()).precision
-    assert found is not None and (found.block, found.open) == (4, False), "what came of the last runs is not known"
+    for run in measured.now().runs:
+        if not folder_of(measured, run).exists():
+            record(measured, run)
+    standing = read(measured.now())
+    assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
+    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=False, block=5, cells=decisions[5])
+    place(measured.results, 5).unlink()
+    standing = read(measured.now()).precision
+    assert standing is not None and (standing.block, standing.open) == (4, False), (
+        "what came of the last runs is not known"
+    )
 
 
 def test_a_number_stays_beside_its_percent_sign() -> None:
-    assert status._wrapped("x" * (status.WIDTH - 2) + " 34 %") == ["x" * (status.WIDTH - 2), "34 %"]
+    assert status.wrap_text("x" * (status.WIDTH - 2) + " 34 %") == ["x" * (status.WIDTH - 2), "34 %"]
 
 
-NOTHING = {"planned": 0, "done": 0, "ok": 0}
+NO_MEASUREMENTS = {"planned": 0, "done": 0, "ok": 0}
 
 
 def made_up(**changes: Any) -> Standing:
-    """A campaign of eight runs that has not begun, but for `changes`."""
+    """Return the standing of a campaign of eight runs that has not begun, apart from `changes`."""
     plain: dict[str, Any] = {
         "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [], "left": 8, "left_s": None,
-        "problems": [], "repeat": "", "run": "./ringside run", "sweeps": NOTHING, "timings": NOTHING, "environments": [], "datasets": [],
+        "problems": [], "repeat": "", "run": "./ringside run", "sweeps": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
     }  # fmt: skip
     return Standing(**{**plain, **changes})
@@ -481,7 +488,7 @@ def utc_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("utc_clock")
 def test_standings_read_like_this() -> None:
     """Each sentence of `./ringside status` once."""
-    precise = {"rule": {"until": 0.02, "at_most": 5, "contrasts": {}}, "most": 10, "open": True}
+    precise = {"rule": {"until": 0.02, "at_most": 5, "contrasts": {}}, "max_runs": 10, "open": True}
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True}
     cells = {"a": cell, "b": {**cell, "half_width": None, "reached": "perhaps by chance"}, "c": {**cell, "reached": "yes", "refine": False}}  # fmt: skip
     ratios = {**precise, "rule": {**precise["rule"], "contrasts": {"framework": ["a", "b"]}}}
@@ -496,7 +503,7 @@ def test_standings_read_like_this() -> None:
     ]
     last = {"name": "x", "started_at": utc(NOW), "ended": 2}
     done = {"statuses": {"ok": 8}, "left": 0, "left_s": 0.0}
-    many = [job for number in range(7) for job in (replace(jobs[0], number=f"{number}"), jobs[1])]
+    queued = [job for number in range(7) for job in (replace(jobs[0], number=f"{number}"), jobs[1])]
     standings = [
         made_up(),
         made_up(possible=0),
@@ -506,14 +513,14 @@ def test_standings_read_like_this() -> None:
                 environments=["jax", "pytorch"], datasets=["digits"], sessions=3, last_session=last, snakemake=True,
                 machine="process 5", disturbed="this machine is disturbed: much", jobs=jobs),
         made_up(**done, jobs=[]),
-        made_up(jobs=many),
+        made_up(jobs=queued),
         made_up(queue="the queue is closed", precision=Precision(**precise, block=0, cells={})),
         made_up(**done, precision=Precision(**precise, block=0, cells={})),
         made_up(left_s=90_000.0, statuses={"ok": 1}, precision=Precision(**precise, block=3, cells=cells)),
         made_up(**done, precision=Precision(**{**ratios, "open": False}, block=4, cells=cells)),
         made_up(**done, precision=Precision(**precise | {"open": False}, block=5, cells={"a": {**cell, "refine": False}})),
     ]  # fmt: skip
-    assert "\n\n".join(map(status.text, standings)) == RENDERED
+    assert "\n\n".join(map(status.render, standings)) == RENDERED
 
 
 RENDERED = """\

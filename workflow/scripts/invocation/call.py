@@ -143,7 +143,7 @@ class Call:
                 current_session(),
                 planned=len(wanted.records),
                 done=len(wanted.available()),
-                left_s=time_left.observer(wanted),
+                left_s=time_left.time_left_estimator(wanted),
                 known=lambda: wanted.now().known(),
                 stop=None if keep_going else stop_scheduling,
             )

@@ -17,7 +17,7 @@ from network.measure import read
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks, link_rate
 from plan.sweeps import KEYS, Sweep, key, output, wanted
-from records.ways import CONFIGURED, Named, named_for, to_repeat
+from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 
 
 def planned_columns(campaign: Campaign, sweep: Sweep) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
 
-def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
-    """Return how many benchmarks are ok, and a line for each other one; `named` as in records.aggregate."""
+def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[Note]:
+    """Return how many benchmarks are ok, and a line for each other one; `named` as in records.aggregate.summarize."""
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
     ok = len(sweeps) - len(bad)
@@ -94,7 +94,7 @@ def summary(table: pd.DataFrame, named: Named = CONFIGURED) -> list[Note]:
         )
         facts = {name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")}
         lines.append(Note("sweep-not-ok", text, **facts))
-    return [*lines, *to_repeat(bad["status"], named)]
+    return [*lines, *repeat_notes(bad["status"], named)]
 
 
 def main(*, study: str, site: str, out: Path) -> None:
@@ -108,7 +108,7 @@ def main(*, study: str, site: str, out: Path) -> None:
     campaign = load_campaign({"study": study, "site": site, "records": "available"})
     table = gather(campaign)
     write_table(table, "network", out)
-    print("\n".join(summary(table, named_for(study, site))))
+    print("\n".join(summary(table, arguments_for(study, site))))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
 from plan.decisions import NO, in_words, rule_of
 from precision.stopping import expected, judge_cells
-from records.aggregate import aggregate
+from records.aggregate import aggregate_records
 
 MAX_NAMED_CELLS = 4
 
@@ -29,7 +29,7 @@ def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
     """Return the rows of runs.csv of all blocks up to `block`."""
     so_far = replace(campaign, possible=[run for run in campaign.runs if run.block <= block])
     with tempfile.TemporaryDirectory() as folder:
-        return aggregate(so_far, Path(folder) / "epochs.csv")
+        return aggregate_records(so_far, Path(folder) / "epochs.csv")
 
 
 def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from common.text import duration
 from declared.study import Replicates, Study
 from plan.campaign import measured_campaign
 from precision.stopping import needed
-from records.aggregate import aggregate
+from records.aggregate import aggregate_records
 
 TARGETS = (0.01, 0.02, 0.05, 0.1, 0.2)  # half widths of the interval of a mean, relative to the mean
 MIN_RUNS = 3  # two runs of a cell do not determine a standard deviation
@@ -257,7 +257,7 @@ def main(*, study: str, site: str, records: str, out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         epochs_csv = Path(folder) / "epochs.csv"
         attempted = [run for run in campaign.runs if run.run_id in campaign.statuses]
-        runs = timed(aggregate(replace(campaign, possible=attempted), epochs_csv))
+        runs = timed(aggregate_records(replace(campaign, possible=attempted), epochs_csv))
         epochs = read_table(epochs_csv, "epochs")
     result = table(runs, epochs, Aim.from_study(campaign.study))
     tables.write(result, out)

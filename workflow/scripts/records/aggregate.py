@@ -1,6 +1,7 @@
-"""Records to tables: one row of runs.csv for every run of the design, whether or not it succeeded, and one of epochs.csv per epoch.
+"""Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one row per epoch.
 
-Only the current keys count: a record that was made of other software, code, data or settings is not taken, and said so.
+Only records under the current keys count. A run whose record belongs to other software, code, data or settings is
+missing, and its row says so.
 """
 
 import contextlib
@@ -34,36 +35,44 @@ from plan.design import Run
 from plan.identity import Planned, link_rate
 from plan.recorded import contradiction, record_of
 from ranks.worker.meter import COLUMNS
-from records.ways import CONFIGURED, Named, named_for, repeat_command, run_command, to_repeat, ways_to_run
+from records.ways import (
+    CONFIGURED,
+    CampaignArguments,
+    arguments_for,
+    cluster_commands,
+    repeat_command,
+    repeat_notes,
+    run_command,
+)
 from runs import phases
 from runs.attempts import numbered, why_absent
 from runs.epochs import read_lines
 
-MEASURED = (
+MEASURED_COLUMNS = (
     "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",
     "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j", "energy_node_j", "energy_j", "energy_scope",
     "foreign_cpu_share", "steal_share", "paused_s", "python_version", "library_version",
 )  # fmt: skip
-RECORDED = (
+RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
     "cores_per_rank", "oversubscribed", "max_foreign_cpu_share", "wall_s",
 )  # fmt: skip
-LAST_EPOCH = (
+LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
 )  # fmt: skip
-MEANS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-TO_RUN = ("absent: ", "old: ")  # how the reasons begin of rows that can be run here (runs.attempts.why_absent)
-NAMED = 10  # numbers of epochs in a message
-NAMED_RUNS = 20
+MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
+RUNNABLE_PREFIXES = ("absent: ", "old: ")  # of reasons of runs that can run here (runs.attempts.why_absent)
+MAX_NAMED_EPOCHS = 10
+MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
-LARGEST_LOSS = 700.0  # whose perplexity is a number
-SEVERAL = 4  # traced runs, from which on a second process is worth its start
-AT_ONCE = 1000  # runs that one process reads, whose epochs it holds in memory
+MAX_LOSS = 700.0  # exp() of more overflows
+MIN_RUNS_FOR_PROCESSES = 4  # with fewer traced runs starting processes takes longer than reading
+RUNS_PER_BATCH = 1000  # a process holds their epochs in memory
 _NOT_FINITE = re.compile(r"(?<=,)-?(?:nan|inf)(?=,|$)")
 
 
 def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
-    """What is known of a run before it ran."""
+    """Return the columns of a run that are known before it runs."""
     geometry = vars(run.geometry)
     return {
         "run_id": run.run_id,
@@ -85,80 +94,93 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path, wanted: Planned, site: str) -> dict[str, Any]:
-    """The published record of a run. InputError when it is broken, or not of this run (`plan.recorded.contradiction`)."""
+def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
+    """Return the published record of a run.
+
+    Args:
+        folder: The folder of the run's key.
+        planned: What the run is planned to be.
+        site: The site that the study's results are bound to.
+
+    Raises:
+        InputError: If the record is broken, or differs from the plan (`plan.recorded.contradiction`).
+    """
     record = record_of(file := folder / "record.json")
     if record["status"] == "broken":
         reason = record["reason"]
-        raise InputError("broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=_advice(folder))
-    if said := contradiction(record, wanted, site):
-        problem = f"is not of this run, or was changed by hand: {said}"
-        raise InputError("wrong-record", problem, file=shown(file), got=said, hint=_advice(folder))
+        raise InputError("broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=repeat_hint(folder))
+    if difference := contradiction(record, planned, site):
+        problem = f"is not of this run, or was changed by hand: {difference}"
+        raise InputError("wrong-record", problem, file=shown(file), got=difference, hint=repeat_hint(folder))
     return record
 
 
-def epoch_lines(folder: Path, record: dict[str, Any], epochs_wanted: int, warm_up: int) -> str:
-    """The lines of the record's epochs as those of the study's epochs.csv; a number that is not finite is an empty field.
+def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: int) -> str:
+    """Return the lines of a record's epochs for epochs.csv; numbers that are not finite become empty fields.
 
-    InputError when there are too few, they are not numbered 1, 2, ..., others than the first `warm_up` are marked as warm-up, none is
-    timed, or the attempt's table is broken.
+    Args:
+        folder: The folder of the run's key.
+        record: The record, whose attempt has the table.
+        n_epochs: Epochs of the run's level.
+        n_warm_up: Epochs that have to be marked as warm-up: the first ones.
+
+    Raises:
+        InputError: If the table is broken, or epochs are missing, misnumbered, wrongly marked or not timed.
     """
     table = numbered(folder, record["attempt"]) / "epochs.csv"
-    refused = partial(InputError, file=table, hint=_advice(folder))
+    make_error = partial(InputError, file=table, hint=repeat_hint(folder))
     try:
         lines = read_lines(table) if table.exists() else []
         if "n" in "".join(lines):  # nan, inf
             lines = [_NOT_FINITE.sub("", line) for line in lines]
     except (OSError, ValueError) as error:
         refuse_machine_error(error, table)
-        raise refused("broken-file", f"is broken ({error})", got=str(error)) from None
-    if record["status"] == "ok" and len(lines) != epochs_wanted:
-        raise refused(
-            "missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[epochs_wanted]
-        )
+        raise make_error("broken-file", f"is broken ({error})", got=str(error)) from None
+    if record["status"] == "ok" and len(lines) != n_epochs:
+        raise make_error("missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[n_epochs])
     if record["status"] == "ok":
         numbers = [line.partition(",")[0] for line in lines]
-        if numbers != [str(number) for number in range(1, epochs_wanted + 1)]:
-            told = ", ".join(numbers[:NAMED])
-            expected = f"1 to {epochs_wanted}"
-            raise refused("misnumbered-epochs", f"epochs are numbered {told}", got=numbers, expected=expected)
+        if numbers != [str(number) for number in range(1, n_epochs + 1)]:
+            listed = ", ".join(numbers[:MAX_NAMED_EPOCHS])
+            expected = f"1 to {n_epochs}"
+            raise make_error("misnumbered-epochs", f"epochs are numbered {listed}", got=numbers, expected=expected)
         fields = (line.split(",", 3) for line in reversed(lines))
         if not any(warm_up == "false" and time for _, warm_up, time, _ in fields):
-            raise refused("no-timed-epoch", "no epoch is timed, all are warm-up")
-    if wrong := _marked_wrong(lines, warm_up):
-        problem = f"epoch {wrong['epoch']} has warm_up {wrong['warm_up']}, the study's warmup_epochs is {warm_up}"
-        raise refused("wrong-warm-up", problem, got=wrong)
+            raise make_error("no-timed-epoch", "no epoch is timed, all are warm-up")
+    if mark := find_wrong_mark(lines, n_warm_up):
+        problem = f"epoch {mark['epoch']} has warm_up {mark['warm_up']}, the study's warmup_epochs is {n_warm_up}"
+        raise make_error("wrong-warm-up", problem, got=mark)
     start = f"{folder.parent.name},{folder.name},"
     return "".join([f"{start}{line}\n" for line in lines])
 
 
-def _marked_wrong(lines: Sequence[str], warm_up: int) -> dict[str, Any] | None:
-    """Return number and mark of the first epoch whose mark says otherwise than that the first `warm_up` are warm-up."""
+def find_wrong_mark(lines: Sequence[str], n_warm_up: int) -> dict[str, Any] | None:
+    """Return number and mark of the first epoch with a wrong warm-up mark, None if all are right."""
     for number, line in enumerate(lines, start=1):
         marked = line.split(",", 2)[1]
-        if marked != ("true" if number <= warm_up else "false"):
+        if marked != ("true" if number <= n_warm_up else "false"):
             return {"epoch": number, "warm_up": marked}
     return None
 
 
-def _advice(folder: Path) -> str:
-    """What repeats the run whose record lies in `folder`: results/<study>/runs/<run_id>/<key>."""
+def repeat_hint(folder: Path) -> str:
+    """Return how to repeat the run with this folder: results/<study>/runs/<run_id>/<key>."""
     study = folder.parts[-4] if len(folder.parts) > 3 else ""
-    return f"repeat it: {repeat_command(folder.parent.name, Named(study))}"
+    return f"repeat it: {repeat_command(folder.parent.name, CampaignArguments(study))}"
 
 
 def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
-    """What a record adds to a row."""
+    """Return the columns that a record adds to a run's row."""
     measured = record["measured"] or {}
     job = record["job"] or {}
     before = "; ".join(f"{a['attempt']}: {a['reason']}" for a in record["unfinished_attempts"])
     return {
-        **{name: record[name] for name in RECORDED},
-        **{name: measured.get(name) for name in MEASURED},
+        **{name: record[name] for name in RECORDED_COLUMNS},
+        **{name: measured.get(name) for name in MEASURED_COLUMNS},
         **{f"step_time_{name}_s": value for name, value in (measured.get("step_time_s") or {}).items()},
         **{f"idle_{scope}_w": watts for scope, watts in (measured.get("idle_w") or {}).items()},
-        **_shares(measured.get("shares") or []),
-        **_reference(record.get("reference")),
+        **batch_share_columns(measured.get("shares") or []),
+        **reference_columns(record.get("reference")),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -172,8 +194,8 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shares(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
-    """How a step's samples were divided among the ranks, and how fast these are, as a row has it."""
+def batch_share_columns(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
+    """Return the samples of a step for each rank, and the speed of each rank."""
     speeds = [share["samples_s"] for share in shares]
     return {
         "rank_samples": "/".join(str(share["samples"]) for share in shares) or None,
@@ -181,110 +203,126 @@ def _shares(shares: Sequence[dict[str, Any]]) -> dict[str, str | None]:
     }
 
 
-def _reference(said: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a row has of the work beside a run: seconds of the slowest node, at both ends and of both together."""
-    if not said:
+def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the reference benchmark's times on the slowest node: before and after the run, and their mean."""
+    if not reference:
         return {}
-    before, after = (max(said[end].values()) if said[end] else None for end in ("before", "after"))
+    before, after = (max(reference[end].values()) if reference[end] else None for end in ("before", "after"))
     return {
-        "reference_kind": said["kind"],
+        "reference_kind": reference["kind"],
         "reference_s": None if before is None or after is None else (before + after) / 2,
         "reference_before_s": before,
         "reference_after_s": after,
-        "waited_s": said["waited_s"],
+        "waited_s": reference["waited_s"],
     }
 
 
-def of_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
-    """What the epochs of a run add to its row, by run_id. MEANS are arithmetic means without the warm-up, missing where an
-    epoch lacks the number."""
-    timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
-    made = epochs.groupby("run_id", sort=False)[list(LAST_EPOCH)].nth(-1).set_axis(epochs["run_id"].unique())
-    numbers = timed[list(MEANS)]
-    made[list(MEANS)] = numbers.mean().where(numbers.count().eq(timed.size(), axis=0))
-    made["epoch_time_median_s"] = timed["epoch_time_s"].median()
-    return made
+def summarize_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns that epochs add to their run, indexed by run_id.
 
-
-def aggregate(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
-    """The rows of runs.csv in planned order. Writes epochs.csv, in the same order, whole or not at all.
-
-    Many runs are read on all cores. InputErrors where records are broken, or not of their runs.
+    MEAN_COLUMNS are arithmetic means of the timed epochs, missing if one of these epochs lacks the number.
     """
-    parts = [campaign.runs[first : first + AT_ONCE] for first in range(0, len(campaign.runs), AT_ONCE)]
+    timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
+    columns = epochs.groupby("run_id", sort=False)[list(LAST_EPOCH_COLUMNS)].nth(-1).set_axis(epochs["run_id"].unique())
+    numbers = timed[list(MEAN_COLUMNS)]
+    columns[list(MEAN_COLUMNS)] = numbers.mean().where(numbers.count().eq(timed.size(), axis=0))
+    columns["epoch_time_median_s"] = timed["epoch_time_s"].median()
+    return columns
+
+
+def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
+    """Return the rows of runs.csv in planned order, and write epochs.csv in the same order.
+
+    Batches of runs are read on all cores. epochs.csv is written completely or not at all.
+
+    Raises:
+        InputErrors: If records are broken or not of their runs; one error per record.
+    """
+    batches = [campaign.runs[first : first + RUNS_PER_BATCH] for first in range(0, len(campaign.runs), RUNS_PER_BATCH)]
     rows: list[dict[str, Any]] = []
-    added: list[pd.DataFrame] = []
-    refused: list[InputError] = []
-    with written_whole(epochs_csv) as partial, contextlib.ExitStack() as stack:
-        several: Callable[..., Iterable[Any]] = map
-        if len(parts) > 1:
-            several = stack.enter_context(all_cores()).map
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=partial.parent))
-        files = [Path(folder) / f"{number}.csv" for number in range(len(parts))]
-        with open(partial, "wb") as whole:
-            whole.write(HEADER.encode())
-            for (of_part, of_epochs, wrong), file in zip(
-                several(_read, repeat(campaign), parts, files), files, strict=True
+    epoch_columns: list[pd.DataFrame] = []
+    errors: list[InputError] = []
+    with written_whole(epochs_csv) as unfinished, contextlib.ExitStack() as stack:
+        map_batches: Callable[..., Iterable[Any]] = map
+        if len(batches) > 1:
+            map_batches = stack.enter_context(all_cores()).map
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".epochs-", dir=unfinished.parent))
+        files = [Path(folder) / f"{number}.csv" for number in range(len(batches))]
+        with open(unfinished, "wb") as merged:
+            merged.write(HEADER.encode())
+            for (batch_rows, batch_columns, batch_errors), file in zip(
+                map_batches(read_batch, repeat(campaign), batches, files), files, strict=True
             ):
-                rows += of_part
-                added += of_epochs
-                refused += wrong
-                if refused:
+                rows += batch_rows
+                epoch_columns += batch_columns
+                errors += batch_errors
+                if errors:
                     continue
-                with open(file, "rb") as part:
-                    part.readline()
-                    shutil.copyfileobj(part, whole, 2**20)
+                with open(file, "rb") as lines:
+                    lines.readline()
+                    shutil.copyfileobj(lines, merged, 2**20)
                 file.unlink()
-        if refused:
-            raise InputErrors(refused)
+        if errors:
+            raise InputErrors(errors)
     runs = pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
-    of_run = pd.concat(added).reindex(runs["run_id"]).set_axis(runs.index)
-    runs[of_run.columns] = of_run
-    runs["without_phases"] = without_phases(runs, campaign.results / "runs")
+    columns = pd.concat(epoch_columns).reindex(runs["run_id"]).set_axis(runs.index)
+    runs[columns.columns] = columns
+    runs["without_phases"] = damaged_phases(runs, campaign.results / "runs")
     runs["throughput_samples_s"] = runs["samples_per_epoch"] / runs["epoch_time_s"]
-    return runs.assign(**of_tokens(runs, [run.dataset for run in campaign.runs]))
+    return runs.assign(**token_columns(runs, [run.dataset for run in campaign.runs]))
 
 
-def of_tokens(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
-    """What rows tell of sequences of tokens alone; `data`: the entry of each row's data set."""
+def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict[str, pd.Series]:
+    """Return the columns that only runs on token sequences have.
+
+    Args:
+        runs: Rows of runs.csv.
+        data: The data set entry of each row.
+    """
     length = pd.Series([entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float)
     loss = runs["validation_loss"].where([targets(entry) == NEXT for entry in data]).astype(float)
     return {
         "throughput_tokens_s": runs["throughput_samples_s"].astype(float) * length,
-        "perplexity": np.exp(loss.where(loss < LARGEST_LOSS)),
+        "perplexity": np.exp(loss.where(loss < MAX_LOSS)),
     }
 
 
-def without_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
-    """Of every successful traced run, why what it kept of its phases cannot be used, file first; None where it can, and of other runs.
+def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
+    """Return why phases of successful traced runs are unusable, file first; None where usable and for other runs.
 
-    Here alone phases are held against their run; all that comes later goes by this column. `records`: results/<study>/runs.
+    Only this function checks phases; later stages read this column.
+
+    Args:
+        runs: Rows of runs.csv.
+        records: results/<study>/runs.
     """
-    some = runs[(runs["status"] == "ok") & (runs["trace"] != UNTRACED)]
-    several: Callable[..., Iterable[str | None]] = map
+    traced = runs[(runs["status"] == "ok") & (runs["trace"] != UNTRACED)]
+    map_runs: Callable[..., Iterable[str | None]] = map
     with contextlib.ExitStack() as stack:
-        if len(some) >= SEVERAL:
-            several = stack.enter_context(all_cores()).map
-        said = list(several(_without_phases, some.to_dict("records"), repeat(records)))
-    return pd.Series(said, index=some.index, dtype=object).reindex(runs.index).where(lambda found: found.notna(), None)
+        if len(traced) >= MIN_RUNS_FOR_PROCESSES:
+            map_runs = stack.enter_context(all_cores()).map
+        damages = list(map_runs(find_phase_damage, traced.to_dict("records"), repeat(records)))
+    column = pd.Series(damages, index=traced.index, dtype=object).reindex(runs.index)
+    return column.where(column.notna(), None)
 
 
-def _without_phases(run: dict[str, Any], records: Path) -> str | None:
+def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
+    """Return why the phases of a run are unusable, None if they are usable."""
     attempt = numbered(records / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
         return f"{attempt.name}/epochs.csv: does not tell how many steps an epoch has"
-    said = phases.damage(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
-    return said and f"{attempt.name}/{said}"
+    damage = phases.damage(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
+    return damage and f"{attempt.name}/{damage}"
 
 
-def _read(
+def read_batch(
     campaign: Campaign, runs: Sequence[Run], epochs_csv: Path
 ) -> tuple[list[dict[str, Any]], list[pd.DataFrame], list[InputError]]:
-    """The rows of these runs, what their epochs add to them (`of_epochs`), and what is wrong with records, a line each.
+    """Return rows of runs, the columns that epochs add (`summarize_epochs`), and the errors in records.
 
-    Writes their part of epochs.csv unless something is wrong.
+    Writes the lines of these runs to `epochs_csv`, complete only if there is no error.
     """
-    wrong: list[InputError] = []
+    errors: list[InputError] = []
     rows, lines, site = [], {}, (read_binding(campaign.results) or {"site": campaign.site.name})["site"]
     for run in runs:
         row = planned_row(campaign, run)
@@ -292,55 +330,61 @@ def _read(
         if reason := campaign.lacks(run):
             row |= {"status": "missing", "reason": reason}
             continue
-        wanted = campaign.planned(run)
-        row |= {"key": wanted.key, **wanted.digests}
+        planned = campaign.planned(run)
+        row |= {"key": planned.key, **planned.digests}
         folder = campaign.results / "runs" / run.run_id / row["key"]
         if (folder / "record.json").exists():
             try:
-                record = read_record(folder, wanted, site)
+                record = read_record(folder, planned, site)
                 lines[folder] = epoch_lines(folder, record, run.levels["epochs"], run.levels["warmup_epochs"])
                 row |= recorded_row(record)
             except InputError as error:
-                wrong.append(error)
+                errors.append(error)
         else:
             row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
     try:
-        return rows, [of_epochs(_table(lines.values(), epochs_csv))], wrong
+        return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:
-        for folder, own in lines.items():  # which of them it was
+        for folder, text in lines.items():  # Find the run whose lines are wrong.
             try:
-                _table([own], epochs_csv)
+                epochs_table([text], epochs_csv)
             except InputError as error:
-                what = str(error).partition(": ")[2]
-                problem = f"epochs.csv of its attempt is broken ({what})"
-                wrong.append(InputError("broken-file", problem, file=folder, got=what, hint=_advice(folder)))
-        return rows, [], wrong
+                detail = str(error).partition(": ")[2]
+                problem = f"epochs.csv of its attempt is broken ({detail})"
+                errors.append(InputError("broken-file", problem, file=folder, got=detail, hint=repeat_hint(folder)))
+        return rows, [], errors
 
 
-def _table(lines: Iterable[str], file: Path) -> pd.DataFrame:
-    """The table of these lines, which are left in `file`. InputError where they break its schema."""
+def epochs_table(lines: Iterable[str], file: Path) -> pd.DataFrame:
+    """Write epoch lines to `file` and return them as a table.
+
+    Raises:
+        InputError: If a line breaks the schema.
+    """
     file.write_text(HEADER + "".join(lines), encoding="utf-8")
     return read_table(file, "epochs")
 
 
-def summary(runs: pd.DataFrame, named: Named = CONFIGURED, way: str = "", site: str = "the site's file") -> list[Note]:
-    """Return what a person should know, a line each: how many rows are ok, which are not and why, and the command that repeats them.
+def summarize(
+    runs: pd.DataFrame, arguments: CampaignArguments = CONFIGURED, run_missing: str = "", site: str = "the site's file"
+) -> list[Note]:
+    """Return notes for the user: which runs are not ok and why, and the commands that repeat or run them.
 
     Args:
         runs: The rows of runs.csv.
-        named: The study and the site that a command has to name.
-        way: The command that runs what is missing, where it is not ./ringside run.
+        arguments: The study and the site that a command has to name.
+        run_missing: The command that runs what is missing, if it is not ./ringside run.
         site: The file of the site.
     """
     counts = Counter(runs.status)
     text = f"{number_of(len(runs), 'run')}: " + ", ".join(f"{counts[status]} {status}" for status in counts)
     lines = [Note("runs", text, runs=len(runs), **counts)]
     not_ok = runs[runs.status != "ok"]
-    for row in not_ok.head(NAMED_RUNS).itertuples():
+    for row in not_ok.head(MAX_NAMED_RUNS).itertuples():
         text = f"  {row.run_id}: {row.status}: {row.reason}"
         lines.append(Note("run-not-ok", text, run=row.run_id, status=row.status, reason=row.reason))
-    if (more := len(not_ok) - NAMED_RUNS) > 0:
-        lines.append(Note("more-not-ok", f"  and {more} more, in runs.csv", runs=more))
+    if (n_more := len(not_ok) - MAX_NAMED_RUNS) > 0:
+        lines.append(Note("more-not-ok", f"  and {n_more} more, in runs.csv", runs=n_more))
     disturbed = int(not_ok.reason.str.startswith("disturbed: ").fillna(False).sum())
     if disturbed and not counts["ok"]:
         text = (
@@ -348,16 +392,16 @@ def summary(runs: pd.DataFrame, named: Named = CONFIGURED, way: str = "", site: 
             f"raise max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in {site}; captions say how much it was"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
-    for row in (lost := runs[runs.without_phases.notna()]).head(NAMED_RUNS).itertuples():
-        command = repeat_command(row.run_id, named)
+    for row in (damaged := runs[runs.without_phases.notna()]).head(MAX_NAMED_RUNS).itertuples():
+        command = repeat_command(row.run_id, arguments)
         damage = f"results/{row.study}/runs/{row.run_id}/{row.key}/{row.without_phases}"
         text = f"  {damage}; it counts as a run without phases; repeat it: {command}"
         lines.append(Note("run-without-phases", text, run=row.run_id, damage=damage, command=command))
-    if (more := len(lost) - NAMED_RUNS) > 0:
-        lines.append(Note("more-without-phases", f"  and {more} more without phases, in runs.csv", runs=more))
-    lines += to_repeat(counts, named)
-    if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(TO_RUN).any():
-        command = way or run_command(named)
+    if (n_more := len(damaged) - MAX_NAMED_RUNS) > 0:
+        lines.append(Note("more-without-phases", f"  and {n_more} more without phases, in runs.csv", runs=n_more))
+    lines += repeat_notes(counts, arguments)
+    if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(RUNNABLE_PREFIXES).any():
+        command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines
 
@@ -372,10 +416,10 @@ def main(*, study: str, site: str, runs: Path, epochs: Path) -> None:
         epochs: epochs.csv
     """
     campaign = load_campaign({"study": study, "site": site, "records": "available"})
-    table = aggregate(campaign, epochs)
+    table = aggregate_records(campaign, epochs)
     write_table(table, "runs", runs)
-    way = ways_to_run(campaign.site.launcher, study, site)
-    print("\n".join(summary(table, named_for(study, site), way, shown(campaign.site.file))))
+    command = cluster_commands(campaign.site.launcher, study, site)
+    print("\n".join(summarize(table, arguments_for(study, site), command, shown(campaign.site.file))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Power over time of all runs of runs.csv that tell it -> power.csv, from the attempts that made their records."""
+"""Collect the power samples of all successful runs in power.csv."""
 
 import sys
 from pathlib import Path
@@ -12,23 +12,31 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from runs.attempts import numbered
 
-POWER = "power.csv"
+POWER_FILE = "power.csv"
 TYPES = {"t": float, "host": str, "scope": str, "watt": float}
 
 
 def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """The rows of power.csv, in the order of `runs`; none of a run whose machines have no meter. InputError where a file is broken."""
-    found = [pd.DataFrame(columns=list(schema("power")["properties"]))]
+    """Return the rows of power.csv in the order of `runs`; runs on machines without a meter have none.
+
+    Args:
+        runs: Rows of runs.csv.
+        results: results/<study>, with the attempts.
+
+    Raises:
+        InputError: If a file of samples is broken.
+    """
+    tables = [pd.DataFrame(columns=list(schema("power")["properties"]))]
     ok = runs[runs["status"] == "ok"]
     for run_id, key, attempt in ok[["run_id", "key", "attempt"]].itertuples(index=False, name=None):
-        file = numbered(results / "runs" / run_id / key, attempt) / POWER
+        file = numbered(results / "runs" / run_id / key, attempt) / POWER_FILE
         if file.exists():
             try:
-                found.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
+                tables.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
                 refuse_machine_error(error, shown(file))
                 raise InputError("broken-file", f"is broken ({error})", file=shown(file), hint="remove it") from None
-    return pd.concat(found[1:] or found, ignore_index=True)
+    return pd.concat(tables[1:] or tables, ignore_index=True)
 
 
 def main(*, runs: Path, results: Path, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ask for runs to be repeated. Old attempts are kept; the next invocation makes new ones."""
+"""Mark runs to be repeated. Their attempts are kept; the next invocation makes new ones."""
 
 import fnmatch
 import subprocess
@@ -14,34 +14,34 @@ from plan.campaign import Campaign, configured, load_campaign
 from plan.recorded import STATUSES, record_status
 from plan.sweeps import Sweeps
 from plan.timings import Timings
-from records.ways import ways_to_run
+from records.ways import cluster_commands
 from runs.attempts import put_aside
 
-WANTED = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
-KINDS = {"sweep": "sweep.", "timing": "timing."}  # what beside runs is repeated, and how its names begin
+SELECTOR = f"a status ({', '.join(STATUSES)}) or a pattern of run_id"
+NAME_PREFIXES = {"sweep": "sweep.", "timing": "timing."}  # of measurements that are not runs
 
 
-def chosen(campaign: Campaign, wanted: str) -> dict[str, Path]:
-    """The runs with a record whose status is `wanted`, or whose id matches it as a pattern (fnmatch).
+def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
+    """Return name -> record, where its status is `selector`, or its name matches it as a pattern (fnmatch).
 
-    The sweeps of the network are runs, too: `sweep.<framework>.n<nodes>`, and so are timings: `timing.<framework>.messages`.
+    Collective benchmarks are named `sweep.<framework>.n<nodes>`, timings `timing.<framework>.messages`.
     """
-    sweeps = {f"{KINDS['sweep']}{name}": path for name, path in Sweeps(campaign).outputs.items()}
-    timings = {f"{KINDS['timing']}{name}": path for name, path in Timings(campaign).outputs.items()}
-    known = {**sweeps, **timings, **campaign.records}
-    there = {run_id: Path(path) for run_id, path in known.items() if Path(path).exists()}
-    if wanted in STATUSES:
-        return {run_id: path for run_id, path in there.items() if record_status(path) == wanted}
-    return {run_id: path for run_id, path in there.items() if fnmatch.fnmatchcase(run_id, wanted)}
+    sweeps = {f"{NAME_PREFIXES['sweep']}{name}": path for name, path in Sweeps(campaign).outputs.items()}
+    timings = {f"{NAME_PREFIXES['timing']}{name}": path for name, path in Timings(campaign).outputs.items()}
+    records = {**sweeps, **timings, **campaign.records}
+    existing = {run_id: Path(path) for run_id, path in records.items() if Path(path).exists()}
+    if selector in STATUSES:
+        return {run_id: path for run_id, path in existing.items() if record_status(path) == selector}
+    return {run_id: path for run_id, path in existing.items() if fnmatch.fnmatchcase(run_id, selector)}
 
 
-def counted(names: Iterable[str]) -> str:
-    """How many runs, sweeps and timings the names are of, in words."""
-    of = [next((kind for kind, begin in KINDS.items() if name.startswith(begin)), "run") for name in names]
-    return " and ".join(number_of(of.count(what), what) for what in ("run", *KINDS) if what in of)
+def count_by_kind(names: Iterable[str]) -> str:
+    """Return in words how many runs, sweeps and timings are named."""
+    kinds = [next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run") for name in names]
+    return " and ".join(number_of(kinds.count(kind), kind) for kind in ("run", *NAME_PREFIXES) if kind in kinds)
 
 
-def repeat_runs(wanted: str, study: str = "", site: str = "", run: bool = True) -> None:
+def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True) -> None:
     """Put the finished attempts of runs aside, so that they are repeated.
 
     Args:
@@ -56,16 +56,16 @@ def repeat_runs(wanted: str, study: str = "", site: str = "", run: bool = True) 
     config = configured(study, site)
     bound = read_binding(Path("results") / config["study"])
     if bound and not site:
-        config["site"] = bound["site"]  # where these results were made, whatever is configured now
+        config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
     campaign = load_campaign({**config, "records": "campaign"})
-    runs = chosen(campaign, wanted)
-    if not runs and wanted in STATUSES:
-        problem = f"no run of {campaign.study.name} is {wanted}"
-        raise InputError("nothing-to-repeat", problem, got=wanted, hint="nothing to repeat")
+    runs = select_runs(campaign, selector)
+    if not runs and selector in STATUSES:
+        problem = f"no run of {campaign.study.name} is {selector}"
+        raise InputError("nothing-to-repeat", problem, got=selector, hint="nothing to repeat")
     if not runs:
-        problem = f"'{wanted}': no run of {campaign.study.name} that has a record matches"
-        meant = suggest_pattern(wanted, campaign.records, STATUSES)
-        raise InputError("unknown-name", problem, got=wanted, expected=WANTED, suggestion=meant)
+        problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
+        suggestion = suggest_pattern(selector, campaign.records, STATUSES)
+        raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
     if not ownership.hold(Path(".snakemake")):
         problem = "a campaign is running in this checkout"
         raise InputError("campaign-running", problem, hint="nothing was changed; repeat runs when it has ended")
@@ -73,9 +73,9 @@ def repeat_runs(wanted: str, study: str = "", site: str = "", run: bool = True) 
     for path in runs.values():
         put_aside(path)
     ownership.release()
-    print(f"{counted(runs)} will be repeated; their old attempts are kept", flush=True)
-    named = [f"study={config['study']}", f"site={config['site']}"]
+    print(f"{count_by_kind(runs)} will be repeated; their old attempts are kept", flush=True)
+    arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
-        print(f"to run them: {ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
+        print(f"to run them: {cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
     elif run:
-        sys.exit(subprocess.run(["snakemake", "figures", "--config", *named], check=False).returncode)
+        sys.exit(subprocess.run(["snakemake", "figures", "--config", *arguments], check=False).returncode)

@@ -1,6 +1,6 @@
-"""Where a campaign stands: what is done, under way, left, what went wrong, and how long the rest will take.
+"""Read where a campaign stands: runs done, under way, left and failed, and how long the rest will take.
 
-All of it is read from files, and from the cluster's queue where there is one; no lock is taken and nothing is written.
+Everything is read from files, and from the cluster's queue if there is one. No lock is taken and nothing is written.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from plan.decisions import rule_of
 from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
-from records.time_left import Reader, left_s, seconds
-from records.ways import REPEATABLE, named_for, repeat_commands, run_command, ways_to_run
+from records.time_left import Reader, estimate_time_left, parse_date
+from records.ways import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
 from runs import attempts
 from runs.submit import is_of
 from sites import disturbance, slurm
 
-PATIENCE_S = 5.0  # with the cluster's queue
-NOT_READ = {  # by launcher: the scheduler whose queue is not read here, and the command that shows it
+QUEUE_TIMEOUT_S = 5.0
+UNREAD_QUEUES = {  # launcher -> scheduler, command that shows its queue
     "oar": ("OAR", "oarstat"),
     "pbs": ("PBS", "qstat"),
     "flux": ("Flux", "flux jobs"),
@@ -38,7 +38,12 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A run, a sweep or a timing that somebody is at. `epoch` is the one that has begun, of `epochs`; 0 before the first, None of others."""
+    """A run, a collective benchmark or a timing that is being measured.
+
+    Attributes:
+        epoch: The epoch that has begun, 0 before the first one, None if it is not a run.
+        epochs: Number of epochs, None if it is not a run.
+    """
 
     name: str
     hosts: list[str]
@@ -50,8 +55,13 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs that are not ok for the same reason: how many, the reason with the least and the greatest of its numbers, and the name of
-    the first run."""
+    """Runs that are not ok for the same reason.
+
+    Attributes:
+        reason: The reason, with the smallest and the largest of its numbers.
+        count: Number of runs.
+        first: Name of the first run.
+    """
 
     status: str
     reason: str
@@ -61,13 +71,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the cluster's queue: the block or the run that it makes, its state, its nodes or why it waits."""
+    """A job in the cluster's queue.
+
+    Attributes:
+        task: The block or the run that it executes.
+        nodes: Its nodes, or why it waits.
+    """
 
     number: str
-    what: str
+    task: str
     state: str
     since: str
-    where: str
+    nodes: str
 
     @property
     def running(self) -> bool:
@@ -77,12 +92,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Precision:
-    """How far cells are, where replicates are chosen by precision. `rule`: as decisions have it; `most`: runs that the campaign may have;
-    `open`: whether some are still to be decided; `block`: after which it was decided the last time, 0 before; `cells`: what was decided then
-    (plan.decisions)."""
+    """How precise the cells of a campaign with a precision target are.
+
+    Attributes:
+        rule: The rule as decisions have it.
+        max_runs: Runs that the campaign may have.
+        open: Whether runs are still to be decided.
+        block: The block after which the last decision was made, 0 before the first one.
+        cells: What was decided then (`plan.decisions`).
+    """
 
     rule: Mapping[str, Any]
-    most: int
+    max_runs: int
     open: bool
     block: int
     cells: Mapping[str, Mapping[str, Any]]
@@ -90,10 +111,14 @@ class Precision:
 
 @dataclass(frozen=True)
 class Standing:
-    """All that `./ringside status` tells; times in seconds, dates in UTC. `possible` are the runs that the site can make, of those that are known now.
+    """State of a campaign, as `./ringside status` shows it; times in seconds, dates in UTC.
 
-    `left_s` is None while no run has ended. `jobs` is None where the site has no queue that is asked, or it did not answer;
-    then `queue` says why. `disturbed` is a sentence about this machine where runs are left that it makes.
+    Attributes:
+        possible: Runs planned by now that the site can execute.
+        left_s: None while no run has ended.
+        jobs: None if the site has no queue that is read, or it did not answer.
+        queue: Why `jobs` is None.
+        disturbed: A sentence on this machine's load, if runs are left that it executes.
     """
 
     study: str
@@ -122,12 +147,12 @@ class Standing:
 
     @property
     def done(self) -> int:
-        """Runs with a record that is not broken."""
+        """Number of runs with a record that is not broken."""
         return sum(count for status, count in self.statuses.items() if status != "broken")
 
     @property
     def begun(self) -> bool:
-        """Whether anything was measured, or is just being."""
+        """Whether anything was measured, or is being measured."""
         stopped = any(problem.status != "not here" for problem in self.problems)
         return bool(self.done or self.under_way or self.sweeps["done"] or self.timings["done"] or stopped)
 
@@ -137,115 +162,139 @@ class Standing:
         return not self.left and not self.under_way and not (self.precision and self.precision.open)
 
 
-def standing(campaign: Campaign, sweeps: Sweeps, timings: Timings, reader: Reader) -> Standing:
-    """Where `campaign` stands now."""
+def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, reader: Reader) -> Standing:
+    """Return where `campaign` stands now.
+
+    Args:
+        campaign: The campaign.
+        benchmarks: Its collective benchmarks.
+        timings: Its timings of parts and messages.
+        reader: A reader that is kept between calls.
+    """
     now = time.time()
-    records, swept = reader.read_all(campaign.records), reader.read_all(sweeps.outputs)
-    timed = reader.read_all(timings.outputs)
+    records, benchmark_records = reader.read_all(campaign.records), reader.read_all(benchmarks.outputs)
+    timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
-    opened = {
-        **_begun(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}),
-        **_begun(campaign.results / "network", {n: path for n, path in sweeps.outputs.items() if n not in swept}),
-        **_begun(campaign.results / "costs", {n: path for n, path in timings.outputs.items() if n not in timed}),
+    started = {
+        **started_measurements(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}),
+        **started_measurements(
+            campaign.results / "network",
+            {n: path for n, path in benchmarks.outputs.items() if n not in benchmark_records},
+        ),
+        **started_measurements(
+            campaign.results / "costs", {n: path for n, path in timings.outputs.items() if n not in timing_records}
+        ),
     }
-    every = {**campaign.records, **sweeps.outputs, **timings.outputs}
-    kinds = {**dict.fromkeys(sweeps.outputs, "sweep "), **dict.fromkeys(timings.outputs, "timing ")}
-    jobs, queue = _jobs(campaign, {Path(path).parent.name: name for name, path in every.items()})
+    paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
+    labels = {**dict.fromkeys(benchmarks.outputs, "sweep "), **dict.fromkeys(timings.outputs, "timing ")}
+    jobs, queue = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
     under_way, stopped = [], []
-    for name, published in opened.items():
+    for name, published in started.items():
         folder = published.parent
         attempt = attempts.under_way(folder)
-        if attempt and _alive(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
-            under_way.append(_told(f"{kinds.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
-        elif (why := attempts.why_absent(published)) != attempts.NOT_RUN:
-            stopped.append(("to run", why.removeprefix("absent: "), name))
-    named = named_for(campaign.study.name, campaign.site.name)
-    others = [(f"{kinds[name]}{name}", said) for name, said in (*swept.items(), *timed.items())]
-    not_ok = [*records.items(), *others]
+        if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
+            under_way.append(read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
+        elif (reason := attempts.why_absent(published)) != attempts.NOT_RUN:
+            stopped.append(("to run", reason.removeprefix("absent: "), name))
+    arguments = arguments_for(campaign.study.name, campaign.site.name)
+    measurements = [
+        (f"{labels[name]}{name}", record) for name, record in (*benchmark_records.items(), *timing_records.items())
+    ]
+    not_ok = [*records.items(), *measurements]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
     return Standing(
         study=campaign.study.name,
         site=campaign.site.name,
         planned=len(campaign.runs),
         possible=len(campaign.records),
-        statuses=dict(Counter(said["status"] for said in records.values())),
+        statuses=dict(Counter(record["status"] for record in records.values())),
         under_way=under_way,
         left=len(left),
-        left_s=left_s(campaign, records, sweeps.outputs, swept, {each.name: each.seconds for each in under_way}),
-        problems=grouped(
+        left_s=estimate_time_left(
+            campaign, records, benchmarks.outputs, benchmark_records, {item.name: item.seconds for item in under_way}
+        ),
+        problems=group_problems(
             [
-                *((said["status"], said["reason"] or "", name) for name, said in not_ok if said["status"] != "ok"),
+                *(
+                    (record["status"], record["reason"] or "", name)
+                    for name, record in not_ok
+                    if record["status"] != "ok"
+                ),
                 *stopped,
                 *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
             ]
         ),
-        repeat=repeat_commands([said["status"] for _, said in not_ok], named),
-        run=ways_to_run(campaign.site.launcher, campaign.study.name, campaign.site.name) or run_command(named),
-        sweeps=_counted(len(sweeps.outputs), swept),
-        timings=_counted(len(timings.outputs), timed),
+        repeat=repeat_commands([record["status"] for _, record in not_ok], arguments),
+        run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name) or run_command(arguments),
+        sweeps=count_measurements(len(benchmarks.outputs), benchmark_records),
+        timings=count_measurements(len(timings.outputs), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
-        **_sessions(campaign.results),
+        **read_sessions(campaign.results),
         snakemake=held(Path(".snakemake") / "ringside.lock"),
         machine=attempts.machine_holder() if campaign.site.placement != "distinct-nodes" else None,
         jobs=jobs,
         queue=queue,
-        precision=_precision(campaign),
+        precision=read_precision(campaign),
     )
 
 
-def _precision(campaign: Campaign) -> Precision | None:
-    """None where the number of replicates is fixed."""
-    rule = campaign.study.replicates
-    if not rule.adaptive:
+def read_precision(campaign: Campaign) -> Precision | None:
+    """Return how precise the cells are, None if the number of replicates is fixed."""
+    replicates = campaign.study.replicates
+    if not replicates.adaptive:
         return None
-    last = campaign.decisions[-1:]
-    most = sum(campaign.lacks(run) is None for run in campaign.most)
+    last = campaign.decisions[-1] if campaign.decisions else None
+    n_affordable = sum(campaign.lacks(run) is None for run in campaign.most)
     return Precision(
-        rule_of(rule), most, campaign.open, last[0].block if last else 0, dict(last[0].cells) if last else {}
+        rule_of(replicates), n_affordable, campaign.open, last.block if last else 0, dict(last.cells) if last else {}
     )
 
 
-def _counted(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """How many sweeps or timings there are to be, are done, and are ok."""
+def count_measurements(planned: int, records: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many benchmarks or timings are planned, done, and ok."""
     return {
         "planned": planned,
         "done": len(records),
-        "ok": sum(said["status"] == "ok" for said in records.values()),
+        "ok": sum(record["status"] == "ok" for record in records.values()),
     }
 
 
-def grouped(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
-    """Statuses, reasons and names, those alike but for numbers together: worst first, then the most."""
-    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
+    """Return problems grouped by status and by reason apart from numbers: worst status first, then by frequency.
+
+    Args:
+        problems: Status, reason and name of each.
+    """
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for status, reason, name in problems:
-        found.setdefault((status, _NUMBERS.sub("#", reason)), []).append((" ".join(reason.split()), name))
-    made = [
-        Problem(status, _of_all([reason for reason, _ in same]), len(same), same[0][1])
-        for (status, _), same in found.items()
+        groups.setdefault((status, _NUMBERS.sub("#", reason)), []).append((" ".join(reason.split()), name))
+    merged = [
+        Problem(status, merge_reasons([reason for reason, _ in group]), len(group), group[0][1])
+        for (status, _), group in groups.items()
     ]
-    rank = {status: place for place, status in enumerate((*REPEATABLE, "to run", "not here"))}
-    return sorted(made, key=lambda problem: (rank.get(problem.status, len(rank)), -problem.count))
+    ranks = {status: place for place, status in enumerate((*REPEATABLE, "to run", "not here"))}
+    return sorted(merged, key=lambda problem: (ranks.get(problem.status, len(ranks)), -problem.count))
 
 
-def _of_all(reasons: Sequence[str]) -> str:
-    """One reason for many that are alike but for numbers: each that differs as `6 to 8`, its least and its greatest."""
+def merge_reasons(reasons: Sequence[str]) -> str:
+    """Return one reason for several that differ in numbers only, each number as a range: `6 to 8`."""
     columns = zip(*(_NUMBERS.findall(reason) for reason in reasons), strict=True)
     ends = iter([(min(column, key=float), max(column, key=float)) for column in columns])
     return _NUMBERS.sub(lambda _: " to ".join(dict.fromkeys(next(ends))), reasons[0])
 
 
-def _begun(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Of runs or sweeps without a record, those with a folder in `parent`: name -> where the record will be."""
+def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
+    """Return name -> path of the future record, for names with a folder in `parent`."""
     try:
-        there = set(os.listdir(parent))
+        folders = set(os.listdir(parent))
     except OSError:
         return {}
-    return {name: Path(path) for name, path in records.items() if name in there}
+    return {name: Path(path) for name, path in records.items() if name in folders}
 
 
-def _alive(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
-    """Whether somebody is still at an attempt: by its lock on this machine, by the cluster's queue, or since it is young."""
+def is_active(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
+    """Return whether an attempt is under way, by its lock, else the cluster's queue, else its age."""
     if held(folder / attempts.LOCKED):
         return True
     holder = attempts.holder(attempt)
@@ -253,73 +302,79 @@ def _alive(folder: Path, attempt: Path, jobs: Sequence[Job] | None, limit_s: flo
         return holder["job"] in {job.number for job in jobs if job.running}
     if holder.get("host") == node_name():
         return False
-    return now - _since(attempt) < limit_s
+    return now - start_time(attempt) < limit_s
 
 
-def _since(attempt: Path) -> float:
-    """When an attempt began, in seconds since the epoch."""
-    return seconds(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
+def start_time(attempt: Path) -> float:
+    """Return when an attempt began, in seconds since the epoch."""
+    return parse_date(attempts.holder(attempt).get("started_at")) or attempt.stat().st_mtime
 
 
-def _told(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
+def read_under_way(name: str, attempt: Path, run: Run | None, now: float) -> UnderWay:
+    """Return an attempt that is under way, with its nodes and its epoch."""
     try:
         hosts = [str(host) for host in read_json(attempt / "spec.json")["hosts"]]
     except (OSError, ValueError, TypeError, KeyError):
         hosts = []
-    since = _since(attempt)
+    since = start_time(attempt)
     if run is None:
         return UnderWay(name, hosts, utc(since), now - since, None, None)
     epochs = run.levels["epochs"]
     try:
-        ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # its header
+        ended = (attempt / "epochs.csv").read_bytes().count(b"\n") - 1  # without the header
         begun = min(max(ended, 0) + 1, epochs)
     except OSError:
         begun = 0
     return UnderWay(name, hosts, utc(since), now - since, begun, epochs)
 
 
-def _jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
-    """The campaign's jobs in Slurm's queue; None, and why, where it does not answer. `keys`: key -> run or sweep."""
-    if unread := NOT_READ.get(campaign.site.launcher):
+def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | None, str]:
+    """Return the campaign's jobs in Slurm's queue and an empty note, or None and why the queue was not read.
+
+    Args:
+        campaign: The campaign.
+        keys: Key -> run or benchmark.
+    """
+    if unread := UNREAD_QUEUES.get(campaign.site.launcher):
         scheduler, see = unread
         return None, Note("queue-not-read", f"{scheduler}'s queue is not read; see {see}", scheduler=scheduler, see=see)
     if campaign.site.launcher != "slurm":
         return None, ""
-    wanted = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
+    command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")
     try:
-        rows = [line.split("|", 5) for line in slurm.ask(*wanted, patience_s=PATIENCE_S).splitlines()]
+        rows = [line.split("|", 5) for line in slurm.ask(*command, patience_s=QUEUE_TIMEOUT_S).splitlines()]
     except slurm.Unanswered as unanswered:
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
-    made = []
-    for number, name, state, since, where, comment in (row for row in rows if len(row) == 6):
-        run = keys.get(comment.rpartition("_")[2])  # Snakemake's own comment: rule_run_wildcards_<run_id>_<key>
+    jobs = []
+    for number, name, state, since, nodes, comment in (row for row in rows if len(row) == 6):
+        run = keys.get(comment.rpartition("_")[2])  # Snakemake's comment is rule_run_wildcards_<run_id>_<key>.
         if is_of(campaign, name, comment) or run:
-            what = run or comment.removeprefix(f"{campaign.study.name} ")
-            made.append(Job(number, what, state, since, where.strip("()")))
-    return made, ""
+            task = run or comment.removeprefix(f"{campaign.study.name} ")
+            jobs.append(Job(number, task, state, since, nodes.strip("()")))
+    return jobs, ""
 
 
-def _sessions(results: Path) -> dict[str, Any]:
-    """How many sessions the campaign had in which a run ended, and what the last one has done (runs/progress.py)."""
+def read_sessions(results: Path) -> dict[str, Any]:
+    """Return the number of sessions in which a run ended, and what the last one has done (`runs.progress`)."""
     files = sorted((results / "sessions").glob("*.json"))
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):
-        said = read_json(files[-1])
-        last = {"name": files[-1].stem, "started_at": utc(said["started"]), "ended": len(said["ended"])}
+        session = read_json(files[-1])
+        last = {"name": files[-1].stem, "started_at": utc(session["started"]), "ended": len(session["ended"])}
     return {"sessions": len(files), "last_session": last}
 
 
-def observer(campaign: Campaign) -> Callable[[], Standing]:
-    """`standing` of a campaign, to be asked again and again."""
-    disturbed = disturbance.looks(campaign.site)
-    sweeps, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
+def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
+    """Return a function that reads where a campaign stands, to be called repeatedly."""
+    read_disturbance = disturbance.looks(campaign.site)
+    benchmarks, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
 
-    def look() -> Standing:
-        found = standing(campaign.now(), sweeps, timings, reader)
-        if not found.left:
-            return found
-        shares = disturbed(bool(found.under_way or found.machine))
-        return replace(found, disturbed=disturbance.told(shares, campaign.site, campaign.runs_csv))
+    def read() -> Standing:
+        standing = read_standing(campaign.now(), benchmarks, timings, reader)
+        if not standing.left:
+            return standing
+        shares = read_disturbance(bool(standing.under_way or standing.machine))
+        return replace(standing, disturbed=disturbance.told(shares, campaign.site, campaign.runs_csv))
 
-    return look
+    return read

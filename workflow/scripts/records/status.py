@@ -1,4 +1,4 @@
-"""Where a campaign stands, in a terminal: `ringside status`."""
+"""Show where a campaign stands, in a terminal: `./ringside status`."""
 
 import json
 import math
@@ -16,17 +16,18 @@ from common.text import duration, number_of
 from plan.campaign import configured, load_campaign
 from plan.decisions import BY_CHANCE, NO, in_words
 from plan.recorded import STATUSES
-from records.standing import Job, Precision, Problem, Standing, UnderWay, observer
+from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
 
 WIDTH = 80
 INDENT = 11
-BAR = 40
-MOST = 6  # of a kind, before they are counted
-REASON = 150  # characters
-PAUSE_S = 10.0
-DAY_S = 72_000  # farther away than that, the date is told beside the time
-GREEN, YELLOW, RED, PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
+BAR_WIDTH = 40
+MAX_LISTED = 6  # of a kind; more are counted
+MAX_REASON_LENGTH = 150
+REFRESH_S = 10.0
+DATE_AFTER_S = 72_000  # ends that are farther away have a date
+GREEN, YELLOW, RED, RESET = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 CLEAR = "\x1b[H\x1b[2J"
+JSON_KEYS = {"max_runs": "most", "task": "what", "nodes": "where"}  # older names, which programs read
 COLOURS = {
     "done": GREEN,
     "running": YELLOW,
@@ -38,200 +39,215 @@ COLOURS = {
 }
 
 
-def text(found: Standing, colour: bool = False) -> str:
-    """The standing in lines of at most WIDTH characters; with `colour` the lines' names have some."""
-    made = [*_wrapped(f"{found.study} at {found.site}: {_head(found)}"), *([_bar(found)] if found.begun else [])]
-    for name, said in _rows(found):
-        lines = _wrapped(f"{name:{INDENT - 1}s} {said}", " " * INDENT)
+def render(standing: Standing, colour: bool = False) -> str:
+    """Return the standing in lines of at most WIDTH characters; with `colour` the lines' names have one."""
+    lines = [
+        *wrap_text(f"{standing.study} at {standing.site}: {headline(standing)}"),
+        *([progress_bar(standing)] if standing.begun else []),
+    ]
+    for name, content in status_lines(standing):
+        wrapped = wrap_text(f"{name:{INDENT - 1}s} {content}", " " * INDENT)
         if colour and name in COLOURS:
-            lines[0] = lines[0].replace(name, f"{COLOURS[name]}{name}{PLAIN}", 1)
-        made += lines
-    return "\n".join(made)
+            wrapped[0] = wrapped[0].replace(name, f"{COLOURS[name]}{name}{RESET}", 1)
+        lines += wrapped
+    return "\n".join(lines)
 
 
-def _wrapped(said: str, indent: str = "") -> list[str]:
-    """In lines of at most WIDTH characters; a number stays beside its %."""
+def wrap_text(text: str, indent: str = "") -> list[str]:
+    """Return lines of at most WIDTH characters; a number stays together with its %."""
     lines = textwrap.wrap(
-        said.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent=indent, break_on_hyphens=False
+        text.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent=indent, break_on_hyphens=False
     )
     return [line.replace("\N{NO-BREAK SPACE}%", " %") for line in lines]
 
 
-def _head(found: Standing) -> str:
-    if not found.possible:
-        return f"{number_of(found.planned, 'run')}, none of which can run here"
-    if not found.begun:
-        return f"{number_of(found.planned, 'run')}, not begun; {found.run} starts it"
-    done = f"{found.done:,} of {number_of(found.planned, 'run')} done"
-    if found.precision and found.precision.open:
-        done += f", {found.precision.most:,} at most"
-        if not found.left:
+def headline(standing: Standing) -> str:
+    """Return what the first line says: runs done and left, and when the campaign is expected to end."""
+    if not standing.possible:
+        return f"{number_of(standing.planned, 'run')}, none of which can run here"
+    if not standing.begun:
+        return f"{number_of(standing.planned, 'run')}, not begun; {standing.run} starts it"
+    done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done"
+    if standing.precision and standing.precision.open:
+        done += f", {standing.precision.max_runs:,} at most"
+        if not standing.left:
             return f"{done}; which cells get more is decided when the campaign goes on"
-    if not found.left:
+    if not standing.left:
         return f"{done}; nothing is left to run"
-    if found.left_s is None:
+    if standing.left_s is None:
         return f"{done}; the time left is known when one run has ended"
-    return f"{done}; {found.left:,} left, about {duration(found.left_s)} ({_until(found.left_s)})"
+    return f"{done}; {standing.left:,} left, about {duration(standing.left_s)} ({format_end(standing.left_s)})"
 
 
-def _until(seconds: float) -> str:
-    then = datetime.fromtimestamp(time.time() + seconds)
-    return f"until {then:%H:%M}" if seconds < DAY_S else f"until {then:%Y-%m-%d %H:%M}"
+def format_end(seconds: float) -> str:
+    """Return the local time in `seconds` from now, with its date if that is far away."""
+    end = datetime.fromtimestamp(time.time() + seconds)
+    return f"until {end:%H:%M}" if seconds < DATE_AFTER_S else f"until {end:%Y-%m-%d %H:%M}"
 
 
-def _bar(found: Standing) -> str:
-    share = found.done / found.possible if found.possible else 1.0
-    return f"[{'#' * int(BAR * share):-<{BAR}}] {100 * share:3.0f} %"
+def progress_bar(standing: Standing) -> str:
+    """Return a bar of the share of runs that are done."""
+    share = standing.done / standing.possible if standing.possible else 1.0
+    return f"[{'#' * int(BAR_WIDTH * share):-<{BAR_WIDTH}}] {100 * share:3.0f} %"
 
 
-def _rows(found: Standing) -> Iterator[tuple[str, str]]:
-    """The lines' names, each with what it tells."""
-    if found.statuses:
-        counts = [f"{found.statuses[status]:,} {status}" for status in STATUSES if status in found.statuses]
+def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
+    """Yield name and content of each line."""
+    if standing.statuses:
+        counts = [f"{standing.statuses[status]:,} {status}" for status in STATUSES if status in standing.statuses]
         yield "done", ", ".join(counts)
-    if found.precision:
-        yield from _precise(found.precision, found.done > 0, found.left > 0)
-    for each in found.under_way[:MOST]:
-        yield "running", _running(each)
-    if len(found.under_way) > MOST:
-        yield "", f"and {len(found.under_way) - MOST} more"
-    for name, counted, what in (
-        ("sweeps", found.sweeps, "of the network"),
-        ("timings", found.timings, "of parts and messages"),
+    if standing.precision:
+        yield from precision_lines(standing.precision, standing.done > 0, standing.left > 0)
+    for item in standing.under_way[:MAX_LISTED]:
+        yield "running", describe_running(item)
+    if len(standing.under_way) > MAX_LISTED:
+        yield "", f"and {len(standing.under_way) - MAX_LISTED} more"
+    for name, counted, content in (
+        ("sweeps", standing.sweeps, "of the network"),
+        ("timings", standing.timings, "of parts and messages"),
     ):
         if counted["planned"]:
-            bad = counted["done"] - counted["ok"]
-            yield name, f"{counted['done']} of {counted['planned']} {what} done" + (f", {bad} not ok" if bad else "")
-    yield from _problems(found.problems)
-    if found.repeat:
-        yield "to repeat", found.repeat
-    if found.environments:
-        yield "to build", f"{', '.join(found.environments)} (environments)"
-    if found.datasets:
-        yield "to prepare", f"{', '.join(found.datasets)} (data sets)"
-    yield from _workers(found)
+            n_not_ok = counted["done"] - counted["ok"]
+            yield (
+                name,
+                f"{counted['done']} of {counted['planned']} {content} done"
+                + (f", {n_not_ok} not ok" if n_not_ok else ""),
+            )
+    yield from problem_lines(standing.problems)
+    if standing.repeat:
+        yield "to repeat", standing.repeat
+    if standing.environments:
+        yield "to build", f"{', '.join(standing.environments)} (environments)"
+    if standing.datasets:
+        yield "to prepare", f"{', '.join(standing.datasets)} (data sets)"
+    yield from activity_lines(standing)
 
 
-def _precise(found: Precision, begun: bool, left: bool) -> Iterator[tuple[str, str]]:
-    """How many cells are as precise as they are to be, and those that are not or get another run, the widest first."""
-    if not found.block:
-        when = "told when the campaign goes on" if begun and not left else "told after the first blocks"
-        yield "precision", f"{100 * found.rule['until']:g} % wanted; {when}"
+def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> Iterator[tuple[str, str]]:
+    """Yield how many cells meet the precision target, then those that do not, widest interval first."""
+    if not precision.block:
+        hint = "told when the campaign goes on" if has_begun and not runs_left else "told after the first blocks"
+        yield "precision", f"{100 * precision.rule['until']:g} % wanted; {hint}"
         return
-    end = ", which is at_most: no cell gets more runs" if found.block == found.rule["at_most"] else ""
-    over = not found.open and not left
-    if over and any(cell["refine"] for cell in found.cells.values()):
-        end = "; ./ringside run says what was reached after the last one"
-    yield "precision", f"{in_words(found.cells, found.rule)} after block {found.block}{end}"
-    others = {name: cell for name, cell in found.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)}
-    widest = sorted(others, key=lambda name: -(others[name]["half_width"] or math.inf))
-    for name in widest[:MOST]:
-        cell = others[name]
-        what = "ratio within" if found.rule["contrasts"] else "within"
-        half = "no interval" if cell["half_width"] is None else f"{what} {100 * cell['half_width']:.2g} %"
+    ending = ", which is at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
+    is_final = not precision.open and not runs_left
+    if is_final and any(cell["refine"] for cell in precision.cells.values()):
+        ending = "; ./ringside run says what was reached after the last one"
+    yield "precision", f"{in_words(precision.cells, precision.rule)} after block {precision.block}{ending}"
+    listed = {
+        name: cell for name, cell in precision.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
+    }
+    widest = sorted(listed, key=lambda name: -(listed[name]["half_width"] or math.inf))
+    for name in widest[:MAX_LISTED]:
+        cell = listed[name]
+        quantity = "ratio within" if precision.rule["contrasts"] else "within"
+        interval = "no interval" if cell["half_width"] is None else f"{quantity} {100 * cell['half_width']:.2g} %"
         chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
         yield (
             "",
-            f"{name}: n = {cell['n']}, {half}{chance}{', gets another run' if cell['refine'] and not over else ''}",
+            f"{name}: n = {cell['n']}, {interval}{chance}{', gets another run' if cell['refine'] and not is_final else ''}",
         )
-    if len(widest) > MOST:
-        yield "", f"and {len(widest) - MOST} more"
+    if len(widest) > MAX_LISTED:
+        yield "", f"and {len(widest) - MAX_LISTED} more"
 
 
-def _running(each: UnderWay) -> str:
+def describe_running(item: UnderWay) -> str:
+    """Return name, nodes, epoch and start of a measurement under way."""
     epoch = ""
-    if each.epochs:
-        epoch = f", epoch {each.epoch} of {each.epochs}" if each.epoch else f", starting, {each.epochs} epochs to go"
-    where = f" on {_hosts(each.hosts)}" if each.hosts else ""
-    return f"{each.name}{where}{epoch}, since {_clock(each.since)} ({duration(max(0.0, each.seconds))})"
+    if item.epochs:
+        epoch = f", epoch {item.epoch} of {item.epochs}" if item.epoch else f", starting, {item.epochs} epochs to go"
+    hosts = f" on {list_hosts(item.hosts)}" if item.hosts else ""
+    return f"{item.name}{hosts}{epoch}, since {local_time(item.since)} ({duration(max(0.0, item.seconds))})"
 
 
-def _hosts(names: Sequence[str]) -> str:
+def list_hosts(names: Sequence[str]) -> str:
+    """Return the first four nodes, and the number of the others."""
     distinct = list(dict.fromkeys(names))
-    more = len(distinct) - 4
-    return ", ".join(distinct[:4]) + (f" and {more} more" if more > 0 else "")
+    n_more = len(distinct) - 4
+    return ", ".join(distinct[:4]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
-def _clock(date: str) -> str:
-    """A date in UTC as the time of this place."""
+def local_time(date: str) -> str:
+    """Return a date in UTC as local time."""
     return f"{datetime.fromisoformat(date).astimezone():%H:%M:%S}"
 
 
-def _problems(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Each kind of problem with its most frequent reasons."""
+def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
+    """Yield each status with its most frequent reasons."""
     for status in dict.fromkeys(problem.status for problem in problems):
-        same = [problem for problem in problems if problem.status == status]
-        for place, problem in enumerate(same[:MOST]):
-            reason = textwrap.shorten(problem.reason or "no reason given", REASON, placeholder=" ...")
-            one = f" ({problem.first})" if problem.count == 1 and status != "not here" else ""
-            yield "" if place else status, f"{problem.count:,} x {reason}{one}"
-        if len(same) > MOST:
-            yield "", f"{sum(problem.count for problem in same[MOST:]):,} x for other reasons"
+        group = [problem for problem in problems if problem.status == status]
+        for place, problem in enumerate(group[:MAX_LISTED]):
+            reason = textwrap.shorten(problem.reason or "no reason given", MAX_REASON_LENGTH, placeholder=" ...")
+            name = f" ({problem.first})" if problem.count == 1 and status != "not here" else ""
+            yield "" if place else status, f"{problem.count:,} x {reason}{name}"
+        if len(group) > MAX_LISTED:
+            yield "", f"{sum(problem.count for problem in group[MAX_LISTED:]):,} x for other reasons"
 
 
-def _workers(found: Standing) -> Iterator[tuple[str, str]]:
-    """Who is at work: Snakemake, the cluster's jobs, or somebody else on this machine."""
-    if last := found.last_session:
-        began = datetime.fromisoformat(last["started_at"]).astimezone()
-        said = f"{number_of(found.sessions, 'session')}, the last since {began:%Y-%m-%d %H:%M}"
-        yield "sessions", f"{said}: {number_of(last['ended'], 'run')} ended in it"
-    if found.snakemake:
+def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
+    """Yield what is at work: Snakemake, the cluster's jobs, or another process on this machine."""
+    if session := standing.last_session:
+        start = datetime.fromisoformat(session["started_at"]).astimezone()
+        sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
+        yield "sessions", f"{sessions}: {number_of(session['ended'], 'run')} ended in it"
+    if standing.snakemake:
         yield "snakemake", "is running in this checkout"
-    elif found.left and found.begun and not found.jobs:
-        yield "snakemake", f"is not running in this checkout; to continue: {found.run}"
-    if found.machine and not found.under_way:
-        yield "machine", f"held by {found.machine}"
-    if found.disturbed:
-        yield "disturbed", found.disturbed.removeprefix("this machine is disturbed: ")
-    if found.queue:
-        yield "jobs", found.queue
-    elif found.jobs is not None:
-        yield from _queue(found.jobs)
+    elif standing.left and standing.begun and not standing.jobs:
+        yield "snakemake", f"is not running in this checkout; to continue: {standing.run}"
+    if standing.machine and not standing.under_way:
+        yield "machine", f"held by {standing.machine}"
+    if standing.disturbed:
+        yield "disturbed", standing.disturbed.removeprefix("this machine is disturbed: ")
+    if standing.queue:
+        yield "jobs", standing.queue
+    elif standing.jobs is not None:
+        yield from queue_lines(standing.jobs)
 
 
-def _queue(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
-    """The running jobs, then the waiting ones: some of each, or how many."""
+def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
+    """Yield running jobs, then waiting ones: the first MAX_LISTED, or counts."""
     if not jobs:
         yield "jobs", "none in the queue"
     running = [job for job in jobs if job.running]
     waiting = [job for job in jobs if not job.running]
-    told = [f"{job.number} ({job.what}) runs on {job.where} since {job.since[11:16]}" for job in running[:MOST]]
-    if len(running) > MOST:
-        told.append(f"and {len(running) - MOST} more run")
-    if len(waiting) <= MOST:
-        told += [f"{job.number} ({job.what}): {job.state.lower()}, {job.where}" for job in waiting]
+    lines = [f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}" for job in running[:MAX_LISTED]]
+    if len(running) > MAX_LISTED:
+        lines.append(f"and {len(running) - MAX_LISTED} more run")
+    if len(waiting) <= MAX_LISTED:
+        lines += [f"{job.number} ({job.task}): {job.state.lower()}, {job.nodes}" for job in waiting]
     else:
-        counts = Counter((job.state.lower(), job.where) for job in waiting).most_common(MOST)
-        told += [f"{count:,} {state}, {why}" for (state, why), count in counts]
-    for place, said in enumerate(told):
-        yield "" if place else "jobs", said
+        counts = Counter((job.state.lower(), job.nodes) for job in waiting).most_common(MAX_LISTED)
+        lines += [f"{count:,} {state}, {place}" for (state, place), count in counts]
+    for index, line in enumerate(lines):
+        yield "" if index else "jobs", line
 
 
-def to_json(found: Standing) -> str:
-    """The standing for programs."""
-    return json.dumps({**asdict(found), "done": found.done, "begun": found.begun, "ended": found.ended}, indent=2)
+def to_json(standing: Standing) -> str:
+    """Return the standing as JSON, for programs."""
+    content = asdict(standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields})
+    return json.dumps({**content, "done": standing.done, "begun": standing.begun, "ended": standing.ended}, indent=2)
 
 
-def watch(look: Callable[[], Standing], show: Callable[[Standing], str], pause_s: float = PAUSE_S) -> None:
-    """Show the standing again and again until nothing is left to run."""
-    alone = sys.stdout.isatty()
+def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s: float = REFRESH_S) -> None:
+    """Show the standing repeatedly until nothing is left to run."""
+    is_terminal = sys.stdout.isatty()
     while True:
-        found = look()
-        print(f"{CLEAR if alone else ''}{show(found)}", flush=True)
-        if found.ended:
+        standing = read()
+        print(f"{CLEAR if is_terminal else ''}{show(standing)}", flush=True)
+        if standing.ended:
             return
         time.sleep(pause_s)
-        if not alone:
+        if not is_terminal:
             print(flush=True)
 
 
-def loaded(study: str = "", site: str = "") -> Callable[[], Standing]:
-    """Return what looks at the campaign of a study at a site; default: the configured ones."""
+def campaign_reader(study: str = "", site: str = "") -> Callable[[], Standing]:
+    """Return a function that reads where a campaign stands; default: the configured one."""
     config = configured(study, site)
-    # Before a run has bound the results to their site: where `ringside submit` was called, Slurm's.
+    # Results are bound to their site by the first run; until then a folder of submissions means Slurm.
     if (Path("results") / str(config.get("study")) / "logs" / "submit").is_dir():
         config = configured(study, site, ["slurm.yaml"])
-    return observer(load_campaign({**config, "records": "available"}))
+    return standing_reader(load_campaign({**config, "records": "available"}))
 
 
 def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_json: bool = False) -> None:
@@ -244,12 +260,12 @@ def show_status(study: str = "", site: str = "", repeatedly: bool = False, as_js
         as_json: Print JSON, for programs.
     """
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    show = to_json if as_json else lambda found: text(found, colour)
-    look = loaded(study, site)
+    show = to_json if as_json else lambda standing: render(standing, colour)
+    read = campaign_reader(study, site)
     try:
         if repeatedly:
-            watch(look, show)
+            watch(read, show)
         else:
-            print(show(look()))
+            print(show(read()))
     except KeyboardInterrupt:
         print()

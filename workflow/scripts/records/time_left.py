@@ -1,4 +1,4 @@
-"""How long a campaign will still take, by its records: what `./ringside status` tells, and the line that is printed as each run ends."""
+"""Estimate how long a campaign will still take, from its records."""
 
 import contextlib
 import itertools
@@ -13,71 +13,84 @@ from plan.campaign import Campaign
 from plan.recorded import record_of
 from plan.sweeps import Sweeps
 
-KEPT = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
+RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 
-Records = Mapping[str, Mapping[str, Any]]  # name of a run or a sweep -> KEPT of its record
+Records = Mapping[str, Mapping[str, Any]]  # name -> RECORD_FIELDS of its record
 
 
 class Reader:
-    """Reads records, each one again only when it has changed: who watches a campaign takes little of its processors."""
+    """Read records, each again only after a change, so that watching a campaign costs little CPU time."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._cached: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def read(self, path: str) -> dict[str, Any] | None:
-        """What is wanted of a record; None where there is none."""
+        """Return RECORD_FIELDS of a record, None if it does not exist."""
         try:
-            found = os.stat(path)
+            file_stat = os.stat(path)
         except OSError:
             return None
-        mark = (found.st_mtime_ns, found.st_size)
-        if path not in self._known or self._known[path][0] != mark:
-            said = record_of(Path(path))
-            self._known[path] = (mark, {name: said.get(name) for name in KEPT})
-        return self._known[path][1]
+        version = (file_stat.st_mtime_ns, file_stat.st_size)
+        if path not in self._cached or self._cached[path][0] != version:
+            record = record_of(Path(path))
+            self._cached[path] = (version, {name: record.get(name) for name in RECORD_FIELDS})
+        return self._cached[path][1]
 
     def read_all(self, paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """Name -> what is wanted of the record, of those `paths` where there is one."""
-        return {name: said for name, path in paths.items() if (said := self.read(path))}
+        """Return name -> RECORD_FIELDS of those records in `paths` that exist."""
+        return {name: record for name, path in paths.items() if (record := self.read(path))}
 
 
-def observer(campaign: Campaign) -> Callable[[], float | None]:
-    """`left_s` of a campaign of which nothing is under way, to be asked again and again."""
+def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
+    """Return a function that estimates the time left in seconds while nothing is under way."""
     reader, outputs = Reader(), Sweeps(campaign).outputs
 
-    def now() -> float | None:
-        known = campaign.now()
-        return left_s(known, reader.read_all(known.records), outputs, reader.read_all(outputs), {})
+    def estimate() -> float | None:
+        current = campaign.now()
+        return estimate_time_left(current, reader.read_all(current.records), outputs, reader.read_all(outputs), {})
 
-    return now
+    return estimate
 
 
-def left_s(
-    campaign: Campaign, records: Records, sweeps: Collection[str], swept: Records, under_way: Mapping[str, float]
+def estimate_time_left(
+    campaign: Campaign,
+    records: Records,
+    benchmarks: Collection[str],
+    benchmark_records: Records,
+    under_way: Mapping[str, float],
 ) -> float | None:
-    """How long the runs and `sweeps` without a record will take, by those that have ended: of the same cell, else of all.
+    """Return the seconds that the missing runs and benchmarks will take, None while no run has ended.
 
-    Seconds; None while no run has ended. `under_way`: run -> seconds that it has taken already.
+    A run is expected to take the mean of its cell, or of all runs if its cell has none yet.
+
+    Args:
+        campaign: The campaign.
+        records: Records of runs that have ended.
+        benchmarks: Names of all collective benchmarks.
+        benchmark_records: Records of those that have ended.
+        under_way: Run -> seconds that it has taken already.
     """
-    sweeps_s = _mean_s(swept.values()) * (len(sweeps) - len(swept))
+    benchmarks_s = mean_duration(benchmark_records.values()) * (len(benchmarks) - len(benchmark_records))
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
     if not left:
-        return sweeps_s
-    lasted = {run_id: end - start for run_id, (start, end) in _spans(records).items()}
-    if not lasted:
+        return benchmarks_s
+    durations = {run_id: end - start for run_id, (start, end) in run_spans(records).items()}
+    if not durations:
         return None
-    of_cell: dict[str, list[float]] = {}
-    for run_id, lasts in lasted.items():
-        of_cell.setdefault(campaign.by_id[run_id].cell, []).append(lasts)
-    usual, gap = statistics.fmean(lasted.values()), _gap_s(records)
-    expected = {run.run_id: statistics.fmean(of_cell.get(run.cell, [usual])) + gap for run in left}
-    gone = sum(min(taken, expected[run_id]) for run_id, taken in under_way.items() if run_id in expected)
-    return (sum(expected.values()) - gone + sweeps_s) / campaign.site.scheduler.concurrent_runs
+    cell_durations: dict[str, list[float]] = {}
+    for run_id, duration in durations.items():
+        cell_durations.setdefault(campaign.by_id[run_id].cell, []).append(duration)
+    mean_duration_s, gap_s = statistics.fmean(durations.values()), median_gap(records)
+    expected_s = {run.run_id: statistics.fmean(cell_durations.get(run.cell, [mean_duration_s])) + gap_s for run in left}
+    elapsed_s = sum(
+        min(run_elapsed_s, expected_s[run_id]) for run_id, run_elapsed_s in under_way.items() if run_id in expected_s
+    )
+    return (sum(expected_s.values()) - elapsed_s + benchmarks_s) / campaign.site.scheduler.concurrent_runs
 
 
-def _gap_s(records: Records) -> float:
-    """The usual time from one run's end to the next one's start in a session."""
-    spans = _spans(records)
+def median_gap(records: Records) -> float:
+    """Return the median time in seconds from the end of a run to the start of the next one of its session."""
+    spans = run_spans(records)
     gaps = []
     for session in {records[run_id]["session"] for run_id in spans}:
         own = sorted(span for run_id, span in spans.items() if records[run_id]["session"] == session)
@@ -85,20 +98,22 @@ def _gap_s(records: Records) -> float:
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 
 
-def _spans(records: Records) -> dict[str, tuple[float, float]]:
-    """run_id -> start and end in seconds since the epoch."""
-    made = {run_id: (seconds(said["started_at"]), seconds(said["ended_at"])) for run_id, said in records.items()}
-    return {run_id: (start, end) for run_id, (start, end) in made.items() if start and end}
+def run_spans(records: Records) -> dict[str, tuple[float, float]]:
+    """Return run_id -> start and end in seconds since the epoch."""
+    spans = {
+        run_id: (parse_date(record["started_at"]), parse_date(record["ended_at"])) for run_id, record in records.items()
+    }
+    return {run_id: (start, end) for run_id, (start, end) in spans.items() if start and end}
 
 
-def seconds(date: Any) -> float | None:
-    """A date in ISO 8601 in seconds since the epoch; None where it is none."""
+def parse_date(date: Any) -> float | None:
+    """Return a date in ISO 8601 as seconds since the epoch, None if it is not one."""
     with contextlib.suppress(ValueError, TypeError):
         return datetime.fromisoformat(date).timestamp()
     return None
 
 
-def _mean_s(records: Iterable[Mapping[str, Any]]) -> float:
-    """The mean of what measurements took; 0 without any."""
-    took = [said["wall_s"] for said in records if isinstance(said["wall_s"], int | float)]
-    return statistics.fmean(took) if took else 0.0
+def mean_duration(records: Iterable[Mapping[str, Any]]) -> float:
+    """Return the mean duration of measurements in seconds, 0 without any."""
+    durations = [record["wall_s"] for record in records if isinstance(record["wall_s"], int | float)]
+    return statistics.fmean(durations) if durations else 0.0

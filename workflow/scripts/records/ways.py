@@ -1,4 +1,4 @@
-"""What a person types next: the commands that repeat runs, and those that run what is missing."""
+"""Compose the commands that a user enters next: to repeat runs, and to run what is missing."""
 
 import shlex
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from common.notes import Note
 REPEATABLE = ("failed", "timeout", "invalid", "broken")
 
 
-class Named(NamedTuple):
-    """The study and the site that a command has to name so that it finds a campaign again; empty where they are configured."""
+class CampaignArguments(NamedTuple):
+    """Study and site that a command has to name to find a campaign; empty if they are the configured ones."""
 
     study: str = ""
     site: str = ""
 
     @property
-    def arguments(self) -> str:
-        """Arguments of verbs that take the study by position."""
+    def positional(self) -> str:
+        """Arguments of commands that take the study by position."""
         return " ".join(filter(None, [self.study, self._site]))
 
     @property
     def options(self) -> str:
-        """Options of verbs that take runs by position."""
+        """Options of commands that take runs by position."""
         return " ".join(filter(None, [f"--study {self.study}" if self.study else "", self._site]))
 
     @property
@@ -31,40 +31,42 @@ class Named(NamedTuple):
         return f"--site {self.site}" if self.site else ""
 
 
-CONFIGURED = Named()
+CONFIGURED = CampaignArguments()
 
 
-def named_for(study: str, site: str) -> Named:
-    """Return the study and the site as far as they are not the configured ones."""
+def arguments_for(study: str, site: str) -> CampaignArguments:
+    """Return the study and the site, each empty if it is the configured one."""
     configured = load_yaml(CHECKOUT / "config" / "config.yaml")
-    return Named(*(name if configured.get(key) != name else "" for key, name in (("study", study), ("site", site))))
+    return CampaignArguments(
+        *(name if configured.get(key) != name else "" for key, name in (("study", study), ("site", site)))
+    )
 
 
-def run_command(named: Named) -> str:
+def run_command(arguments: CampaignArguments) -> str:
     """Return the command that runs what is missing."""
-    return f"./ringside run {named.arguments}".rstrip()
+    return f"./ringside run {arguments.positional}".rstrip()
 
 
-def repeat_command(wanted: str, named: Named) -> str:
-    """Return the command that repeats runs by their status or their name."""
-    return f"./ringside repeat {shlex.quote(wanted)} {named.options}".rstrip()
+def repeat_command(selector: str, arguments: CampaignArguments) -> str:
+    """Return the command that repeats the runs with a status or a name."""
+    return f"./ringside repeat {shlex.quote(selector)} {arguments.options}".rstrip()
 
 
-def repeat_commands(statuses: Iterable[str], named: Named) -> str:
-    """Return the command that repeats runs and sweeps of these statuses; nothing where none has gone wrong."""
-    again = [status for status in REPEATABLE if status in set(statuses)]
-    others = f" (likewise: {', '.join(again[1:])})" if again[1:] else ""
-    return repeat_command(again[0], named) + others if again else ""
+def repeat_commands(statuses: Iterable[str], arguments: CampaignArguments) -> str:
+    """Return the command that repeats runs with one of these statuses, empty if none can be repeated."""
+    repeatable = [status for status in REPEATABLE if status in set(statuses)]
+    alternatives = f" (likewise: {', '.join(repeatable[1:])})" if repeatable[1:] else ""
+    return repeat_command(repeatable[0], arguments) + alternatives if repeatable else ""
 
 
-def to_repeat(statuses: Iterable[str], named: Named) -> list[Note]:
-    """Return the line that has `repeat_commands`; none where nothing has gone wrong."""
-    command = repeat_commands(statuses, named)
+def repeat_notes(statuses: Iterable[str], arguments: CampaignArguments) -> list[Note]:
+    """Return a note with the command of `repeat_commands`, [] if there is nothing to repeat."""
+    command = repeat_commands(statuses, arguments)
     return [Note("to-repeat", f"to repeat them: {command}", command=command)] if command else []
 
 
-def ways_to_run(launcher: str, study: str, site: str) -> str:
-    """The commands that run a study at a site of a cluster; nothing for this machine."""
+def cluster_commands(launcher: str, study: str, site: str) -> str:
+    """Return the commands that run a study at a cluster, empty for this machine."""
     command = f"./ringside run {study} --site {site} --profile {launcher}"
     if launcher == "local":
         return ""

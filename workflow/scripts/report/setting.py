@@ -21,7 +21,7 @@ from declared.site import Site, load_site
 from environments.identity import digest
 from models.collectives import ALL_REDUCE
 from plan.campaign import Campaign
-from records.aggregate import ways_to_run
+from records.ways import cluster_commands
 from report.checkout import State
 from report.material import column
 
@@ -279,7 +279,7 @@ def again(campaign: Campaign, site: Site | None, records: str, state: State) -> 
     if state.commit:
         commands.append((f"git checkout {state.commit}", "the workflow, the study and the locks as they were"))
     if campaign.published is None:
-        run = ways_to_run(site.launcher, name, at).split(", or ") if site else []
+        run = cluster_commands(site.launcher, name, at).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(
             (

@@ -19,7 +19,7 @@ from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks
 from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, wanted
-from records.ways import CONFIGURED, Named, named_for, to_repeat
+from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from strategies.measure import read
 
 
@@ -121,7 +121,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(rows[name], columns=list(schema(name)["properties"])) for name in rows}
 
 
-def summary(tables: Mapping[str, pd.DataFrame], named: Named = CONFIGURED) -> list[str]:
+def summary(tables: Mapping[str, pd.DataFrame], named: CampaignArguments = CONFIGURED) -> list[str]:
     """Return lines: how many timings are ok, which are not and why. `named`: see records.aggregate.summary."""
     keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
     models, messages = (
@@ -136,7 +136,7 @@ def summary(tables: Mapping[str, pd.DataFrame], named: Named = CONFIGURED) -> li
     for what, row in bad:
         text = f"  {what}: {row.status}: {row.reason}"
         lines.append(Note("timing-not-ok", text, timing=what, status=row.status, reason=row.reason))
-    return [*lines, *to_repeat([row.status for _, row in bad], named)]
+    return [*lines, *repeat_notes([row.status for _, row in bad], named)]
 
 
 def main(*, study: str, site: str, costs: Path, messages: Path) -> None:
@@ -152,7 +152,7 @@ def main(*, study: str, site: str, costs: Path, messages: Path) -> None:
     tables = gather(campaign)
     for name, file in (("costs", costs), ("messages", messages)):
         write_table(tables[name], name, file)
-    print("\n".join(summary(tables, named_for(study, site))))
+    print("\n".join(summary(tables, arguments_for(study, site))))
 
 
 if __name__ == "__main__":
