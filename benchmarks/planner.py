@@ -30,12 +30,12 @@ def full(name: str) -> None:
     """The time of a full simulation on 8 devices."""
     made = on_devices(name, 8)
     state = made.state(starts.data_parallel(made))
-    engine.start(made.arrays, state)
+    engine.simulate_strategy(made.arrays, state)
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
         for _ in range(100):
-            engine.start(made.arrays, state)
+            engine.simulate_strategy(made.arrays, state)
         times.append(10 * (time.perf_counter() - began))
     took = statistics.median(times)
     print(
@@ -51,11 +51,11 @@ def shares(ended: Mapping[str, int], proposals: int) -> str:
 def delta(name: str, devices: int, proposals: int) -> None:
     """The time of a proposal, both ways."""
     made = on_devices(name, devices)
-    begin, _ = search.run(made, starts.data_parallel(made), search.ANNEALING, SEARCHED, 1)
+    begin, _ = search.run_search(made, starts.data_parallel(made), search.ANNEALING, SEARCHED, 1)
     times: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
         for whole, seen in times.items():
-            _, told = search.run(made, begin, search.METROPOLIS, proposals, 1, whole)
+            _, told = search.run_search(made, begin, search.METROPOLIS, proposals, 1, whole)
             seen.append(1e6 * told["wall_s"] / proposals)
     whole, change = (statistics.median(times[way]) for way in (True, False))
     print(
@@ -70,7 +70,7 @@ def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
     made = on_devices(name, devices)
     print(f"{name}, {devices:,} devices: posed in {time.perf_counter() - began:.0f} s")
     for method in search.SCHEDULES:
-        _, told = search.run(made, starts.data_parallel(made), method, proposals, 1)
+        _, told = search.run_search(made, starts.data_parallel(made), method, proposals, 1)
         print(f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; {shares(told['ended'], proposals)}")
 
 

@@ -37,16 +37,16 @@ def check(of: Graph, batch: int, close: float) -> None:
     made = pose(divide(of, batch), FOUR, search.cost_on(FOUR, 4), bucket_bytes=0)
     found = {}
     for method in search.SCHEDULES:
-        for start, strategy in starts.every(made, 1).items():
-            best, told = search.run(made, strategy, method, PROPOSALS, 1)
-            found[method, start] = search.seconds(made, best), best
+        for start, strategy in starts.all_strategies(made, 1).items():
+            best, told = search.run_search(made, strategy, method, PROPOSALS, 1)
+            found[method, start] = search.step_seconds(made, best), best
             print(
                 f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, {told['wall_s']:.1f} s"
             )
     began = time.perf_counter()
     known = min(found.values(), key=lambda one: one[0])[1]
-    fastest, told = exact.fastest(made, known)
-    least = search.seconds(made, fastest)
+    fastest, told = exact.find_fastest(made, known)
+    least = search.step_seconds(made, fastest)
     print(
         f"{made.space.model}: {1e6 * least:.3f} us is the least of {strategies(made):.1e} strategies, {told['bounds']:,} bounds, "
         f"{time.perf_counter() - began:.1f} s"

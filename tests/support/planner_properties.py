@@ -22,7 +22,7 @@ LEVELS = (Level(4, 2e10, 5e-6), Level(4, 1e10, 1e-5, ring_latency_s=3e-5, ring_c
 def timeline(made: Posed, state: State) -> tuple[engine.Ints, engine.Ints]:
     """When all parts end, forward and backward."""
     ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
-    engine.timeline(made.arrays, state, ends, back)
+    engine.copy_timeline(made.arrays, state, ends, back)
     return ends, back
 
 
@@ -30,7 +30,7 @@ def check(made: Posed, proposals: int, seed: int) -> int:
     """Whether random changes end as simulations of all do; how many were taken."""
     problem, rng = made.arrays, np.random.default_rng(seed)
     state, whole = made.state(starts.data_parallel(made)), made.state(starts.data_parallel(made))
-    cost, taken = engine.start(problem, state), 0
+    cost, taken = engine.simulate_strategy(problem, state), 0
     for _ in range(proposals):
         layer = int(rng.integers(len(problem.shape)))
         config = int(rng.integers(problem.first_config[layer + 1] - problem.first_config[layer]))
@@ -40,8 +40,8 @@ def check(made: Posed, proposals: int, seed: int) -> int:
         whole.config[:], whole.device[:] = state.config, state.device
         whole.config[layer] = problem.first_config[layer] + config
         whole.device[layer, :parts] = devices
-        expected = engine.start(problem, whole)
-        time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        expected = engine.simulate_strategy(problem, whole)
+        time = engine.attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
         if time != (expected if expected <= limit else engine.NEVER):
             raise SystemExit(f"{made.space.model}: {time} by the change, {expected} by all, limit {limit}")
         if time == engine.NEVER:

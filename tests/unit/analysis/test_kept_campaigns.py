@@ -22,7 +22,7 @@ from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
 from strategies import simulated
-from strategies.measured import known
+from strategies.measured import load_measurements
 from support.pages import WORDS, not_said, on_one_line, section, unsaid, unsaid_on
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
@@ -560,7 +560,9 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
 def simulated_strategies() -> pd.DataFrame:
     """Return the table `simulated` of found-strategies-virtual; `expected_s`: its step time."""
     study, site = load_study(SEARCHED), load_site("virtual-four")
-    costs = known(site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network")))
+    costs = load_measurements(
+        site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network"))
+    )
     planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
     data, missing = simulated.compare(records(SEARCHED), planned, simulated.Simulator(costs, ""))
     assert missing == []
@@ -574,7 +576,7 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     pooling = pooled(runs)
     parallel = data[data["ranks"] > 1]
     rows, gained = [], {}
-    for levels, estimate in simulated.gains(data, pooling):
+    for levels, estimate in simulated.speedups(data, pooling):
         gained[levels["model"], levels["bandwidth"]] = estimate
     for (model, bandwidth), own in parallel.groupby(["model", "bandwidth"]):
         by_name = own.set_index("parallelism")
@@ -587,8 +589,8 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     resolved = [estimate for estimate in gained.values() if estimate.low > 1]
     assert all(estimate.high >= 1 for estimate in gained.values()), "slower in none"
     slow, fast = gained["gpt-nano", 100], gained["gpt-nano", 1000]
-    right, pairs = simulated.ordered(data, pooling)
-    taus, errors = simulated.orders(data), parallel["error"].abs()
+    right, pairs = simulated.count_correct_orders(data, pooling)
+    taus, errors = simulated.rank_correlations(data), parallel["error"].abs()
     random = parallel["parallelism"].str.startswith("random")
     means = runs[runs["nodes"] == 4].groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"].mean()
     plain = means["pytorch-ddp", "data"] / means["pytorch-strategy", "data"]

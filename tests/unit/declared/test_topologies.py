@@ -6,13 +6,13 @@ import pytest
 
 from common.errors import InputError
 from declared.topologies import load_topology, topology_names
-from strategies.topology import of_file
+from strategies.topology import read_topology
 from support.refusals import assert_refusal
 
 
 @pytest.mark.parametrize("name", topology_names())
 def test_those_that_are_shipped_are_right(name: str) -> None:
-    made = of_file(load_topology(name))
+    made = read_topology(load_topology(name))
     assert made.devices >= 4 and made.level_between(0, made.devices - 1) == len(made.levels) - 1
     assert made.unit(0, 3) == 3 and made.level_between(0, 1) == 0
 

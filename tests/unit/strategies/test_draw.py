@@ -10,19 +10,19 @@ from strategies import draw
 
 
 def test_layers_that_are_divided_alike_are_one_row_of_pieces():
-    of = graph("lenet-5", (28, 28, 1), 10)
-    space = divide(of, 8)
+    model_graph = graph("lenet-5", (28, 28, 1), 10)
+    space = divide(model_graph, 8)
     data = {layer.name: {"degrees": (4, 1, 1, 1), "devices": (0, 1, 2, 3)} for layer in space.layers}
     dense = next(layer.name for layer in space.layers if layer.divides == 1)
     mixed = {**data, dense: {"degrees": (1, 2, 1, 1), "devices": (0, 1)}}
-    drawn, caption = draw.bars(of, space, {"data": data, "mixed": mixed}, 4)
-    plain, other = drawn.axes[:2]
+    figure, caption = draw.bars(model_graph, space, {"data": data, "mixed": mixed}, 4)
+    plain, second = figure.axes[:2]
     assert [patch.get_width() for patch in plain.patches] == [pytest.approx(1 / 4)] * 4, "one row"
-    assert [patch.get_width() for patch in other.patches] == [
+    assert [patch.get_width() for patch in second.patches] == [
         pytest.approx(width) for width in [0.25] * 4 + [0.5] * 2 + [0.25] * 4
     ]
     assert len({patch.get_facecolor() for patch in plain.patches}) == 4
-    assert any(text.get_text() == f"{dense}: U2" for text in other.texts)
+    assert any(text.get_text() == f"{dense}: U2" for text in second.texts)
     assert re.search(r"\b4\b", caption) and "lenet-5" in caption
 
 
@@ -33,7 +33,7 @@ def test_searches_are_lines_over_proposals():
         {"method": None, "start": "data"},
     ]
     names = {"metropolis": "M", "data": "d", "random": "r"}
-    drawn, _ = draw.progress(answers, names)
-    (ax,) = drawn.axes
+    figure, _ = draw.progress(answers, names)
+    (ax,) = figure.axes
     assert [list(line.get_xdata()) for line in ax.lines] == [[1, 10, 300]] * 2
     assert ax.lines[0].get_ydata()[0] == pytest.approx(200)

@@ -34,7 +34,7 @@ MODELS = {
 }
 
 
-def each(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
+def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
     """Two seconds forward and four backward for each layer, shared by its parts."""
     return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
 
@@ -46,51 +46,55 @@ def perceptron() -> Graph:
     return builder.graph()
 
 
-def timeline(made: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
+def timeline(posed: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
     """When all parts end, forward and backward."""
     ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
-    engine.timeline(made.arrays, state, ends, back)
+    engine.copy_timeline(posed.arrays, state, ends, back)
     return ends, back
 
 
-def posed(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
+def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
     return pose(
-        space, topology, partial(roofline, device=topology.device, update_bytes=32), most_parts=8, gradients=gradients
+        space, topology, partial(roofline, device=topology.device, update_bytes=32), max_parts=8, gradients=gradients
     )
 
 
 def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
-    made = pose(divide(perceptron(), BATCH), PAIR, each)
+    posed = pose(divide(perceptron(), BATCH), PAIR, two_second_cost)
     # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes at 1,000 a second)
-    assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + 3.6)
+    assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(7 + 3.6)
 
 
 def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
     link = replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
     for send_s in (0.25, 2.5):
         device = replace(DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
-        made = pose(divide(perceptron(), BATCH), Topology(device, (link,)), each)
+        posed = pose(divide(perceptron(), BATCH), Topology(device, (link,)), two_second_cost)
         handled = 2 * (send_s + 0.125 + 1300 * 1e-4)
         # meanwhile the flatten layer's backward pass takes 2 s, and what a device has to do for messages
-        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + max(2 + handled, 2 * (1 + 0.65)))
+        assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(
+            7 + max(2 + handled, 2 * (1 + 0.65))
+        )
 
 
 def test_a_link_that_lets_bytes_through_at_once_hides_them_behind_latency() -> None:
     for burst_s, step in ((0.0, 0.5 + 1.3), (0.25, 0.25 + 1.3), (9.0, 1.3)):
-        made = pose(
-            divide(perceptron(), BATCH), Topology(DEVICE, (replace(PAIR.levels[0], burst_bytes=1000 * burst_s),)), each
+        posed = pose(
+            divide(perceptron(), BATCH),
+            Topology(DEVICE, (replace(PAIR.levels[0], burst_bytes=1000 * burst_s),)),
+            two_second_cost,
         )
         # after a pause the first bytes pass at once: a burst, or all of them; each step has a latency
         waits = max(2 * step - min(burst_s, 2 * 1.3), 2 * 0.5)
-        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(7 + max(2, waits))
+        assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(7 + max(2, waits))
         halves = {
             "flatten1": Part((1, 1, 1, 1), (0,)),
             "dense1": Part((1, 1, 1, 1), (1,)),
             "loss": Part((1, 1, 1, 1), (1,)),
         }
         message = max(0.0, BYTES * BATCH * 64 / 1000 - burst_s) + 0.5
-        assert search.seconds(made, halves) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
+        assert search.step_seconds(posed, halves) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
 
 
 def test_sums_of_the_same_devices_wait_for_each_other() -> None:
@@ -105,14 +109,16 @@ def test_sums_of_the_same_devices_wait_for_each_other() -> None:
         (sum(behind) + 1, first + sum(behind)),
         (2**20, first + sum(behind)),
     ):
-        made = pose(space, PAIR, each, bucket_bytes=bucket_bytes)
+        posed = pose(space, PAIR, two_second_cost, bucket_bytes=bucket_bytes)
         # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense layer 8 s more
-        assert search.seconds(made, starts.data_parallel(made)) == pytest.approx(13 + 2 * (0.5 + last / 1000 / 2))
+        assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(
+            13 + 2 * (0.5 + last / 1000 / 2)
+        )
 
 
 def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
     device = replace(DEVICE, send_s=0.25, receive_s=0.5)
-    made = pose(divide(perceptron(), BATCH), Topology(device, PAIR.levels), each)
+    posed = pose(divide(perceptron(), BATCH), Topology(device, PAIR.levels), two_second_cost)
     parts = {
         "flatten1": Part((2, 1, 1, 1), (0, 1)),
         "dense1": Part((1, 1, 1, 1), (0,)),
@@ -120,35 +126,35 @@ def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
     }
     message = BYTES * BATCH // 2 * 64 / 1000 + 0.5
     # device 0 is done with its half of flatten at 1 s, when the other half leaves device 1; it waits for that
-    there = 1 + message
-    whole = there + 2 + 2 + 4 + 4
+    arrives_at = 1 + message
+    full = arrives_at + 2 + 2 + 4 + 4
     # its own half's backward pass comes after the gradient has left, and that of device 1 after it has come
-    assert search.seconds(made, parts) == pytest.approx(max(whole + message, whole + 0.25) + 2)
+    assert search.step_seconds(posed, parts) == pytest.approx(max(full + message, full + 0.25) + 2)
 
 
 def test_what_another_device_made_comes_over_the_link_and_its_gradient_back() -> None:
-    made = pose(divide(perceptron(), BATCH), PAIR, each)
+    posed = pose(divide(perceptron(), BATCH), PAIR, two_second_cost)
     first, second = Part((1, 1, 1, 1), (0,)), Part((1, 1, 1, 1), (1,))
     strategy = {"flatten1": first, "dense1": second, "loss": second}
     message = BYTES * BATCH * 64 / 1000 + 0.5
-    assert search.seconds(made, strategy) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
-    assert search.account(made, strategy)["exchanged_bytes"] == 2 * BYTES * BATCH * 64
-    assert search.account(made, strategy)["gradient_bytes"] == 0
-    assert search.account(made, starts.data_parallel(made))["gradient_bytes"] == 2 * BYTES * 650
+    assert search.step_seconds(posed, strategy) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
+    assert search.describe_strategy(posed, strategy)["exchanged_bytes"] == 2 * BYTES * BATCH * 64
+    assert search.describe_strategy(posed, strategy)["gradient_bytes"] == 0
+    assert search.describe_strategy(posed, starts.data_parallel(posed))["gradient_bytes"] == 2 * BYTES * 650
 
 
 def test_devices_without_the_memory_cannot_run_it() -> None:
     small = Topology(Device(1e12, 1e11, memory_bytes=4 * BYTES * 650), PAIR.levels)
-    made = pose(divide(perceptron(), BATCH), small, each)
-    assert search.seconds(made, starts.data_parallel(made)) == math.inf
-    assert search.account(made, starts.data_parallel(made))["seconds"] is None
-    by_units = {**starts.data_parallel(made), "dense1": Part((1, 2, 1, 1), (0, 1))}
-    assert search.seconds(made, by_units) < math.inf, "each half of the units is on one device alone"
+    posed = pose(divide(perceptron(), BATCH), small, two_second_cost)
+    assert search.step_seconds(posed, starts.data_parallel(posed)) == math.inf
+    assert search.describe_strategy(posed, starts.data_parallel(posed))["seconds"] is None
+    by_units = {**starts.data_parallel(posed), "dense1": Part((1, 2, 1, 1), (0, 1))}
+    assert search.step_seconds(posed, by_units) < math.inf, "each half of the units is on one device alone"
 
 
-def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
+def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     """The time of a step, from regions and messages one by one, in picoseconds."""
-    space, topology, problem = made.space, made.topology, made.arrays
+    space, topology, problem = posed.space, posed.topology, posed.arrays
     layers = space.layers
     free: dict[object, int] = defaultdict(int)
     parts = [strategy[layer.name] for layer in layers]
@@ -157,7 +163,7 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
         for layer, part in zip(layers, parts, strict=True)
     ]
     config = [
-        int(problem.first_config[place]) + made.configurations[place].index(part.degrees)
+        int(problem.first_config[place]) + posed.configurations[place].index(part.degrees)
         for place, part in enumerate(parts)
     ]
 
@@ -165,20 +171,22 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
         if sender == receiver:
             return ready
         level = topology.level_between(sender, receiver)
-        ways = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
+        used_links = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
         link = topology.levels[level]
         burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
-        takes = max(1, int(size * (PICOSECONDS / link.bytes_s)))
+        transfer = max(1, int(size * (PICOSECONDS / link.bytes_s)))
         begin, end = ready, ready
-        for way in (
-            ways
-        ):  # the second link may begin with the first byte that comes out of the first one, and ends with the last
-            free[way] = max(begin - burst, free[way]) + takes
-            end = max(end, free[way])
-            begin = end - takes
-        of = topology.device
-        for device, each, byte in ((sender, of.send_s, of.send_byte_s), (receiver, of.receive_s, of.receive_byte_s)):
-            free[device] += round(each * PICOSECONDS) + int(size * (byte * PICOSECONDS))
+        # The second link may begin with the first byte that leaves the first one, and ends with the last.
+        for used_link in used_links:
+            free[used_link] = max(begin - burst, free[used_link]) + transfer
+            end = max(end, free[used_link])
+            begin = end - transfer
+        rates = topology.device
+        for device, once_s, byte_s in (
+            (sender, rates.send_s, rates.send_byte_s),
+            (receiver, rates.receive_s, rates.receive_byte_s),
+        ):
+            free[device] += round(once_s * PICOSECONDS) + int(size * (byte_s * PICOSECONDS))
         return end + round(link.latency_s * PICOSECONDS)
 
     def common(edge: object, target: int, i: int) -> list[tuple[int, int]]:
@@ -186,14 +194,14 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
         if edge.first_only and part_of(i, parts[target].degrees)[1] > 0:
             return []
         needed = region_needed(edge.needed, regions[target][i], layers[edge.source].shape)
-        found = []
+        overlaps = []
         for p, region in enumerate(regions[edge.source] if needed else []):
             size = math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(needed, region, strict=True))
             if size:
-                found.append((p, size * edge.element_bytes))
-        return found
+                overlaps.append((p, size * edge.element_bytes))
+        return overlaps
 
-    def before(place: int, i: int) -> int | None:
+    def previous(place: int, i: int) -> int | None:
         at = part_of(i, parts[place].degrees)
         if not layers[place].chain or at[1] == 0:
             return None
@@ -204,7 +212,7 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     for place in range(len(layers)):
         for i, device in enumerate(parts[place].devices):
             ready = 0
-            if (p := before(place, i)) is not None:
+            if (p := previous(place, i)) is not None:
                 ready = message(
                     parts[place].devices[p], device, int(problem.state_bytes[config[place]]), ends[place, p]
                 )
@@ -218,50 +226,54 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
     sums = list(layout.sums(int(problem.bucket_bytes[0])))
     back = dict(ends)
 
-    def ring(among: tuple[int, ...], shard: int) -> None:
-        devices = layout.members(among[0], shard)
-        users = [user for place in among for user in (place, *layout.tied(place))]
+    def ring(bucket: tuple[int, ...], shard: int) -> None:
+        devices = layout.members(bucket[0], shard)
+        users = [user for place in bucket for user in (place, *layout.tied(place))]
         ready = max(
             back[user, i]
             for user in users
             for i in range(len(parts[user].devices))
-            if user not in among or layout.shard((user, i)) == shard
+            if user not in bucket or layout.shard((user, i)) == shard
         )
         hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
         levels = [topology.level_between(*hop) for hop in hops]
-        ways = [(way, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, way in enumerate(("out", "in"))]  # fmt: skip
+        ways = [(link, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, link in enumerate(("out", "in"))]  # fmt: skip
         crossed = [topology.levels[level] for level in levels]
-        each = [int(problem.shard_bytes[config[place]]) for place in among]
+        sizes = [int(problem.shard_bytes[config[place]]) for place in bucket]
         rates = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in crossed]
         latencies = [PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed]
         bursts = [round(PICOSECONDS * at.burst_bytes / at.bytes_s) for at in crossed]
         steps = 2 * (len(devices) - 1)
 
-        def step(which: list[int], size: float) -> int:
+        def step(delays: list[int], size: float) -> int:
             """The slowest link's time of a step, with these latencies."""
-            takes = [max(1, int(size / len(devices) * rate)) for rate in rates]
+            transfer = [max(1, int(size / len(devices) * rate)) for rate in rates]
             return max(
                 max(latency, byte + latency - min(latency, burst))
-                for latency, byte, burst in zip(which, takes, bursts, strict=True)
+                for latency, byte, burst in zip(delays, transfer, bursts, strict=True)
             )
 
-        whole = list(map(round, latencies))
+        full = list(map(round, latencies))
         shares = [round(latency / at.ring_channels) for latency, at in zip(latencies, crossed, strict=True)]
-        least = sum(steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in each)
-        begin = max(ready - min(least, *bursts), *(free[way] for way in ways))
-        held = steps * step(shares, sum(each))
-        there = max(begin + max(held, steps * step(whole, sum(each))), ready + steps * step(whole, 0))
-        for way in ways:
-            free[way] = begin + held
-        of = topology.device
+        least = sum(steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in sizes)
+        begin = max(ready - min(least, *bursts), *(free[link] for link in ways))
+        occupied = steps * step(shares, sum(sizes))
+        arrives_at = max(begin + max(occupied, steps * step(full, sum(sizes))), ready + steps * step(full, 0))
+        for link in ways:
+            free[link] = begin + occupied
+        cost_device = topology.device
         handled = steps * (
-            round(of.send_s * PICOSECONDS)
-            + round(of.receive_s * PICOSECONDS)
-            + int(sum(each) / len(devices) * (of.send_byte_s * PICOSECONDS + of.receive_byte_s * PICOSECONDS))
+            round(cost_device.send_s * PICOSECONDS)
+            + round(cost_device.receive_s * PICOSECONDS)
+            + int(
+                sum(sizes)
+                / len(devices)
+                * (cost_device.send_byte_s * PICOSECONDS + cost_device.receive_byte_s * PICOSECONDS)
+            )
         )
         for device in devices:
             free[device] += handled
-            last[device] = max(last[device], there)
+            last[device] = max(last[device], arrives_at)
 
     last: dict[int, int] = defaultdict(int)
     updates: dict[int, int] = defaultdict(int)
@@ -270,40 +282,40 @@ def listed(made: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
             device = parts[place].devices[i]
             free[device] = max(back[place, i], free[device]) + int(problem.backward[config[place]])
             back[place, i] = free[device]
-            if (p := before(place, i)) is not None:
+            if (p := previous(place, i)) is not None:
                 size = int(problem.state_bytes[config[place]])
                 back[place, p] = max(back[place, p], message(device, parts[place].devices[p], size, back[place, i]))
             for edge in reversed(space.edges):
                 if edge.target == place:
                     for p, size in common(edge, place, i):
-                        there = message(device, parts[edge.source].devices[p], size, back[place, i])
-                        back[edge.source, p] = max(back[edge.source, p], there)
+                        arrives_at = message(device, parts[edge.source].devices[p], size, back[place, i])
+                        back[edge.source, p] = max(back[edge.source, p], arrives_at)
         if layers[place].shared is not None or not layers[place].parameters:
             continue
         if problem.as_messages[0]:
             for shard in range(layout.shards(place)):
                 since: dict[int, int] = {}
-                for other in (place, *layout.tied(place)):
-                    for i, device in enumerate(parts[other].devices):
-                        if other != place or layout.shard((place, i)) == shard:
-                            since[device] = max(since.get(device, 0), back[other, i])
-                owner, *others = since  # in the order of parts
-                if not others:
+                for layer_index in (place, *layout.tied(place)):
+                    for i, device in enumerate(parts[layer_index].devices):
+                        if layer_index != place or layout.shard((place, i)) == shard:
+                            since[device] = max(since.get(device, 0), back[layer_index, i])
+                owner, *receivers = since  # in the order of parts
+                if not receivers:
                     updates[owner] += int(problem.update[config[place]])
                     continue
                 size = int(problem.shard_bytes[config[place]])
-                there = max(since[owner], *(message(device, owner, size, since[device]) for device in others))
-                there += int(problem.update[config[place]])
-                last[owner] = max(last[owner], there)
-                for device in others:
-                    last[device] = max(last[device], message(owner, device, size, there))
+                arrives_at = max(since[owner], *(message(device, owner, size, since[device]) for device in receivers))
+                arrives_at += int(problem.update[config[place]])
+                last[owner] = max(last[owner], arrives_at)
+                for device in receivers:
+                    last[device] = max(last[device], message(owner, device, size, arrives_at))
             continue
         for shard in range(layout.shards(place)):
             for device in layout.members(place, shard):
                 updates[device] += int(problem.update[config[place]])
-        for among, shard in sums:
-            if among[-1] == place:
-                ring(among, shard)
+        for bucket, shard in sums:
+            if bucket[-1] == place:
+                ring(bucket, shard)
     return max(max(free[device], last[device]) + updates[device] for device in range(topology.devices))
 
 
@@ -314,33 +326,37 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
     pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
     message = BYTES * 650 / 1000 + 0.5
     # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights back
-    assert search.seconds(pair, starts.data_parallel(pair)) == pytest.approx(7 + message + 0.25 + message)
-    assert search.account(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
-    many = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES)
+    assert search.step_seconds(pair, starts.data_parallel(pair)) == pytest.approx(7 + message + 0.25 + message)
+    assert search.describe_strategy(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
+    four_devices = pose(
+        divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
+    )
     # parts take half as long; three gradients one after the other into device 0, and three times the weights out of it
     carried = 3 * BYTES * 650 / 1000 + 0.5
-    assert search.seconds(many, starts.data_parallel(many)) == pytest.approx(3.5 + carried + 0.25 + carried)
-    one = {**starts.data_parallel(pair), "dense1": Part((1, 2, 1, 1), (1, 0))}
-    assert search.account(pair, one)["gradient_bytes"] == 0, "units that one device has need no owner"
+    assert search.step_seconds(four_devices, starts.data_parallel(four_devices)) == pytest.approx(
+        3.5 + carried + 0.25 + carried
+    )
+    by_units = {**starts.data_parallel(pair), "dense1": Part((1, 2, 1, 1), (1, 0))}
+    assert search.describe_strategy(pair, by_units)["gradient_bytes"] == 0, "units that one device has need no owner"
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str, gradients: str) -> None:
-    made = posed(name, gradients=gradients)
+    posed = pose_model(name, gradients=gradients)
     for seed in range(2):
-        strategy = starts.random_strategy(made, seed)
-        assert search.seconds(made, strategy) == listed(made, strategy) / PICOSECONDS
+        strategy = starts.random_strategy(posed, seed)
+        assert search.step_seconds(posed, strategy) == list_step_time(posed, strategy) / PICOSECONDS
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -> None:
     """Times of every part, too, to the last picosecond; and what would take longer than it may is as if it had not been tried."""
-    made = posed(name, gradients=gradients)
-    problem, rng = made.arrays, np.random.default_rng(1)
-    state = made.state(starts.data_parallel(made))
-    cost = engine.start(problem, state)
+    posed = pose_model(name, gradients=gradients)
+    problem, rng = posed.arrays, np.random.default_rng(1)
+    state = posed.state(starts.data_parallel(posed))
+    cost = engine.simulate_strategy(problem, state)
     kinds = set()
     for _ in range(25):
         layer = int(rng.integers(len(problem.shape)))
@@ -348,42 +364,48 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -
         parts = int(problem.parts[problem.first_config[layer] + config])
         devices = rng.integers(4, size=parts)
         limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
-        before = [array.copy() for array in (state.config, state.device, state.base[0], state.local)]
-        time = engine.attempt(problem, state, np.array([layer], np.int64), config, devices, limit, False)
-        whole = made.state(made.strategy(state.config, state.device))
-        again = engine.start(problem, whole)
+        before = [array.copy() for array in (state.config, state.device, state.forward_end[0], state.local)]
+        time = engine.attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        full = posed.state(posed.strategy(state.config, state.device))
+        again = engine.simulate_strategy(problem, full)
         if time == engine.NEVER:
             assert again == cost
             assert all(
                 np.array_equal(a, b)
-                for a, b in zip(before, (state.config, state.device, state.base[0], state.local), strict=True)
+                for a, b in zip(before, (state.config, state.device, state.forward_end[0], state.local), strict=True)
             )
-            tried = {**made.strategy(state.config, state.device)}
-            tried[made.space.layers[layer].name] = Part(made.configurations[layer][config], tuple(map(int, devices)))
-            assert engine.start(problem, made.state(tried)) > limit
+            tried = {**posed.strategy(state.config, state.device)}
+            tried[posed.space.layers[layer].name] = Part(posed.configurations[layer][config], tuple(map(int, devices)))
+            assert engine.simulate_strategy(problem, posed.state(tried)) > limit
         else:
             assert time == again <= limit
-            assert all(map(np.array_equal, timeline(made, state), timeline(made, whole)))
-            assert np.array_equal(state.work[0], whole.work[0]) and np.array_equal(state.used, whole.used)
+            assert all(map(np.array_equal, timeline(posed, state), timeline(posed, full)))
+            assert np.array_equal(state.checkpoint_work[0], full.checkpoint_work[0]) and np.array_equal(
+                state.used_bytes, full.used_bytes
+            )
             cost = time
         kinds.add(time == engine.NEVER)
     assert kinds == {True, False}
 
 
 def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
-    made = pose(divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), each, bucket_bytes=0)
+    posed = pose(
+        divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), two_second_cost, bucket_bytes=0
+    )
     choices = [
         [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
-        for configurations in made.configurations
+        for configurations in posed.configurations
     ]  # fmt: skip
-    names = [layer.name for layer in made.space.layers]
-    every = [search.seconds(made, dict(zip(names, some, strict=True))) for some in itertools.product(*choices)]
-    fastest, told = exact.fastest(made, starts.data_parallel(made))
-    assert search.seconds(made, fastest) == told["picoseconds"] / PICOSECONDS == min(every)
-    assert told["bounds"] < len(every)
+    names = [layer.name for layer in posed.space.layers]
+    times = [
+        search.step_seconds(posed, dict(zip(names, choice, strict=True))) for choice in itertools.product(*choices)
+    ]
+    fastest, facts = exact.find_fastest(posed, starts.data_parallel(posed))
+    assert search.step_seconds(posed, fastest) == facts["picoseconds"] / PICOSECONDS == min(times)
+    assert facts["bounds"] < len(times)
     for method in search.SCHEDULES:
-        found, told = search.run(made, starts.random_strategy(made, 1), method, 1500, 1)
-        assert search.seconds(made, found) == min(every) == told["progress"][-1][1]
+        strategy, facts = search.run_search(posed, starts.random_strategy(posed, 1), method, 1500, 1)
+        assert search.step_seconds(posed, strategy) == min(times) == facts["progress"][-1][1]
 
 
 def test_what_no_bound_holds_for_is_said() -> None:
@@ -393,15 +415,15 @@ def test_what_no_bound_holds_for_is_said() -> None:
         ("gpt-nano", PAIR, "^gpt-nano: "),
         ("lenet-5", PAIR, "bucket_bytes"),
     ):
-        made = posed(name, topology)
+        posed = pose_model(name, topology)
         with pytest.raises(ValueError, match=words):
-            exact.fastest(made, data(made))
+            exact.find_fastest(posed, data(posed))
 
 
 @pytest.mark.parametrize("method", search.SCHEDULES)
 def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search(method: str) -> None:
-    made = posed("lenet-5")
-    begin = starts.data_parallel(made)
-    runs = [search.run(made, begin, method, 150, 3, whole) for whole in (False, True)]
+    posed = pose_model("lenet-5")
+    begin = starts.data_parallel(posed)
+    runs = [search.run_search(posed, begin, method, 150, 3, full) for full in (False, True)]
     assert runs[0][0] == runs[1][0] and runs[0][1]["progress"] == runs[1][1]["progress"]
     assert runs[0][1]["ended"]["accepted"] > 5

@@ -22,12 +22,14 @@ def planner(real):
     return Path(real("planner")["python"]["executable"])
 
 
-def ask(*options):
-    return find.ask(**parse_arguments(find.ask, ["--model", "lenet-5", "--batch-size", "64", *options]))
+def parse_question(*options):
+    return find.build_question(
+        **parse_arguments(find.build_question, ["--model", "lenet-5", "--batch-size", "64", *options])
+    )
 
 
 def topology(*options):
-    return ask(*options).topology
+    return parse_question(*options).topology
 
 
 def test_devices_and_links_are_those_of_a_file_or_as_asked():
@@ -40,8 +42,8 @@ def test_devices_and_links_are_those_of_a_file_or_as_asked():
 
 
 def test_a_search_may_leave_out_the_random_start():
-    assert ask("--starts", "data", "expert").job()["starts"] == ("data", "expert")
-    assert ask().job()["starts"] == ("data", "expert", "random")
+    assert parse_question("--starts", "data", "expert").job()["starts"] == ("data", "expert")
+    assert parse_question().job()["starts"] == ("data", "expert", "random")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_search_may_leave_out_the_random_start():
 )
 def test_a_question_that_is_none_is_refused(argv, code, file, got, words):
     with pytest.raises(InputError) as refused:
-        ask(*argv)
+        parse_question(*argv)
     assert (refused.value.code, refused.value.file, refused.value.got) == (code, file, got)
     assert words in str(refused.value) and len(str(refused.value).splitlines()) == 1
 
@@ -74,27 +76,27 @@ def test_a_question_that_is_none_is_refused(argv, code, file, got, words):
 )
 def test_a_broken_option_is_named_with_what_is_expected(argv, words):
     with pytest.raises(InputError) as refused:
-        ask(*argv)
+        parse_question(*argv)
     assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1
 
 
 def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
-    done = subprocess.run(
+    process = subprocess.run(
         [planner, CHECKOUT / "tests" / "support" / "planner_properties.py", str(PROPOSALS)],
         env=os.environ | {"PYTHONPATH": f"{CHECKOUT / 'workflow' / 'scripts'}{os.pathsep}{CHECKOUT / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    proposals, taken = (int(word) for word in done.stdout.split() if word.isdigit())
-    assert proposals >= PROPOSALS and taken > proposals / 20 and "compiled: True" in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    proposals, accepted = (int(word) for word in process.stdout.split() if word.isdigit())
+    assert proposals >= PROPOSALS and accepted > proposals / 20 and "compiled: True" in process.stdout
 
 
 def test_a_model_that_fits_nowhere_is_said_to(planner):
     assert planner.exists()
     with pytest.raises(InputError) as refused:
-        find.search(ask("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"))
+        find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-little-memory", "vgg-16", 16e9)
     assert "16.0 GB" in refused.value.problem and "--batch-size" in refused.value.hint
 
@@ -102,13 +104,15 @@ def test_a_model_that_fits_nowhere_is_said_to(planner):
 def test_strategies_are_found_and_told(planner, tmp_path, capsys):
     assert planner.exists()
     stem = tmp_path / "found"
-    find.search(ask("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"), stem)
-    told = json.loads(stem.with_suffix(".json").read_text())
-    by_name = {(answer["method"], answer["start"]): answer for answer in told["answers"]}
+    find.search(
+        parse_question("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"), stem
+    )
+    content = json.loads(stem.with_suffix(".json").read_text())
+    by_name = {(answer["method"], answer["start"]): answer for answer in content["answers"]}
     data = by_name[None, "data"]["seconds"]
     for method in ("metropolis", "annealing"):
         assert by_name[method, "data"]["seconds"] <= data and by_name[method, "data"]["progress"][-1][1] <= data
-    assert min(answer["seconds"] for answer in told["answers"]) < 0.9 * data, "dense layers need not be copied"
-    shown = stem.with_suffix(".md").read_text()
-    assert all(find._name(method, start) in shown for method, start in (("", "data"), ("metropolis", "data")))
+    assert min(answer["seconds"] for answer in content["answers"]) < 0.9 * data, "dense layers need not be copied"
+    table = stem.with_suffix(".md").read_text()
+    assert all(find.strategy_name(method, start) in table for method, start in (("", "data"), ("metropolis", "data")))
     assert stem.with_suffix(".png").stat().st_size > 10_000 and (tmp_path / "found.progress.png").exists()

@@ -13,7 +13,7 @@ from models.soap import divide
 from network.bus import bus_bandwidth
 from strategies import found
 from strategies.find import METHODS, NAMES
-from strategies.measured import Lacking, cost_of, costs_of, message_cost, topology
+from strategies.measured import MissingMeasurement, cost_function, measured_topology, message_cost, select_costs
 from strategies.problem import pose
 from strategies.topology import Level
 from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
@@ -22,7 +22,9 @@ from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of
 def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:
     run = run_of()
     space = divide(run.graph, 64)
-    posed = pose(space, topology(both(), handled().iloc[:0], run, MEMORY), cost_of(costs_of(timed(run), run)))
+    posed = pose(
+        space, measured_topology(both(), handled().iloc[:0], run, MEMORY), cost_function(select_costs(timed(run), run))
+    )
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
         own = slice(first[place], first[place + 1])
@@ -33,38 +35,43 @@ def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> No
 
 def test_a_part_that_was_not_measured_is_refused() -> None:
     run = run_of()
-    cost = cost_of(costs_of(timed(run), run))
+    cost = cost_function(select_costs(timed(run), run))
     with pytest.raises(ValueError, match=r"^conv1: .*\(8, 1, 1, 1\)"):
         cost(divide(run.graph, 64), 0, (8, 1, 1, 1))
 
 
 def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
     network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
-    made = topology(network, handled(), run_of(), MEMORY)
-    (link,) = made.levels
-    assert (link.of, made.devices, made.device.memory_bytes) == (4, 4, MEMORY)
+    result = measured_topology(network, handled(), run_of(), MEMORY)
+    (link,) = result.levels
+    assert (link.units, result.devices, result.device.memory_bytes) == (4, 4, MEMORY)
     assert (link.latency_s, link.bytes_s) == (pytest.approx(2e-4), pytest.approx(BANDWIDTH_BYTES_S))
-    of = made.device
-    assert (of.send_s, of.receive_byte_s) == (pytest.approx(5e-5), pytest.approx(2e-9))
-    with_a_quota = topology(network, handled(), run_of(), MEMORY, 0.5).device
+    device = result.device
+    assert (device.send_s, device.receive_byte_s) == (pytest.approx(5e-5), pytest.approx(2e-9))
+    with_a_quota = measured_topology(network, handled(), run_of(), MEMORY, 0.5).device
     assert (with_a_quota.send_s, with_a_quota.receive_byte_s) == (pytest.approx(1e-4), pytest.approx(4e-9))
     assert link.ring_bytes_s == pytest.approx(BANDWIDTH_BYTES_S), "bus bandwidth"
     assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
-    assert topology(network, handled(), run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(9e-4 / 2)
-    assert topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
+    assert measured_topology(network, handled(), run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(
+        9e-4 / 2
+    )
+    assert measured_topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
 
 
 def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is_no_time_beside_theirs() -> None:
     rate, latency = 12.5e6, {"point_to_point": 5e-4, "all_reduce": 1.2e-2}
     network = both(bandwidth=100, placement="virtual", link_bytes_s=rate)
-    bus = [bus_bandwidth(size, 1, 4, of) for size, of in zip(network["bytes"], network["collective"], strict=True)]
+    bus = [
+        bus_bandwidth(size, 1, 4, collective)
+        for size, collective in zip(network["bytes"], network["collective"], strict=True)
+    ]
     network["seconds"] = np.maximum(network["collective"].map(latency), np.array(bus) / 11e6)
-    (link,) = topology(network, handled(), run_of(bandwidth=[100]), MEMORY).levels
+    (link,) = measured_topology(network, handled(), run_of(bandwidth=[100]), MEMORY).levels
     assert (link.latency_s, link.ring_latency_s) == (pytest.approx(5e-4), pytest.approx(1.2e-2 / 6))
     assert (link.bytes_s, link.ring_bytes_s) == (pytest.approx(11e6), pytest.approx(11e6))
     assert link.burst_bytes == burst_bytes(rate) == 80_000
     elsewhere = network.assign(placement="distinct-nodes")
-    assert topology(elsewhere, handled(), run_of(bandwidth=[100]), MEMORY).levels[0].burst_bytes == 0
+    assert measured_topology(elsewhere, handled(), run_of(bandwidth=[100]), MEMORY).levels[0].burst_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -80,16 +87,16 @@ def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is
     ],
 )
 def test_links_that_were_not_measured_are_named(network: pd.DataFrame, code: str, facts: dict[str, Any]) -> None:
-    with pytest.raises(Lacking) as lacking:
-        topology(network, handled(), run_of(), MEMORY)
+    with pytest.raises(MissingMeasurement) as missing:
+        measured_topology(network, handled(), run_of(), MEMORY)
     request = {"framework": "pytorch-strategy", "collective": "point_to_point", "nodes": 4}
-    assert (lacking.value.note.code, lacking.value.note.facts) == (code, request | facts)
+    assert (missing.value.note.code, missing.value.note.facts) == (code, request | facts)
 
 
 def test_links_within_a_node_are_not_made_up() -> None:
-    with pytest.raises(Lacking) as lacking:
-        topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
-    assert lacking.value.note.code == "links-within-node" and lacking.value.note.facts == {"ranks_per_node": 2}
+    with pytest.raises(MissingMeasurement) as missing:
+        measured_topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
+    assert missing.value.note.code == "links-within-node" and missing.value.note.facts == {"ranks_per_node": 2}
 
 
 @pytest.mark.parametrize(
@@ -106,9 +113,9 @@ def test_links_within_a_node_are_not_made_up() -> None:
 )
 def test_costs_that_were_not_measured_are_named(change: dict[str, Any], code: str, facts: dict[str, Any]) -> None:
     run = run_of()
-    with pytest.raises(Lacking) as lacking:
-        costs_of(timed(run, **change), run)
-    note = lacking.value.note
+    with pytest.raises(MissingMeasurement) as missing:
+        select_costs(timed(run, **change), run)
+    note = missing.value.note
     assert note.code == code and {name: note.facts[name] for name in facts} == facts
     assert (note.facts["model"], note.facts["framework"], note.facts["batch_size"]) == (
         "lenet-5",
@@ -127,15 +134,15 @@ def test_a_message_costs_something_and_more_for_each_byte() -> None:
 
 def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:
     starts = [{"method": None, "start": name, "seconds": seconds} for name, seconds in (("data", 3.0), ("expert", 1.5))]
-    kept = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
-    answers = [{**one, **kept} for one in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]
-    told = found.row(run_of(), answers)
-    assert (told["data_s"], told["expert_s"], told["found_s"], told["method"]) == (3.0, 1.5, 1.5, "")
-    slower = {**told, "method": "metropolis", "start": "data", "bandwidth": 100}
-    made = found.table([told, slower], {"another": Note("not-measured", "it was not measured")})
-    assert made.display["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
-    by_start, by_search = made.display["found by"]
+    sizes = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
+    answers = [{**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]
+    row = found.answer_row(run_of(), answers)
+    assert (row["data_s"], row["expert_s"], row["found_s"], row["method"]) == (3.0, 1.5, 1.5, "")
+    slower = {**row, "method": "metropolis", "start": "data", "bandwidth": 100}
+    result = found.table([row, slower], {"another": Note("not-measured", "it was not measured")})
+    assert result.display["bandwidth (Mbit/s)"].tolist() == ["0", "100"]
+    by_start, by_search = result.display["found by"]
     assert by_start == NAMES["expert"] and METHODS["metropolis"] in by_search and NAMES["data"] in by_search
-    assert made.display["speed-up"].tolist() == ["2.00"] * 2
-    unanswered = find_note(made.below, "question-unanswered")
+    assert result.display["speed-up"].tolist() == ["2.00"] * 2
+    unanswered = find_note(result.below, "question-unanswered")
     assert unanswered.facts["question"] == "another" and unanswered.facts["reason"].code == "not-measured"

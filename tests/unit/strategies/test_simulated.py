@@ -20,8 +20,17 @@ from figures import panels
 from figures import simulated as figure
 from plan.campaign import Campaign, planned
 from records.aggregate import planned_row
-from strategies.measured import Known
-from strategies.simulated import Simulator, compare, findings, gains, in_order, ordered, orders, table
+from strategies.measured import Measurements
+from strategies.simulated import (
+    Simulator,
+    compare,
+    count_correct_orders,
+    findings,
+    rank_correlations,
+    sort_rows,
+    speedups,
+    table,
+)
 from support.timed_parts import DATASET, FRAMEWORK, both, handled, timed
 
 REST_S = 0.25  # that a step takes beside its layers
@@ -30,22 +39,30 @@ SLOWER = {"data": 1.0, "expert": 1.2, "random1": 0.9, "found": 1.0}  # than simu
 
 @pytest.fixture
 def campaign() -> Campaign:
-    held = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [1, 4], "batch_size": [64]}
-    held |= {
+    levels = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    levels |= {
+        "framework": [FRAMEWORK],
+        "model": ["lenet-5"],
+        "dataset": [DATASET],
+        "nodes": [1, 4],
+        "batch_size": [64],
+    }
+    levels |= {
         "batch_scope": ["global"],
         "epochs": [2],
         "sync_every": [1],
         "parallelism": ["data", "expert", "random1", "found"],
     }
-    alone = {"nodes": [1], "parallelism": ["expert", "random1", "found"]}
-    study: Study = replace(load_study("quickstart"), factors=held, exclude=(alone,), replicates=Replicates(2, 2))
+    single_rank = {"nodes": [1], "parallelism": ["expert", "random1", "found"]}
+    study: Study = replace(
+        load_study("quickstart"), factors=levels, exclude=(single_rank,), replicates=Replicates(2, 2)
+    )
     return planned(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
 
 
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
-    return Simulator(Known(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies")
+    return Simulator(Measurements(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies")
 
 
 @pytest.fixture
@@ -57,7 +74,7 @@ def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
         if run.strategy is None:
             row |= {"status": "missing", "reason": campaign.lacks(run)}
         else:
-            step = simulator.of(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
+            step = simulator.simulate(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
             row |= {"epoch_time_s": 512 / 64 * step * (1 + 0.001 * (-1) ** run.replicate)}
         rows.append(row)
     return pd.DataFrame(rows, columns=list(schema("runs")["properties"]))
@@ -70,10 +87,10 @@ def cells(campaign: Campaign) -> dict[str, object]:
 def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, lacking = compare(runs, cells(campaign), simulator)
+    data, missing = compare(runs, cells(campaign), simulator)
     (cell,) = [run.cell for run in campaign.runs if run.unfound and run.replicate == 1]
-    assert find_note(lacking, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
-    assert len(lacking) == 1 and cell in lacking[0]
+    assert find_note(missing, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
+    assert len(missing) == 1 and cell in missing[0]
     rows = data.set_index(["nodes", "parallelism"])
     assert rows["rest_s"].to_numpy() == pytest.approx(REST_S)
     assert rows.loc[(1, "data"), "error"] == pytest.approx(0, abs=1e-9)
@@ -88,29 +105,29 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
 def test_without_a_cell_on_one_rank_nothing_is_added(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    several = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
+    multi_rank = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
     runs = runs[runs["nodes"] > 1]
-    made = table(runs, *compare(runs, several, simulator))
-    assert made.data["rest_s"].isna().all() and made.data["error"].notna().all()
-    assert find_note(made.notes, "no-rest").facts == {"models": ["lenet-5"]}
+    result = table(runs, *compare(runs, multi_rank, simulator))
+    assert result.data["rest_s"].isna().all() and result.data["error"].notna().all()
+    assert find_note(result.notes, "no-rest").facts == {"models": ["lenet-5"]}
 
 
 def test_the_table_is_read_by_model_link_and_strategy(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
-    data, lacking = compare(runs, cells(campaign), simulator)
+    data, missing = compare(runs, cells(campaign), simulator)
     rates = {cell: rate for rate, cell in zip(itertools.cycle((1000, 100)), data["cell"], strict=False)}
-    made = table(runs, data.assign(bandwidth=data["cell"].map(rates)), lacking)
-    assert list(made.display)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
-    every = [
+    result = table(runs, data.assign(bandwidth=data["cell"].map(rates)), missing)
+    assert list(result.display)[:4] == ["model", "nodes", "bandwidth (Mbit/s)", "parallelism"]
+    copies = [
         data.assign(model=model, bandwidth=rate, parallelism=data["parallelism"].replace("expert", level))
         for model in ("lenet-5", "alexnet")
         for rate in (1000, 100)
         for level in ("random10", "expert", "random2", "found")
     ]
-    shuffled = pd.concat(every).sample(frac=1, random_state=3).reset_index(drop=True)
+    shuffled = pd.concat(copies).sample(frac=1, random_state=3).reset_index(drop=True)
     columns = ["model", "nodes", "bandwidth", "parallelism"]
-    assert in_order(shuffled)[columns].drop_duplicates().to_numpy().tolist() == [
+    assert sort_rows(shuffled)[columns].drop_duplicates().to_numpy().tolist() == [
         [model, nodes, rate, level]
         for model in ("alexnet", "lenet-5")
         for nodes, levels in ((1, ["data"]), (4, ["data", "expert", "found", "random1", "random2", "random10"]))
@@ -122,20 +139,20 @@ def test_the_table_is_read_by_model_link_and_strategy(
 def test_cells_without_strategies_keep_what_was_measured(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
-    gone = {
+    unfound = {
         cell: replace(run, strategy=None) if run.geometry.ranks > 1 and run.levels["parallelism"] != "data" else run
         for cell, run in cells(campaign).items()
     }
-    data, lacking = compare(runs, gone, simulator)
-    (note,) = lacking
+    data, missing = compare(runs, unfound, simulator)
+    (note,) = missing
     assert (note.code, note.facts["reason"], len(note.facts["cells"])) == ("not-simulated", "strategy-not-found-yet", 3)
-    made = table(runs, data, lacking)
-    assert lacking[0] in made.notes
+    result = table(runs, data, missing)
+    assert missing[0] in result.notes
     rows = data.set_index(["nodes", "parallelism"])
     assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, "found was never measured"
     assert rows.loc[4, "step_s"].notna().all() and rows.loc[4, "simulated_s"].isna().sum() == 2
-    shown = made.display.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
-    assert shown[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and shown["measured (ms)"] != "–"
+    row = result.display.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
+    assert row[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and row["measured (ms)"] != "–"
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
     records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"})
@@ -146,31 +163,33 @@ def test_orders_and_gains_compare_strategies_alone(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
-    assert orders(data) == [1.0]
-    assert gains(data, pooled(runs)) == [], "nothing was found"
-    told = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
-    ((levels, gain),) = gains(told, pooled(runs))
-    by_level = told[told["ranks"] > 1].set_index("parallelism")["step_s"]
+    assert rank_correlations(data) == [1.0]
+    assert speedups(data, pooled(runs)) == [], "nothing was found"
+    renamed = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
+    ((levels, gain),) = speedups(renamed, pooled(runs))
+    by_level = renamed[renamed["ranks"] > 1].set_index("parallelism")["step_s"]
     assert levels["nodes"] == 4 and gain.value == pytest.approx(by_level["data"] / by_level["found"], rel=1e-3)
-    notes = findings(told, pooled(runs))
+    notes = findings(renamed, pooled(runs))
     assert codes(notes) == ["errors", "order", "gains"]
     assert find_note(notes, "order").facts["taus"] == [1.0] and find_note(notes, "gains").facts["gains"] == [gain.value]
     upside_down = data.assign(step_s=1 / data["step_s"])
-    assert orders(upside_down) == [-1.0]
+    assert rank_correlations(upside_down) == [-1.0]
 
 
 def test_an_order_counts_where_measured_times_differ_beyond_the_noise(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
-    assert ordered(data, pooled(runs)) == (3, 3)
-    assert ordered(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
+    assert count_correct_orders(data, pooled(runs)) == (3, 3)
+    assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
     by_name = data[data["ranks"] > 1].set_index("parallelism")["cell"]
     noisy = runs.copy()
     of_expert = noisy["cell"] == by_name["expert"]
     noisy.loc[of_expert, "epoch_time_s"] *= 1 + 0.9 * (-1) ** noisy.loc[of_expert, "replicate"].astype(int)
-    assert ordered(data, pooled(noisy)) == (1, 1), "the expert's rule may be faster or slower than the other two"
-    assert ordered(data[data["ranks"] == 1], pooled(runs)) == (0, 0)
+    assert count_correct_orders(data, pooled(noisy)) == (1, 1), (
+        "the expert's rule may be faster or slower than the other two"
+    )
+    assert count_correct_orders(data[data["ranks"] == 1], pooled(runs)) == (0, 0)
 
 
 def test_the_figure_has_a_marker_for_each_cell_on_several_ranks_and_tells_the_errors(

@@ -44,15 +44,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 @pytest.fixture
 def study() -> Study:
     """lenet-5 on two nodes, eight samples a step."""
-    held: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
-    held |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
-    held |= {"parallelism": ["data", "found"]}
-    return replace(load_study(NAME), factors=held, exclude=(), replicates=Replicates(1, 1))
+    levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    levels |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
+    levels |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
+    levels |= {"parallelism": ["data", "found"]}
+    return replace(load_study(NAME), factors=levels, exclude=(), replicates=Replicates(1, 1))
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
     """A folder for results, where this study and this site are the ones that programs load."""
     monkeypatch.chdir(tmp_path)
     for module in ("plan.campaign", "strategies.found"):
@@ -65,21 +65,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Stu
 
 def line(collective: str) -> list[dict[str, Any]]:
     """A sweep of slow links, as rows of network.csv."""
-    told = {"study": NAME, "framework": "pytorch-strategy", "collective": collective, "nodes": 2, "ranks": 2}
-    told |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
+    columns = {"study": NAME, "framework": "pytorch-strategy", "collective": collective, "nodes": 2, "ranks": 2}
+    columns |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
     return [
-        {**told, "bytes": size, "round": number, "repetition": 1,
+        {**columns, "bytes": size, "round": number, "repetition": 1,
          "seconds": 1e-4 + size / 1e7, "bus_bandwidth_bytes_s": bus_bandwidth(size, 1e-4 + size / 1e7, 2, collective)}
         for number in (1, 2) for size in sizes(2**20)
     ]  # fmt: skip
 
 
-def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Path, study: Study, site: Site) -> None:
+def test_a_study_is_timed_and_its_strategy_found_and_planned(
+    real: Any, results: Path, study: Study, site: Site
+) -> None:
     for environment in ("pytorch", "planner"):
         real(environment)
     before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
     assert before.unfound
-    records = [measure.measure(study, site, timing, here) for timing in planned(design(study, site), site)]
+    records = [measure.measure(study, site, timing, results) for timing in planned(design(study, site), site)]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
         ("messages", "ok", None),
         ("parts", "ok", None),
@@ -91,17 +93,19 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     gather.main(study=NAME, site="local", costs=Path("costs.csv"), messages=Path("messages.csv"))
     costs = read_table(Path("costs.csv"), "costs")
     space = divide(before.graph, 8)
-    every = {(layer.name, "x".join(map(str, of))) for layer in space.layers for of in layer.configurations(2)}
-    assert set(zip(costs["layer"], costs["degrees"], strict=True)) == every
-    whole = costs[costs["parts"] == 1].set_index("layer")
-    assert whole.loc["conv2", "forward_s"] > 3 * whole.loc["flatten1", "forward_s"], "which computes nothing"
-    assert (whole.loc[["conv1", "dense1"], "update_s"] > 0).all() and whole.loc["average_pool1", "update_s"] == 0
+    configurations = {
+        (layer.name, "x".join(map(str, degrees))) for layer in space.layers for degrees in layer.configurations(2)
+    }
+    assert set(zip(costs["layer"], costs["degrees"], strict=True)) == configurations
+    unsplit = costs[costs["parts"] == 1].set_index("layer")
+    assert unsplit.loc["conv2", "forward_s"] > 3 * unsplit.loc["flatten1", "forward_s"], "which computes nothing"
+    assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc["average_pool1", "update_s"] == 0
     rows = pd.DataFrame([*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"]))
     write_table(rows, "network", Path("network.csv"))
     found.main(**FROM_TABLES)
-    told = json.loads(Path("found.json").read_text())
-    ((asked, answer),) = told["strategies"].items()
-    assert asked == strategies.question(before.levels) and set(told["made_of"]) == {asked}
+    content = json.loads(Path("found.json").read_text())
+    ((question, answer),) = content["strategies"].items()
+    assert question == strategies.question(before.levels) and set(content["made_of"]) == {question}
     check_strategy(from_json(answer["parts"]), space, 2)
     data = pd.read_csv("table.csv").iloc[0]
     assert answer["step_s"] == data["found_s"] <= data["data_s"]
@@ -109,11 +113,11 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(real: Any, here: Pa
     assert not run.unfound and run.strategy == from_json(answer["parts"])
 
 
-def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: Path, study: Study) -> None:
+def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, results: Path, study: Study) -> None:
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    absent = gather.missing(here / "timings" / "none" / "timing.json")
+    absent = gather.absence_note(results / "timings" / "none" / "timing.json")
     assert absent.code == "absent"
     assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [absent]
     lines = gather.summary(tables)
@@ -142,8 +146,8 @@ def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, here: P
 def test_a_timing_that_fails_is_data(
     outcome: Outcome, result: dict[str, Any] | None, status: str, words: list[str] | None
 ) -> None:
-    found = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
-    became, reason = alone.judge(outcome, found, load_site("local"), ["node1"])
+    with_ranks = result and {**result, "ranks": [{"host": "node1", "machine": "a"}]}
+    became, reason = alone.judge(outcome, with_ranks, load_site("local"), ["node1"])
     assert became == status
     assert reason is None if words is None else bool(reason) and all(word in reason for word in words)
 
@@ -160,9 +164,9 @@ def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, s
         assert all(word in str(refused.value) for word in words)
 
 
-def test_a_broken_timing_is_one_line(here: Path, study: Study, site: Site) -> None:
-    timing: Timing = next(one for one in planned(design(study, site), site) if one.kind == MESSAGES)
-    file = output(here, site, timing)
+def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) -> None:
+    timing: Timing = next(candidate for candidate in planned(design(study, site), site) if candidate.kind == MESSAGES)
+    file = output(results, site, timing)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)

@@ -160,9 +160,9 @@ def strategies(
     if study or batch_size is None:
         problem = "is for a model, not for a study" if study else "needs --batch-size"
         raise InputError("conflicting-keys" if study else "missing-argument", problem, file="--model", got=model)
-    from strategies.find import ask, search
+    from strategies.find import build_question, search
 
-    search(ask(model=model, batch_size=batch_size, **settings), out)
+    search(build_question(model=model, batch_size=batch_size, **settings), out)
 
 
 def pack_images(

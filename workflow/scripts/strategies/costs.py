@@ -1,7 +1,8 @@
-"""How long a part of a layer takes on a device: from a roofline of what is written of it, or as it was measured.
+"""Estimate how long a part of a layer takes: from a roofline of the device, or as measured.
 
-Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's rate and of its bytes at the memory's.
-A backward pass does the arithmetic of a forward pass twice, for the gradients of weights and of inputs, and moves twice the bytes.
+Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's rate and its
+bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for gradients of weights
+and of inputs, and moves twice the bytes.
 """
 
 import math
@@ -12,52 +13,52 @@ from models.graph import BYTES
 from models.soap import Degrees, Space, region_needed, region_of
 from strategies.topology import Device
 
-FLOPS = 2  # of a multiplication and an addition
+FLOPS = 2  # of a multiply-add
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one part of a layer: its forward pass, its backward pass, and the update of its weights."""
+    """Seconds of one part of a layer: forward pass, backward pass, update of its weights."""
 
     forward: float
     backward: float
     update: float
 
 
-def taken(space: Space, place: int, degrees: Degrees) -> int:
-    """Bytes of all inputs that a part of a layer takes; of one in the middle, where parts differ."""
+def input_bytes(space: Space, place: int, degrees: Degrees) -> int:
+    """Return the bytes of all inputs of a part; where parts differ, of one in the middle."""
     layer = space.layers[place]
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0
     for edge in space.edges:
-        if edge.target == place and (found := region_needed(edge.needed, middle, space.layers[edge.source].shape)):
-            total += edge.element_bytes * math.prod(end - first for first, end in found)
+        if edge.target == place and (region := region_needed(edge.needed, middle, space.layers[edge.source].shape)):
+            total += edge.element_bytes * math.prod(end - first for first, end in region)
     return total
 
 
 def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_bytes: int) -> Cost:
-    """The cost of a part on `device`. `update_bytes`: that an update moves for each parameter."""
+    """Return the cost of a part on `device`; an update moves `update_bytes` per parameter."""
     layer = space.layers[place]
     parameters = layer.part_parameters(degrees)
-    arithmetic = FLOPS * layer.part_macs(degrees) / device.flops
-    made = BYTES * layer.elements / math.prod(degrees)
-    moved = (taken(space, place, degrees) + made + BYTES * parameters) / device.memory_bytes_s
-    once = max(arithmetic, moved)
-    updated = update_bytes * parameters / device.memory_bytes_s
-    return Cost(device.launch_s + once, device.launch_s + 2 * once, updated)
+    arithmetic_s = FLOPS * layer.part_macs(degrees) / device.flops
+    output_bytes = BYTES * layer.elements / math.prod(degrees)
+    memory_s = (input_bytes(space, place, degrees) + output_bytes + BYTES * parameters) / device.memory_bytes_s
+    forward_s = max(arithmetic_s, memory_s)
+    update_s = update_bytes * parameters / device.memory_bytes_s
+    return Cost(device.launch_s + forward_s, device.launch_s + 2 * forward_s, update_s)
 
 
-Measured = tuple[str, tuple[int, ...], float, float, float]  # a layer, its degrees, and the seconds of a Cost
+Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, seconds of a Cost
 
 
-def looked_up(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:
-    """Costs that were measured. What it gives raises ValueError for a part that was not."""
-    known = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
+def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:
+    """Return a function that looks up measured costs; it raises ValueError for a part that was not measured."""
+    costs = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
 
     def cost(space: Space, place: int, degrees: Degrees) -> Cost:
         name = space.layers[place].name
         try:
-            return known[name, degrees]
+            return costs[name, degrees]
         except KeyError:
             raise ValueError(f"{name}: parts of {degrees} were not measured") from None
 

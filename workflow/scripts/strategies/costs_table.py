@@ -1,4 +1,4 @@
-"""The table of what parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
+"""Tabulate what parts of layers cost at a site: costs.csv and messages.csv -> tables/costs."""
 
 import sys
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from plan.timings import OF_PARTS
 from strategies.measured import message_cost
 
 TITLE = "What parts of layers cost"
-HOW = Note(
+METHOD = Note(
     "timing-method",
     "Medians over repetitions of one part on one rank that does nothing else: forward and backward pass, and update of its weights. A layer's "
     "largest number of equal parts is taken, up to the number of devices: by samples, and in the best other way. Parts are timed with what they "
@@ -27,83 +27,83 @@ WORDS = ["framework", "model", "layer", "status"]
 
 
 def compare(costs: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer of each model: seconds of all of it, and of its smallest parts, by samples and otherwise."""
+    """Return one row per layer of each model: seconds of the whole layer and of its smallest parts, by samples or otherwise."""
     rows: list[dict[str, Any]] = []
     for _, model in costs.groupby(["framework", *OF_PARTS], sort=False):
         first = model.iloc[0]
-        head = {name: first[name] for name in ("framework", *OF_PARTS, "status", "reason")}
+        question = {name: first[name] for name in ("framework", *OF_PARTS, "status", "reason")}
         if first["status"] != "ok":
-            rows.append(head)
+            rows.append(question)
             continue
         for name, layer in model.groupby("layer", sort=False):
-            whole = layer[layer["parts"] == 1].iloc[0]
-            every = layer.assign(seconds=layer["forward_s"] + layer["backward_s"] + layer["update_s"])
-            samples = every["degrees"].str.split("x").str[0].astype(int) == every["parts"]
-            divided = every["parts"] > 1
-            by_samples, otherwise = (_smallest(every[divided & one]) for one in (samples, ~samples))
-            times = {f"{step}_s": whole[f"{step}_s"] for step in ("forward", "backward", "update")}
-            told = {"parts_by_samples": by_samples[0], "by_samples_s": by_samples[1]}
-            told |= {"parts_otherwise": otherwise[0], "otherwise_s": otherwise[1]}
+            unsplit = layer[layer["parts"] == 1].iloc[0]
+            timed = layer.assign(seconds=layer["forward_s"] + layer["backward_s"] + layer["update_s"])
+            samples = timed["degrees"].str.split("x").str[0].astype(int) == timed["parts"]
+            is_split = timed["parts"] > 1
+            by_samples, otherwise = (smallest_part(timed[is_split & selection]) for selection in (samples, ~samples))
+            times = {f"{step}_s": unsplit[f"{step}_s"] for step in ("forward", "backward", "update")}
+            split_times = {"parts_by_samples": by_samples[0], "by_samples_s": by_samples[1]}
+            split_times |= {"parts_otherwise": otherwise[0], "otherwise_s": otherwise[1]}
             spread = layer[["forward_spread", "backward_spread"]].max(axis=None)
-            rows.append({**head, "layer": name, **times, **told, "spread": spread, "n": layer["n"].min()})
+            rows.append({**question, "layer": name, **times, **split_times, "spread": spread, "n": layer["n"].min()})
     columns = ["framework", *OF_PARTS, "status", "reason", "layer", "forward_s", "backward_s", "update_s"]
     columns += ["parts_by_samples", "by_samples_s", "parts_otherwise", "otherwise_s", "spread", "n"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _smallest(parts: pd.DataFrame) -> tuple[int | None, float | None]:
-    """Of the smallest parts of a layer how many there are, and the least seconds of one."""
+def smallest_part(parts: pd.DataFrame) -> tuple[int | None, float | None]:
+    """Return the number of the smallest parts of a layer, and the least seconds of one."""
     if parts.empty:
         return None, None
-    most = int(parts["parts"].max())
-    return most, float(parts[parts["parts"] == most]["seconds"].min())
+    n_parts = int(parts["parts"].max())
+    return n_parts, float(parts[parts["parts"] == n_parts]["seconds"].min())
 
 
 def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
-    """The table of costs."""
+    """Return the table of costs."""
     data = compare(costs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), [NO_COSTS], WORDS)
-    shown: dict[str, Any] = {name: data[name] for name in ("framework", "model") if data[name].nunique() > 1}
-    shown["layer"] = data["layer"].where(data["layer"].notna(), tables.DASH)
+    columns: dict[str, Any] = {name: data[name] for name in ("framework", "model") if data[name].nunique() > 1}
+    columns["layer"] = data["layer"].where(data["layer"].notna(), tables.DASH)
     if (data["status"] != "ok").any():
-        shown["status"] = data["status"]
+        columns["status"] = data["status"]
     for name in ("forward", "backward", "update"):
-        shown[f"{name} (ms)"] = [tables.number(1e3 * seconds) for seconds in data[f"{name}_s"].astype(float)]
+        columns[f"{name} (ms)"] = [tables.number(1e3 * seconds) for seconds in data[f"{name}_s"].astype(float)]
     for name in ("by_samples", "otherwise"):
         times = zip(data[f"parts_{name}"], data[f"{name}_s"].astype(float), strict=True)
-        shown[f"a part {name.replace('_', ' ')} (ms)"] = [
+        columns[f"a part {name.replace('_', ' ')} (ms)"] = [
             tables.DASH if pd.isna(parts) else f"{tables.number(1e3 * seconds)} (of {int(parts)})"
             for parts, seconds in times
         ]
-    shown["spread (%)"] = [tables.percent(spread, 0) for spread in data["spread"].astype(float)]
-    fewest = data["n"].dropna()
+    columns["spread (%)"] = [tables.percent(spread, 0) for spread in data["spread"].astype(float)]
+    repetitions = data["n"].dropna()
     notes = [
-        HOW,
+        METHOD,
         " ".join(message_notes(messages)),
         Note(
             "repetitions",
-            f"{number_of(int(fewest.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
+            f"{number_of(int(repetitions.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
             "ways to divide a layer.",
-            least=int(fewest.min()),
+            least=int(repetitions.min()),
         )
-        if len(fewest)
+        if len(repetitions)
         else NO_COSTS,
     ]
-    return tables.Table(TITLE, data, pd.DataFrame(shown), [note for note in notes if note], WORDS)
+    return tables.Table(TITLE, data, pd.DataFrame(columns), [note for note in notes if note], WORDS)
 
 
 def message_notes(messages: pd.DataFrame) -> list[Note]:
-    """Return what a message costs its two ranks, in a sentence for each framework."""
+    """Return a note for each framework on what a message costs its two ranks."""
     notes = []
     for framework, rows in messages.groupby("framework"):
         if cost := message_cost(rows):
-            each = [
-                f"{tables.number(1e6 * once)} µs, and {tables.number(1e9 * byte)} ns for each byte"
-                for once, byte in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
+            costs = [
+                f"{tables.number(1e6 * fixed_s)} µs, and {tables.number(1e9 * byte_s)} ns for each byte"
+                for fixed_s, byte_s in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
             ]
             text = (
-                f"A message of {framework} takes its sender {each[0]}, and its receiver {each[1]}, of processor time."
+                f"A message of {framework} takes its sender {costs[0]}, and its receiver {costs[1]}, of processor time."
             )
             notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))
         else:

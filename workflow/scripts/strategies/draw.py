@@ -1,5 +1,4 @@
-"""Strategies as bars: a row for each group of layers with one strategy, a piece for each part, in the colour of its device; and how fast
-searches got there."""
+"""Draw strategies as bars, a row per group of layers and a piece per part in its device's colour, and searches' progress."""
 
 import itertools
 import math
@@ -15,38 +14,38 @@ from figures import panels, style
 from models.graph import Graph
 from models.soap import Space
 
-ROW_IN, LEAST_IN, MOST_IN = 0.13, 1.6, 5.5  # of a panel's height: for each row, and in all
-LABELLED = 0.09  # of an inch for a row to have a label
+ROW_HEIGHT_IN, MIN_HEIGHT_IN, MAX_HEIGHT_IN = 0.13, 1.6, 5.5  # height of rows, and limits of a panel
+MIN_LABEL_HEIGHT_IN = 0.09  # lower rows have no label
 LETTERS = {
     3: "SHWC",
     2: "STUx",
     1: "SUxx",
-}  # dimensions by those of a sample: samples, height, width, channels; positions, units
-DEVICES = "turbo"
+}  # by the number of dimensions of a sample
+DEVICE_COLOURS = "turbo"
 BARS = (
     "Strategies of {model} on {devices} devices. Rows: layers, the first on top; those next to each other that are divided alike, on the same devices, "
     "are one. Pieces: parts of a layer's output, in the colour of their device."
 )
-LETTERS_SAID = "Letters: into how many parts samples (S), height (H), width (W), channels (C), positions (T) and units or heads (U) are cut; 1: not at all."
+LETTERS_NOTE = "Letters: into how many parts samples (S), height (H), width (W), channels (C), positions (T) and units or heads (U) are cut; 1: not at all."
 PROGRESS = (
     "Time of a step of the fastest strategy that a search had seen, over its proposals. Lines: methods and starts."
 )
 
 
-def bars(graph: Graph, space: Space, shown: Mapping[str, Mapping[str, Any]], devices: int) -> tuple[Figure, str]:
-    """The figure of some strategies by name, each `parts` by layer, and its caption."""
-    grouped = {name: _rows(graph, space, parts) for name, parts in shown.items()}
-    most = max(len(rows) for rows in grouped.values())
-    height = min(MOST_IN, max(LEAST_IN, ROW_IN * most))
-    drawn = style.figure(style.PAGE_IN, height + 0.55)
-    axes = panels.grid(drawn, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
-    colours = matplotlib.colormaps[DEVICES](np.linspace(0.05, 0.95, devices))
+def bars(graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]], devices: int) -> tuple[Figure, str]:
+    """Return a figure of strategies by name, each `parts` by layer, and its caption."""
+    grouped = {name: panel_rows(graph, space, parts) for name, parts in strategies.items()}
+    n_rows = max(len(rows) for rows in grouped.values())
+    height = min(MAX_HEIGHT_IN, max(MIN_HEIGHT_IN, ROW_HEIGHT_IN * n_rows))
+    figure = style.figure(style.PAGE_IN, height + 0.55)
+    axes = panels.grid(figure, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
+    colours = matplotlib.colormaps[DEVICE_COLOURS](np.linspace(0.05, 0.95, devices))
     for ax, (name, rows) in zip(axes, grouped.items(), strict=True):
         for y, (label, owners) in enumerate(rows):
             width = 1 / len(owners)
             for i, owner in enumerate(owners):
                 ax.barh(y, width, left=i * width, height=0.86, color=colours[owner], linewidth=0)
-            if height / len(rows) >= LABELLED:
+            if height / len(rows) >= MIN_LABEL_HEIGHT_IN:
                 ax.text(1.02, y, label, va="center", ha="left", fontsize=4.6, color=style.INK, clip_on=False)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlim(0, 1)
@@ -55,51 +54,52 @@ def bars(graph: Graph, space: Space, shown: Mapping[str, Mapping[str, Any]], dev
         ax.set_title(name)
         for side in ("left", "bottom"):
             ax.spines[side].set_visible(False)
-    scale = drawn.colorbar(
-        matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, max(1, devices - 1)), DEVICES),
+    scale = figure.colorbar(
+        matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, max(1, devices - 1)), DEVICE_COLOURS),
         ax=list(axes), location="bottom", fraction=0.03, pad=0.02, aspect=50,
     )  # fmt: skip
     scale.set_label("device", fontsize=style.FONT_SIZE)
-    return drawn, panels.two_paragraphs([BARS.format(model=space.model, devices=devices)], [LETTERS_SAID])
+    return figure, panels.two_paragraphs([BARS.format(model=space.model, devices=devices)], [LETTERS_NOTE])
 
 
-def _rows(graph: Graph, space: Space, parts: Mapping[str, Any]) -> list[tuple[str, Sequence[int]]]:
-    """Rows of a panel: what they are, and the device of each part."""
-    told = [(layer.name, parts[layer.name]) for layer in space.layers]
+def panel_rows(graph: Graph, space: Space, parts: Mapping[str, Any]) -> list[tuple[str, Sequence[int]]]:
+    """Return the rows of a panel: label, and device of each part."""
+    layers = [(layer.name, parts[layer.name]) for layer in space.layers]
     rows: list[tuple[str, Sequence[int]]] = []
     for (degrees, devices), group in itertools.groupby(
-        told, key=lambda one: (tuple(one[1]["degrees"]), tuple(one[1]["devices"]))
+        layers, key=lambda item: (tuple(item[1]["degrees"]), tuple(item[1]["devices"]))
     ):
         names = [name for name, _ in group]
-        cut = _cut(graph, names[0], degrees)
+        cut = describe_degrees(graph, names[0], degrees)
         span = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
         rows.append((f"{span}: {cut}", devices))
     return rows
 
 
-def _cut(graph: Graph, name: str, degrees: Sequence[int]) -> str:
-    """Degrees in words: S2 C4."""
+def describe_degrees(graph: Graph, name: str, degrees: Sequence[int]) -> str:
+    """Return degrees as text, such as S2 C4."""
     dimensions = len(graph.by_name[name].shape) if name in graph.by_name else 2
-    said = [f"{letter}{degree}" for letter, degree in zip(LETTERS[dimensions], degrees, strict=True) if degree > 1]
-    return " ".join(said) or "1"
+    cuts = [f"{letter}{degree}" for letter, degree in zip(LETTERS[dimensions], degrees, strict=True) if degree > 1]
+    return " ".join(cuts) or "1"
 
 
 def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Figure, str]:
-    """The figure of all searches among the answers, `names` of methods and starts, and its caption."""
+    """Return a figure of all searches among the answers, and its caption; `names` are of methods and starts."""
     searched = [answer for answer in answers if answer.get("progress")]
-    drawn = style.figure(style.PAGE_IN, 2.4)
-    (ax,) = panels.grid(drawn, (1, 1), 1)
-    for answer, look in zip(searched, style.TREATMENT_LOOKS, strict=False):
+    figure = style.figure(style.PAGE_IN, 2.4)
+    (ax,) = panels.grid(figure, (1, 1), 1)
+    for answer, look_style in zip(searched, style.TREATMENT_LOOKS, strict=False):
         proposals, times = zip(*answer["progress"], strict=True)
         name = f"{names[answer['method']]}, from {names[answer['start']]}"
         times_ms = [math.nan if s is None else 1e3 * s for s in times]
-        ax.plot(proposals, times_ms, color=look.colour, linestyle=look.line, label=name)
-    _axes(ax)
-    drawn.legend(loc="outside upper center", ncols=3)
-    return drawn, panels.two_paragraphs([PROGRESS], [])
+        ax.plot(proposals, times_ms, color=look_style.colour, linestyle=look_style.line, label=name)
+    format_axes(ax)
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure, panels.two_paragraphs([PROGRESS], [])
 
 
-def _axes(ax: Axes) -> None:
+def format_axes(ax: Axes) -> None:
+    """Set logarithmic axes with their labels."""
     ax.set_yscale("log")
     ax.set_xscale("log")
     panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))

@@ -1,298 +1,330 @@
-"""Simulation of a step, compiled by numba where it is installed, and plain Python where it is not.
+"""Simulate a training step, compiled by numba where it is installed and in plain Python where it is not.
 
-A rank computes its parts in the order of the program: layers forward, then backward, parts of a layer in their order. A message leaves when
-what it carries is made, and when the links that it takes are free of messages before it in that order. Nothing else decides about times, so
-that a step is one pass over layers, and what a change of a layer leaves as it was is all before this layer's forward pass.
+A rank computes its parts in program order: layers forward, then backward, parts of a layer in their order. A message
+leaves when its content is computed and earlier messages in this order have left the links that it uses. Nothing else
+affects times, so a step is one pass over the layers, and a change of a layer leaves everything before that layer's
+forward pass as it was.
 
-A layer is local where all that its parts take is made on their own devices: then it is there when these come to the layer. Local layers
-behind each other with one part on each of the same devices are a run: their ends differ from those of its first layer by the same time for
-all parts, so that a run costs as much as a layer. So do, backward, the layers of a run up to one of which another device needs something.
+A layer is local if all inputs of its parts are on their own devices. Consecutive local layers with one part on each of
+the same devices form a segment: their ends differ from those of its first layer by the same time for all parts, so that
+a segment costs as much as a layer. Backward, a segment ends at a layer of which another device needs gradients.
 
-Times are integers of picoseconds: sums of them are exact, whoever makes them in which order.
+Times are integers of picoseconds, so sums are exact in any order.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     from numba import njit
 
-    # nothing here allocates: without numba's runtime, looking at an array counts no references
+    # Nothing here allocates. Without numba's runtime, access to an array counts no references.
     OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
     compiled: Callable[[Any], Any] = njit(**OPTIONS)
     inlined: Callable[[Any], Any] = njit(inline="always", **OPTIONS)
-    # compiled by itself, then inlined by LLVM: one function of all pieces would take it a minute
+    # Compiled separately, then inlined by LLVM: compiling one function of all pieces takes a minute.
     piece: Callable[[Any], Any] = njit(forceinline=True, **OPTIONS)
 except ImportError:
 
     def compiled(function: Any) -> Any:
-        """Without numba a function is what it was."""
+        """Return the function itself, for want of numba."""
         return function
 
     inlined = piece = compiled
 
 
 DIMENSIONS = 4
-EVERY = 8  # of so many layers, the first that begins a run is one before which what a simulation has reached is kept
+CHECKPOINT_LAYERS = 8  # of so many layers, the first that begins a segment has a checkpoint
 NEVER = 2**62
-ROOM = 2**19  # for overlaps of edges that are kept
-BEFORE, FORWARD, BACKWARD, TAKEN = range(4)  # where a proposal ended
-# of sums that wait to begin as one: of how many bytes, since when their gradients are there, how long they take links at least, and updates
-# behind them devices; then the set of devices whose ring is known, and how many they are
-SIZE, READY, LEAST, UPDATE, SET, COUNT = range(6)
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+MAX_CACHED_OVERLAPS = 2**19
+BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
+# Items of a bucket: bytes, time at which gradients are complete, lower bound of link time, time of updates; then the
+# set of devices whose ring is current, and their number.
+SIZE, READY, MIN_TIME, UPDATE, SET, COUNT = range(6)
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Problem(NamedTuple):
-    """What a search needs of layers (L), their configurations (C), edges by target (E), levels of links (K) and devices (D); arrays of int64."""
+    """Arrays of a search: layers (L), configurations (C), edges by target (E), levels of links (K), devices (D).
 
-    shape: Any  # [L, 4] of a layer's output
-    first_config: Any  # [L + 1] the layer's first configuration
-    first_edge: Any  # [L + 1] the first edge of which the layer is the target
-    degrees: Any  # [C, 4] parts in each dimension
-    chunk: Any  # [C, 4] their sizes
-    parts: Any  # [C] all of them
-    forward: Any  # [C] picoseconds of a part
-    backward: Any  # [C]
-    update: Any  # [C]
-    memory: Any  # [C] bytes that a part needs on its device
-    shard_bytes: Any  # [C] of the gradients of a part
-    shards: Any  # [C] unlike shares of the weights: part p has (p // shard_stride) % shards
-    shard_stride: Any  # [C]
-    source: Any  # [E] a layer
-    of: Any  # [E, 4] this and what follows as in models.soap.Needed; -1: fixed
-    stride: Any  # [E, 4]
-    padding: Any  # [E, 4]
-    kernel: Any  # [E, 4]
-    low: Any  # [E, 4]
-    high: Any  # [E, 4]
-    same: Any  # [E, 4] whether a dimension is needed as it is made
-    element_bytes: Any  # [E]
-    first_only: Any  # [E]
-    always: Any  # [E] whether each part of the target needs one of the source
-    first_user: Any  # [L + 1] the first of `user`
-    user: Any  # [E] the layers that take what one makes
-    chain_stride: Any  # [C] from a part to the next one along a chain
-    chain_degree: Any  # [C] how many follow each other; 1: no chain
-    state_bytes: Any  # [C] from one to the next
-    sharer: Any  # [L] a later layer that has its weights, too, or -1
-    owner: Any  # [L] the layer with which its gradients are summed: itself, or an earlier one that has its weights
-    level_of: Any  # [D, D] the level between two devices
-    latency: Any  # [K] picoseconds
-    per_byte: Any  # [K] picoseconds, float64
-    burst: Any  # [K] picoseconds of bytes that a link lets through at once after a pause
-    ring_latency: Any  # [K] picoseconds of each step of a ring, beside its bytes
-    ring_hold: Any  # [K] and for how many of them it takes its links
-    ring_per_byte: Any  # [K] likewise, float64
-    bucket_bytes: Any  # [1] sums of the same devices that follow each other are one, up to so many bytes
-    token: Any  # [D] a random number of each device; the exclusive or of some tells their set (Zobrist)
-    handling: Any  # [2] picoseconds that a device computes nothing for a message that it sends, and that it receives
-    handling_per_byte: Any  # [2] likewise, float64
-    handles: Any  # [1] whether one of these is not 0
-    out_link: Any  # [K, D] the resource that a message of a level takes out of a device
-    in_link: Any  # [K, D] and into it
-    resources: Any  # [1] how many: devices, then links
-    memory_limit: Any  # [1] bytes of a device
-    as_messages: Any  # [1] whether gradients go to one owner of the weights, and weights back, in place of rings
+    Integers are int64, and times are picoseconds (ps).
+    """
+
+    shape: Ints  # [L, 4] output of a layer
+    first_config: Ints  # [L + 1] index of the layer's first configuration
+    first_edge: Ints  # [L + 1] index of the first edge into the layer
+    degrees: Ints  # [C, 4] number of parts in each dimension
+    chunk: Ints  # [C, 4] size of a part in each dimension
+    parts: Ints  # [C] number of parts
+    forward: Ints  # [C] ps, of a part
+    backward: Ints  # [C] ps, of a part
+    update: Ints  # [C] ps, of a part
+    memory: Ints  # [C] bytes that a part needs on its device
+    shard_bytes: Ints  # [C] bytes of a part's gradients
+    shards: Ints  # [C] number of different shards of the weights: part p has shard (p // shard_stride) % shards
+    shard_stride: Ints  # [C]
+    source: Ints  # [E] layer
+    target_dimension: Ints  # [E, 4] this and the following five as in models.soap.Needed; -1 if fixed
+    stride: Ints  # [E, 4]
+    padding: Ints  # [E, 4]
+    kernel: Ints  # [E, 4]
+    low: Ints  # [E, 4]
+    high: Ints  # [E, 4]
+    is_identity: Ints  # [E, 4] whether each part needs the same range of the dimension that it has
+    element_bytes: Ints  # [E]
+    first_only: Ints  # [E] whether only the first part of a chain needs the source
+    needs_source: Ints  # [E] whether each part of the target needs one of the source
+    first_user: Ints  # [L + 1] index into `user`
+    user: Ints  # [E] the layers that use a layer's output
+    chain_stride: Ints  # [C] from a part to the next one along a chain
+    chain_degree: Ints  # [C] number of parts along a chain, 1 without a chain
+    state_bytes: Ints  # [C] from a part to the next one along a chain
+    sharer: Ints  # [L] a later layer with the same weights, or -1
+    owner: Ints  # [L] the layer whose gradients include this layer's: itself, or an earlier one with the same weights
+    level_of: Ints  # [D, D] level between two devices
+    latency: Ints  # [K] ps
+    per_byte: Floats  # [K] ps
+    burst: Ints  # [K] ps of bytes that a link passes at once after a pause
+    ring_latency: Ints  # [K] ps of each step of a ring, without its bytes
+    ring_hold: Ints  # [K] ps of it during which the links are occupied
+    ring_per_byte: Floats  # [K] ps
+    bucket_bytes: Ints  # [1] limit up to which consecutive sums on the same devices are one all-reduce
+    device_token: Ints  # [D] random numbers; the exclusive or of some identifies their set (Zobrist hashing)
+    handling: Ints  # [2] ps that a device cannot compute while it sends, and receives, a message
+    handling_per_byte: Floats  # [2] ps
+    has_handling: Ints  # [1] whether one of these is not 0
+    out_link: Ints  # [K, D] resource of a message of a level that leaves the device
+    in_link: Ints  # [K, D] resource of a message that enters it
+    n_resources: Ints  # [1] devices and links
+    memory_limit: Ints  # [1] bytes of a device
+    as_messages: Ints  # [1] whether one owner sums gradients and sends weights back, in place of rings
 
 
 class State(NamedTuple):
-    """Where a simulation is kept: P the most parts of a layer, R resources. The first place of [2, ...] is what was accepted last, the second a trial."""
+    """State of a simulation: at most P parts in a layer, R resources, M checkpoints, times in ps.
 
-    config: Any  # [L] the strategy: configurations
-    device: Any  # [L, P] and the devices of parts
-    local: Any  # [L] whether all that its parts take is made where they are
-    alone: Any  # [L] whether each of its parts has a device of its own
-    follows: Any  # [L] whether these are those of the layer before it
-    base: Any  # [2, L, P] ends of forward passes of the first layer of a run
-    head: Any  # [2, L] the first layer of the run
-    offset: Any  # [2, L] from its ends to those of the layer
-    back: Any  # [L, P] when gradients are there, then the ends of backward passes of the last layer of a run
-    foot: Any  # [L] the last layer of the run, as far as it is one backward
-    back_offset: Any  # [L] from its ends to those of the layer
-    mark: Any  # [2, L // EVERY + 1] the layers before which the next two are kept; -1: none
-    free: Any  # [2, L // EVERY + 1, R] when resources are free before the layer's forward pass
-    work: Any  # [2, L // EVERY + 1, D] computation that a device then still has
-    summed: Any  # [L] the set of devices that sum a layer's gradients; 0: each has all of its own; below 0: there are several sets
-    used: Any  # [D] bytes
-    bytes: Any  # [D] of a strategy that is looked at whole
-    tail: Any  # [L] least time from the first end of a layer's forward pass to that of the step, of what was accepted
-    tail_back: Any  # [L] the same from any end of its backward pass
-    owed: Any  # [2, L // EVERY + 1, R] how long messages of gradients will take links, because of the layers before it
-    known: Any  # [E] whether what `overlaps` finds for an edge of the accepted strategy is kept
-    list_of: Any  # [E, P + 1] where it begins, for each part of the target
-    parts_of: Any  # [ROOM + P] what `overlaps` found: parts
-    bytes_of: Any  # [ROOM + P] and how much of each
-    at: Any  # [3] where it found the last; how much of the room is taken; and how much was when all were kept
-    first: Any  # [4] where a part begins
-    now: Any  # [R] when resources are free
-    left: Any  # [D] computation that a device still has
-    stamp: Any  # [D] whether a device has a shard
-    since: Any  # [D] when it has the gradients of it
-    member: Any  # [D] the devices that have it
-    out: Any  # [D] links from each to the next of a ring
-    into: Any  # [D]
-    bucket: Any  # [6] sums that wait, to be one
-    crossed: Any  # [K] whether a ring has links of a level
-    synced: Any  # [D] when the last gradients or weights of a device are there
-    updates: Any  # [D] how long its updates take
-    links: Any  # [R] how long exchanges of gradients take a link in a step
-    links_left: Any  # [R] what of it, and of messages of gradients, is still to come
-    change: Any  # [D] of work, by a proposal
-    grown: Any  # [D] of bytes
-    saved: Any  # [L] configurations before a proposal
-    saved_device: Any  # [L, P] and devices
-    saved_local: Any  # [L]
-    saved_alone: Any  # [L]
-    saved_follows: Any  # [L]
-    saved_links: Any  # [R]
-    saved_summed: Any  # [L]
-    saved_known: Any  # [E]
-    random: Any  # [2] the state of random numbers
-    changed: Any  # [L] layers of a proposal
-    chosen: Any  # [L] their configurations
-    listed: Any  # [L] layers that are looked at
-    seen: Any  # [L] whether one is among them
-    proposed: Any  # [P] devices of their parts
-    ended: Any  # [4] how many proposals ended BEFORE a simulation, in its FORWARD or BACKWARD passes, or were TAKEN
+    The first item of [2, ...] belongs to the accepted strategy, the second to a trial.
+    """
+
+    config: Ints  # [L] configurations of the strategy
+    device: Ints  # [L, P] devices of the parts
+    local: Ints  # [L] whether all inputs of the layer are on the devices of its parts
+    distinct: Ints  # [L] whether each part has a device of its own
+    follows: Ints  # [L] whether it is distinct, on the devices of the layer before it
+    forward_end: Ints  # [2, L, P] ends of forward passes, of the first layer of a segment
+    head: Ints  # [2, L] first layer of the segment
+    offset: Ints  # [2, L] from the ends of the first layer to those of this one
+    back_end: Ints  # [L, P] arrival of gradients, then ends of backward passes, of the last layer of a segment
+    foot: Ints  # [L] last layer of the segment in the backward pass
+    back_offset: Ints  # [L] from the ends of the last layer to those of this one
+    checkpoint: Ints  # [2, M] the layer before which the next three are stored, -1 if there is none
+    checkpoint_free_at: Ints  # [2, M, R] when resources become free, before the layer's forward pass
+    checkpoint_work: Ints  # [2, M, D] computation that each device still has to do
+    checkpoint_link_time: Ints  # [2, M, R] link time of gradient messages that are still to come
+    device_set: Ints  # [L] devices that sum the layer's gradients; 0 if each has all of its own, negative if there are several sets
+    used_bytes: Ints  # [D] of the accepted strategy
+    strategy_bytes: Ints  # [D] of a strategy that is simulated completely
+    tail: Ints  # [L] lower bound of the time from the first end of the layer's forward pass to the end of the step
+    tail_back: Ints  # [L] the same from any end of its backward pass
+    cached: Ints  # [E] whether the overlaps of the edge are cached
+    overlap_start: Ints  # [E, P + 1] where the overlaps of each part of the target begin in the next two
+    overlap_parts: Ints  # [MAX_CACHED_OVERLAPS + P] parts of the source
+    overlap_bytes: Ints  # [MAX_CACHED_OVERLAPS + P]
+    cursor: Ints  # [3] where the last overlaps are; size of the cache; its size after it was last rebuilt
+    first: Ints  # [4] where a part begins
+    free_at: Ints  # [R] when resources become free
+    work_left: Ints  # [D] computation that a device still has to do
+    is_marked: Ints  # [D] whether a device was seen
+    ready_at: Ints  # [D] when the gradients of a device are complete
+    member: Ints  # [D] devices that have the same shard
+    out_links: Ints  # [D] links from each member to the next one of the ring
+    in_links: Ints  # [D]
+    bucket: Ints  # [6] sums that wait to be one all-reduce
+    crosses_level: Ints  # [K] whether a ring uses links of the level
+    synced_at: Ints  # [D] when the last gradients or weights of a device arrive
+    updates: Ints  # [D] time of its updates
+    link_time: Ints  # [R] how long gradient all-reduces occupy a link in a step
+    link_time_left: Ints  # [R] the part of it, and of gradient messages, that is still to come
+    work_change: Ints  # [D] by a proposal
+    memory_change: Ints  # [D] bytes, by a proposal
+    saved: Ints  # [L] configurations before a proposal
+    saved_device: Ints  # [L, P]
+    saved_local: Ints  # [L]
+    saved_distinct: Ints  # [L]
+    saved_follows: Ints  # [L]
+    saved_link_time: Ints  # [R]
+    saved_device_set: Ints  # [L]
+    saved_cached: Ints  # [E]
+    random: Ints  # [2] state of the random number generator
+    changed: Ints  # [L] layers of a proposal
+    chosen: Ints  # [L] their new configurations
+    affected: Ints  # [L] layers whose flags have to be updated
+    is_affected: Ints  # [L]
+    proposed: Ints  # [P] devices of their parts
+    end_counts: (
+        Ints  # [4] proposals that ended BEFORE a simulation, in its FORWARD or BACKWARD passes, or were ACCEPTED
+    )
 
 
-def state_of(problem: Problem) -> State:
-    """Room for the simulation of any strategy."""
-    edges = len(problem.source)
-    layers, devices, levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
-    parts, resources, marks = int(problem.parts.max()), int(problem.resources[0]), layers // EVERY + 1
-    by_layer = "config local alone follows foot back_offset tail tail_back summed saved saved_summed saved_local saved_alone saved_follows changed chosen listed seen"
-    by_device = "used bytes left stamp since member out into synced updates change grown"
+def allocate_state(problem: Problem) -> State:
+    """Return zeroed arrays for the simulation of any strategy of a problem."""
+    n_edges = len(problem.source)
+    n_layers, n_devices, n_levels = len(problem.shape), problem.level_of.shape[0], len(problem.latency)
+    n_parts, n_resources, n_checkpoints = (
+        int(problem.parts.max()),
+        int(problem.n_resources[0]),
+        n_layers // CHECKPOINT_LAYERS + 1,
+    )
+    layer_arrays = (
+        "config local distinct follows foot back_offset tail tail_back device_set saved saved_device_set saved_local "
+        "saved_distinct saved_follows changed chosen affected is_affected"
+    )
+    device_arrays = (
+        "used_bytes strategy_bytes work_left is_marked ready_at member out_links in_links synced_at updates "
+        "work_change memory_change"
+    )
     sizes: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(by_layer.split(), (layers,)),
-        **dict.fromkeys(("device", "saved_device", "back"), (layers, parts)),
-        "base": (2, layers, parts),
-        **dict.fromkeys(("head", "offset"), (2, layers)),
-        "mark": (2, marks),
-        "free": (2, marks, resources),
-        "work": (2, marks, devices),
-        "owed": (2, marks, resources),
-        **dict.fromkeys(("known", "saved_known"), (edges,)),
-        "list_of": (edges, parts + 1),
-        **dict.fromkeys(("parts_of", "bytes_of"), (ROOM + parts,)),
-        "at": (3,),
-        "proposed": (parts,),
+        **dict.fromkeys(layer_arrays.split(), (n_layers,)),
+        **dict.fromkeys(("device", "saved_device", "back_end"), (n_layers, n_parts)),
+        "forward_end": (2, n_layers, n_parts),
+        **dict.fromkeys(("head", "offset"), (2, n_layers)),
+        "checkpoint": (2, n_checkpoints),
+        "checkpoint_free_at": (2, n_checkpoints, n_resources),
+        "checkpoint_work": (2, n_checkpoints, n_devices),
+        "checkpoint_link_time": (2, n_checkpoints, n_resources),
+        **dict.fromkeys(("cached", "saved_cached"), (n_edges,)),
+        "overlap_start": (n_edges, n_parts + 1),
+        **dict.fromkeys(("overlap_parts", "overlap_bytes"), (MAX_CACHED_OVERLAPS + n_parts,)),
+        "cursor": (3,),
+        "proposed": (n_parts,),
         "first": (DIMENSIONS,),
-        **dict.fromkeys(("now", "links", "saved_links", "links_left"), (resources,)),
-        **dict.fromkeys(by_device.split(), (devices,)),
-        "crossed": (levels,),
+        **dict.fromkeys(("free_at", "link_time", "saved_link_time", "link_time_left"), (n_resources,)),
+        **dict.fromkeys(device_arrays.split(), (n_devices,)),
+        "crosses_level": (n_levels,),
         "bucket": (6,),
         "random": (2,),
-        "ended": (4,),
+        "end_counts": (4,),
     }
     return State(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 
 
 @inlined
-def copy(to: Ints, of: Ints) -> None:
-    """Copy a row of numbers to the first places of another one, as far as it has as many."""
-    for place in range(min(len(to), len(of))):
-        to[place] = of[place]
+def copy(target: Ints, source: Ints) -> None:
+    """Copy `source` to `target`, up to the length of the shorter one."""
+    for place in range(min(len(target), len(source))):
+        target[place] = source[place]
 
 
 @inlined
-def fill(to: Ints, value: int) -> None:
-    """Set all numbers of a row."""
-    for place in range(len(to)):
-        to[place] = value
+def fill(target: Ints, value: int) -> None:
+    """Set all items of an array."""
+    for place in range(len(target)):
+        target[place] = value
 
 
 @inlined
-def overlaps(problem: Problem, state: State, edge: int, target: int, part: int) -> int:
-    """How many parts of an edge's source have what a part of its target needs; from the first place of `at` on `parts_of` says which, and
-    `bytes_of` how much."""
-    if state.known[edge]:
-        state.at[0] = state.list_of[edge, part]
-        return state.list_of[edge, part + 1] - state.list_of[edge, part]
-    state.at[0] = ROOM
+def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: int) -> int:
+    """Return how many parts of an edge's source overlap what a part of its target needs.
+
+    From index `cursor[0]` on, `overlap_parts` has these parts and `overlap_bytes` their bytes.
+    """
+    if state.cached[edge]:
+        state.cursor[0] = state.overlap_start[edge, part]
+        return state.overlap_start[edge, part + 1] - state.overlap_start[edge, part]
+    state.cursor[0] = MAX_CACHED_OVERLAPS
     source = problem.source[edge]
-    of_target, of_source = state.config[target], state.config[source]
-    chain, degree = problem.chain_stride[of_target], problem.chain_degree[of_target]
+    target_config, source_config = state.config[target], state.config[source]
+    chain, degree = problem.chain_stride[target_config], problem.chain_degree[target_config]
     if problem.first_only[edge] and degree > 1 and (part // chain) % degree > 0:
         return 0
-    at = part
-    first, parts_of, bytes_of = state.first, state.parts_of[ROOM:], state.bytes_of[ROOM:]
+    rest = part
+    first, overlap_parts, overlap_bytes = (
+        state.first,
+        state.overlap_parts[MAX_CACHED_OVERLAPS:],
+        state.overlap_bytes[MAX_CACHED_OVERLAPS:],
+    )
     for dimension in range(DIMENSIONS - 1, -1, -1):
-        degree = problem.degrees[of_target, dimension]
+        degree = problem.degrees[target_config, dimension]
         first[dimension] = 0
         if degree > 1:
-            first[dimension] = at % degree * problem.chunk[of_target, dimension]
-            at //= degree
-    found = 1
-    parts_of[0] = 0
-    bytes_of[0] = problem.element_bytes[edge]
+            first[dimension] = rest % degree * problem.chunk[target_config, dimension]
+            rest //= degree
+    n_overlaps = 1
+    overlap_parts[0] = 0
+    overlap_bytes[0] = problem.element_bytes[edge]
     for dimension in range(DIMENSIONS):
-        of = problem.of[edge, dimension]
+        target_dimension = problem.target_dimension[edge, dimension]
         low = problem.low[edge, dimension]
         high = problem.high[edge, dimension]
-        if of >= 0:
+        if target_dimension >= 0:
             step = problem.stride[edge, dimension]
-            low = step * first[of] - problem.padding[edge, dimension]
-            high = low + step * (problem.chunk[of_target, of] - 1) + problem.kernel[edge, dimension]
+            low = step * first[target_dimension] - problem.padding[edge, dimension]
+            high = low + step * (problem.chunk[target_config, target_dimension] - 1) + problem.kernel[edge, dimension]
         low = max(low, 0)
         high = min(high, problem.shape[source, dimension])
         if low >= high:
             return 0
-        degree, chunk = problem.degrees[of_source, dimension], problem.chunk[of_source, dimension]
+        degree, chunk = problem.degrees[source_config, dimension], problem.chunk[source_config, dimension]
         if degree == 1:
-            for i in range(found):
-                bytes_of[i] *= high - low
+            for i in range(n_overlaps):
+                overlap_bytes[i] *= high - low
             continue
         begin, end = low // chunk, (high - 1) // chunk
         count = end - begin + 1
-        # every part found so far, times the places of this dimension; from behind, so that nothing is overwritten
-        for i in range(found - 1, -1, -1):
-            base, size = parts_of[i], bytes_of[i]
+        # Multiply the parts so far by the indices of this dimension, backwards so that nothing is overwritten.
+        for i in range(n_overlaps - 1, -1, -1):
+            base, size = overlap_parts[i], overlap_bytes[i]
             for j in range(count - 1, -1, -1):
-                there = begin + j
-                parts_of[i * count + j] = base * degree + there
-                bytes_of[i * count + j] = size * (min(high, (there + 1) * chunk) - max(low, there * chunk))
-        found *= count
-    return found
+                index = begin + j
+                overlap_parts[i * count + j] = base * degree + index
+                overlap_bytes[i * count + j] = size * (min(high, (index + 1) * chunk) - max(low, index * chunk))
+        n_overlaps *= count
+    return n_overlaps
 
 
 @inlined
-def keep(problem: Problem, state: State, edge: int, target: int) -> None:
-    """Keep what `overlaps` finds for an edge, where there is room for so much."""
-    at = state.at[1]
-    if at + problem.parts[state.config[target]] * problem.parts[state.config[problem.source[edge]]] > ROOM:
+def cache_overlaps(problem: Problem, state: State, edge: int, target: int) -> None:
+    """Cache the overlaps of an edge if there is room."""
+    cursor = state.cursor[1]
+    if (
+        cursor + problem.parts[state.config[target]] * problem.parts[state.config[problem.source[edge]]]
+        > MAX_CACHED_OVERLAPS
+    ):
         return
     for part in range(problem.parts[state.config[target]]):
-        state.list_of[edge, part] = at
-        found = overlaps(problem, state, edge, target, part)
-        for i in range(found):
-            state.parts_of[at] = state.parts_of[ROOM + i]
-            state.bytes_of[at] = state.bytes_of[ROOM + i]
-            at += 1
-        state.list_of[edge, part + 1] = at
-    state.at[1] = at
-    state.known[edge] = 1
+        state.overlap_start[edge, part] = cursor
+        n_overlaps = find_overlaps(problem, state, edge, target, part)
+        for i in range(n_overlaps):
+            state.overlap_parts[cursor] = state.overlap_parts[MAX_CACHED_OVERLAPS + i]
+            state.overlap_bytes[cursor] = state.overlap_bytes[MAX_CACHED_OVERLAPS + i]
+            cursor += 1
+        state.overlap_start[edge, part + 1] = cursor
+    state.cursor[1] = cursor
+    state.cached[edge] = 1
 
 
 @inlined
-def is_alike(problem: Problem, state: State, edge: int, target: int) -> bool:
-    """Whether each part of an edge's target needs the part of its source with the same number, and no other."""
-    of_target, of_source = state.config[target], state.config[problem.source[edge]]
+def is_aligned(problem: Problem, state: State, edge: int, target: int) -> bool:
+    """Return whether each part of an edge's target needs exactly the part of its source with the same number."""
+    target_config, source_config = state.config[target], state.config[problem.source[edge]]
     if problem.first_only[edge]:
         return False
     for dimension in range(DIMENSIONS):
-        degree = problem.degrees[of_source, dimension]
-        if degree != problem.degrees[of_target, dimension] or (degree > 1 and not problem.same[edge, dimension]):
+        degree = problem.degrees[source_config, dimension]
+        if degree != problem.degrees[target_config, dimension] or (
+            degree > 1 and not problem.is_identity[edge, dimension]
+        ):
             return False
     return True
 
 
 @piece
 def is_local(problem: Problem, state: State, layer: int) -> bool:
-    """Whether all that a layer's parts take is made on their own devices."""
+    """Return whether all inputs of a layer's parts are on their own devices."""
     config = state.config[layer]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     if degree > 1:
@@ -301,39 +333,39 @@ def is_local(problem: Problem, state: State, layer: int) -> bool:
                 return False
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
         source = problem.source[edge]
-        alike = is_alike(problem, state, edge, layer)
+        aligned = is_aligned(problem, state, edge, layer)
         for part in range(problem.parts[config]):
             device = state.device[layer, part]
-            if alike:
+            if aligned:
                 if state.device[source, part] != device:
                     return False
                 continue
-            for i in range(overlaps(problem, state, edge, layer, part)):
-                if state.device[source, state.parts_of[state.at[0] + i]] != device:
+            for i in range(find_overlaps(problem, state, edge, layer, part)):
+                if state.device[source, state.overlap_parts[state.cursor[0] + i]] != device:
                     return False
     return True
 
 
 @inlined
-def is_alone(problem: Problem, state: State, layer: int) -> bool:
-    """Whether each of a layer's parts has a device of its own."""
-    parts, stamped, once = problem.parts[state.config[layer]], 0, True
+def has_distinct_devices(problem: Problem, state: State, layer: int) -> bool:
+    """Return whether each part of a layer has a device of its own."""
+    parts, stamped, distinct = problem.parts[state.config[layer]], 0, True
     for part in range(parts):
         device = state.device[layer, part]
-        if state.stamp[device]:
-            once = False
+        if state.is_marked[device]:
+            distinct = False
             break
-        state.stamp[device] = 1
+        state.is_marked[device] = 1
         stamped += 1
     for part in range(stamped):
-        state.stamp[state.device[layer, part]] = 0
-    return once
+        state.is_marked[state.device[layer, part]] = 0
+    return distinct
 
 
 @inlined
 def is_following(problem: Problem, state: State, layer: int) -> bool:
-    """Whether a layer's parts, each alone, have the devices of those of the layer before it."""
-    if layer == 0 or not state.alone[layer]:
+    """Return whether a layer's parts, on distinct devices, have the devices of the parts of the layer before it."""
+    if layer == 0 or not state.distinct[layer]:
         return False
     parts = problem.parts[state.config[layer]]
     if parts != problem.parts[state.config[layer - 1]]:
@@ -345,176 +377,186 @@ def is_following(problem: Problem, state: State, layer: int) -> bool:
 
 
 @inlined
-def arrival(problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool) -> int:
-    """When a message is there. Each of its two links is taken for as long as its bytes take, less what it lets through at once; bytes that wait for the
-    second one do not keep the first. Its latency comes behind. Beside that both devices handle it. What it carries forwards has gradients
-    that will come back."""
+def send_message(
+    problem: Problem, state: State, sender: int, receiver: int, size: int, ready: int, forwards: bool
+) -> int:
+    """Return when a message arrives, and occupy its links and both devices.
+
+    Each link is occupied for the time of the bytes, less its burst; bytes that wait for the second link do not occupy the
+    first one. The latency is added at the end. A message sent `forwards` announces gradients that will come back.
+    """
     if sender == receiver:
         return ready
-    now, left, level = state.now, state.links_left, problem.level_of[sender, receiver]
-    out = problem.out_link[level, sender]
-    into = problem.in_link[level, receiver]
-    takes = max(1, int(size * problem.per_byte[level]))
-    now[out] = max(ready - problem.burst[level], now[out]) + takes
-    gone = max(now[out], ready)
-    now[into] = max(gone - takes - problem.burst[level], now[into]) + takes
-    now[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
-    now[receiver] += problem.handling[1] + int(size * problem.handling_per_byte[1])
+    free_at, link_time_left, level = state.free_at, state.link_time_left, problem.level_of[sender, receiver]
+    out_link = problem.out_link[level, sender]
+    in_link = problem.in_link[level, receiver]
+    transfer = max(1, int(size * problem.per_byte[level]))
+    free_at[out_link] = max(ready - problem.burst[level], free_at[out_link]) + transfer
+    sent_at = max(free_at[out_link], ready)
+    free_at[in_link] = max(sent_at - transfer - problem.burst[level], free_at[in_link]) + transfer
+    free_at[sender] += problem.handling[0] + int(size * problem.handling_per_byte[0])
+    free_at[receiver] += problem.handling[1] + int(size * problem.handling_per_byte[1])
     if forwards:
-        left[problem.out_link[level, receiver]] += takes
-        left[problem.in_link[level, sender]] += takes
+        link_time_left[problem.out_link[level, receiver]] += transfer
+        link_time_left[problem.in_link[level, sender]] += transfer
     else:
-        left[out] -= takes
-        left[into] -= takes
-    return max(gone, now[into]) + problem.latency[level]
+        link_time_left[out_link] -= transfer
+        link_time_left[in_link] -= transfer
+    return max(sent_at, free_at[in_link]) + problem.latency[level]
 
 
 @inlined
-def overdue(problem: Problem, state: State, sender: int, receiver: int) -> int:
-    """The earliest time by which the links between two devices can have carried all that is left."""
+def earliest_link_end(problem: Problem, state: State, sender: int, receiver: int) -> int:
+    """Return the earliest time by which the links between two devices can have carried all that is left."""
     level = problem.level_of[sender, receiver]
-    out = problem.out_link[level, sender]
-    into = problem.in_link[level, receiver]
-    return max(state.now[out] + state.links_left[out], state.now[into] + state.links_left[into])
+    out_link = problem.out_link[level, sender]
+    in_link = problem.in_link[level, receiver]
+    return max(
+        state.free_at[out_link] + state.link_time_left[out_link], state.free_at[in_link] + state.link_time_left[in_link]
+    )
 
 
 @inlined
-def ring_of(problem: Problem, state: State, count: int) -> None:
-    """Make a ring of `member`, in the order of their numbers: the links between them into `out` and `into`, and `crossed`."""
+def build_ring(problem: Problem, state: State, count: int) -> None:
+    """Sort `member` into a ring: set the links between neighbours in `out_links` and `in_links`, and `crosses_level`."""
     member = state.member
     for i in range(1, count):
-        device, at = member[i], i
-        while at > 0 and member[at - 1] > device:
-            member[at] = member[at - 1]
-            at -= 1
-        member[at] = device
-    fill(state.crossed, 0)
+        device, index = member[i], i
+        while index > 0 and member[index - 1] > device:
+            member[index] = member[index - 1]
+            index -= 1
+        member[index] = device
+    fill(state.crosses_level, 0)
     for place in range(count if count > 1 else 0):
         sender, receiver = member[place], member[place + 1 if place + 1 < count else 0]
         level = problem.level_of[sender, receiver]
-        state.crossed[level] = 1
-        state.out[place] = problem.out_link[level, sender]
-        state.into[place] = problem.in_link[level, receiver]
+        state.crosses_level[level] = 1
+        state.out_links[place] = problem.out_link[level, sender]
+        state.in_links[place] = problem.in_link[level, receiver]
 
 
 @inlined
-def ring_least(problem: Problem, state: State, count: int, size: int) -> int:
-    """How long a ring takes its links to sum so many bytes, at least, whatever goes with them."""
+def min_ring_time(problem: Problem, state: State, count: int, size: int) -> int:
+    """Return a lower bound of how long an all-reduce of `size` bytes occupies the links of its ring."""
     slowest, chunk = 0, size / count
-    for level in range(len(state.crossed)):
-        if state.crossed[level]:
+    for level in range(len(state.crosses_level)):
+        if state.crosses_level[level]:
             slowest = max(slowest, int(chunk * problem.ring_per_byte[level]) - 1)
     return 2 * (count - 1) * slowest
 
 
 @inlined
-def ring_step(takes: int, latency: int, burst: int) -> int:
-    """How long a step of a ring takes: its bytes behind its latency, or, as far as its links let them through at once, at the same time."""
-    return max(latency, takes + latency - min(latency, burst))
+def ring_step(transfer: int, latency: int, burst: int) -> int:
+    """Return the time of a step of a ring: latency plus transfer, which overlap as far as the links pass bytes at once."""
+    return max(latency, transfer + latency - min(latency, burst))
 
 
 @inlined
 def ring_time(problem: Problem, state: State, count: int, size: int, latency: Ints) -> int:
-    """How long a ring that sums so many bytes takes, or takes its links, by the `latency` of levels. In 2 (k - 1) steps each device hands a
-    k-th to the next."""
+    """Return how long a ring all-reduce takes, or occupies its links, with this `latency` [K] of levels.
+
+    Each of the 2 (k - 1) steps passes 1 / k of the bytes to the next device.
+    """
     slowest, chunk = 0, size / count
-    for level in range(len(state.crossed)):
-        if state.crossed[level]:
-            takes = max(1, int(chunk * problem.ring_per_byte[level]))
-            slowest = max(slowest, ring_step(takes, latency[level], problem.burst[level]))
+    for level in range(len(state.crosses_level)):
+        if state.crosses_level[level]:
+            transfer = max(1, int(chunk * problem.ring_per_byte[level]))
+            slowest = max(slowest, ring_step(transfer, latency[level], problem.burst[level]))
     return 2 * (count - 1) * slowest
 
 
 @inlined
 def ring_burst(problem: Problem, state: State) -> int:
-    """How much all links of a ring let through at once."""
-    least = NEVER
-    for level in range(len(state.crossed)):
-        if state.crossed[level]:
-            least = min(least, problem.burst[level])
-    return least
+    """Return the smallest burst of the links of a ring."""
+    smallest = NEVER
+    for level in range(len(state.crosses_level)):
+        if state.crosses_level[level]:
+            smallest = min(smallest, problem.burst[level])
+    return smallest
 
 
 @inlined
 def ring_handling(problem: Problem, count: int, size: int) -> int:
-    """How long a sum around a ring keeps each device from computing."""
+    """Return how long a ring all-reduce keeps each device from computing."""
     handling, per_byte = problem.handling, problem.handling_per_byte
     return 2 * (count - 1) * (handling[0] + handling[1] + int(size / count * (per_byte[0] + per_byte[1])))
 
 
 @inlined
-def gather(problem: Problem, state: State, layer: int, shard: int) -> int:
-    """The devices that have one shard of a layer's weights, into `member`, in the order of parts, and when each has its gradients, into
-    `since`: how many devices."""
+def gather_devices(problem: Problem, state: State, layer: int, shard: int) -> int:
+    """Return how many devices have a shard of a layer's weights.
+
+    `member` gets these devices in the order of parts, `ready_at` the time at which each has its gradients.
+    """
     config, sharer, count = state.config[layer], problem.sharer[layer], 0
     state.bucket[SET] = 0
     shards, stride = problem.shards[config], problem.shard_stride[config]
-    for whose in range(2):
-        user, begin, step, run = layer, shard * stride, shards * stride, stride
-        if whose:
+    for user_index in range(2):
+        user, begin, step, length = layer, shard * stride, shards * stride, stride
+        if user_index:
             if sharer < 0:
                 break
-            user, begin, step, run = sharer, 0, 1, 1
+            user, begin, step, length = sharer, 0, 1, 1
         foot, offset = state.foot[user], state.back_offset[user]
         for base in range(begin, problem.parts[state.config[user]], step):
-            for part in range(base, base + run):
-                device, time = state.device[user, part], state.back[foot, part] + offset
-                if state.stamp[device]:
-                    state.since[device] = max(state.since[device], time)
+            for part in range(base, base + length):
+                device, time = state.device[user, part], state.back_end[foot, part] + offset
+                if state.is_marked[device]:
+                    state.ready_at[device] = max(state.ready_at[device], time)
                 else:
-                    state.stamp[device] = 1
-                    state.since[device] = time
+                    state.is_marked[device] = 1
+                    state.ready_at[device] = time
                     state.member[count] = device
                     count += 1
     for place in range(count):
-        state.stamp[state.member[place]] = 0
+        state.is_marked[state.member[place]] = 0
     return count
 
 
 @inlined
-def add_message(problem: Problem, links: Ints, sender: int, receiver: int, size: int, sign: int) -> None:
-    """Add the time that a message takes its links, or take it away."""
+def add_message(problem: Problem, link_time: Ints, sender: int, receiver: int, size: int, sign: int) -> None:
+    """Add the time that a message occupies its links (`sign` 1), or subtract it (-1)."""
     level = problem.level_of[sender, receiver]
-    takes = sign * max(1, int(size * problem.per_byte[level]))
-    links[problem.out_link[level, sender]] += takes
-    links[problem.in_link[level, receiver]] += takes
+    transfer = sign * max(1, int(size * problem.per_byte[level]))
+    link_time[problem.out_link[level, sender]] += transfer
+    link_time[problem.in_link[level, receiver]] += transfer
 
 
 @piece
 def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
-    """Add the time that the exchange of a layer's gradients takes links, at least, to `links`, or take it away; and find out who sums them."""
+    """Add or subtract the least time that a layer's gradient all-reduce occupies links, and set the layer's `device_set`."""
     config = state.config[layer]
     size = problem.shard_bytes[config]
-    state.summed[layer] = 0
+    state.device_set[layer] = 0
     for shard in range(problem.shards[config] if size else 0):
-        count = gather(problem, state, layer, shard)
+        count = gather_devices(problem, state, layer, shard)
         if count == 1:
             continue
-        state.summed[layer] = -1
+        state.device_set[layer] = -1
         if problem.shards[config] == 1 and problem.sharer[layer] < 0 and not problem.as_messages[0]:
-            state.summed[layer] = 0
+            state.device_set[layer] = 0
             for place in range(count):
-                state.summed[layer] ^= problem.token[state.member[place]]
+                state.device_set[layer] ^= problem.device_token[state.member[place]]
         if problem.as_messages[0]:
             for place in range(1, count):
-                add_message(problem, state.links, state.member[place], state.member[0], size, sign)
-                add_message(problem, state.links, state.member[0], state.member[place], size, sign)
+                add_message(problem, state.link_time, state.member[place], state.member[0], size, sign)
+                add_message(problem, state.link_time, state.member[0], state.member[place], size, sign)
             continue
-        ring_of(problem, state, count)
-        takes = sign * ring_least(problem, state, count, size)
+        build_ring(problem, state, count)
+        transfer = sign * min_ring_time(problem, state, count, size)
         for place in range(count):
-            state.links[state.out[place]] += takes
-            state.links[state.into[place]] += takes
+            state.link_time[state.out_links[place]] += transfer
+            state.link_time[state.in_links[place]] += transfer
 
 
 @inlined
-def bounds(problem: Problem, state: State) -> None:
-    """Make `tail` and `tail_back` of the strategy: sums of computation along the model, where every part needs one of the layer before."""
+def update_bounds(problem: Problem, state: State) -> None:
+    """Set `tail` and `tail_back`: sums of computation along layers whose parts all need the layer before."""
     layers = len(problem.shape)
     for layer in range(layers):
         state.tail_back[layer] = 0
         for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-            if problem.always[edge]:
+            if problem.needs_source[edge]:
                 source = problem.source[edge]
                 after = problem.backward[state.config[source]] + state.tail_back[source]
                 state.tail_back[layer] = max(state.tail_back[layer], after)
@@ -522,64 +564,74 @@ def bounds(problem: Problem, state: State) -> None:
     for layer in range(layers - 1, -1, -1):
         after = problem.forward[state.config[layer]] + state.tail[layer]
         for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-            if problem.always[edge]:
+            if problem.needs_source[edge]:
                 source = problem.source[edge]
                 state.tail[source] = max(state.tail[source], after)
 
 
 @piece
 def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
-    """The forward passes of the parts of a layer; whether the step can still end by `limit`. Layers before `begin` are as accepted."""
-    config, now = state.config[layer], state.now
+    """Run the forward passes of a layer's parts; return whether the step can still end by `limit`.
+
+    Layers before `begin` are as accepted.
+    """
+    config, free_at = state.config[layer], state.free_at
     time = problem.forward[config]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     local = state.local[layer]
     for part in range(problem.parts[config]):
         device = state.device[layer, part]
-        ready = now[device]
+        ready = free_at[device]
         if not local:
-            latest = limit - state.left[device]
+            latest = limit - state.work_left[device]
             if degree > 1 and (part // chain) % degree > 0:
-                before = part - chain
-                sender, size, made = (
-                    state.device[layer, before],
+                previous = part - chain
+                sender, size, made_at = (
+                    state.device[layer, previous],
                     problem.state_bytes[config],
-                    state.base[1, layer, before],
+                    state.forward_end[1, layer, previous],
                 )
-                ready = max(ready, arrival(problem, state, sender, device, size, made, True))
+                ready = max(ready, send_message(problem, state, sender, device, size, made_at, True))
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
                 source = problem.source[edge]
                 side = 1 if source >= begin else 0
                 head, offset = state.head[side, source], state.offset[side, source]
-                found = overlaps(problem, state, edge, layer, part)
-                for i in range(state.at[0], state.at[0] + found):
-                    p = state.parts_of[i]
-                    sender, made = state.device[source, p], state.base[side, head, p] + offset
-                    ready = max(ready, arrival(problem, state, sender, device, state.bytes_of[i], made, True))
+                n_overlaps = find_overlaps(problem, state, edge, layer, part)
+                for i in range(state.cursor[0], state.cursor[0] + n_overlaps):
+                    source_part = state.overlap_parts[i]
+                    sender, made_at = (
+                        state.device[source, source_part],
+                        state.forward_end[side, head, source_part] + offset,
+                    )
+                    ready = max(
+                        ready, send_message(problem, state, sender, device, state.overlap_bytes[i], made_at, True)
+                    )
                     if ready > latest:
                         return False
-        end = max(ready, now[device]) + time
-        now[device] = end
-        state.base[1, layer, part] = end
-        state.left[device] -= time
+        end = max(ready, free_at[device]) + time
+        free_at[device] = end
+        state.forward_end[1, layer, part] = end
+        state.work_left[device] -= time
     return True
 
 
 @piece
-def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
-    """All forward passes from the layer `begin` on; whether the step can still end by `limit`. `slack`: by how much a bound of `tail` may be too
-    high."""
-    layers, now, left, earliest = len(problem.shape), state.now, state.left, NEVER
-    for mark in range(begin // EVERY, state.mark.shape[1]):
-        state.mark[1, mark] = -1
+def run_forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
+    """Run all forward passes from layer `begin` on; return whether the step can still end by `limit`.
+
+    `slack` is by how much a bound in `tail` may be too high.
+    """
+    layers, free_at, work_left, earliest = len(problem.shape), state.free_at, state.work_left, NEVER
+    for index in range(begin // CHECKPOINT_LAYERS, state.checkpoint.shape[1]):
+        state.checkpoint[1, index] = -1
     layer = begin
     while layer < layers:
-        mark = layer // EVERY
-        if state.mark[1, mark] < 0:
-            state.mark[1, mark] = layer
-            copy(state.free[1, mark], now)
-            copy(state.work[1, mark], left)
-            copy(state.owed[1, mark], state.links_left)
+        index = layer // CHECKPOINT_LAYERS
+        if state.checkpoint[1, index] < 0:
+            state.checkpoint[1, index] = layer
+            copy(state.checkpoint_free_at[1, index], free_at)
+            copy(state.checkpoint_work[1, index], work_left)
+            copy(state.checkpoint_link_time[1, index], state.link_time_left)
         if not forward_layer(problem, state, layer, begin, limit):
             return False
         head, offset = layer, 0
@@ -594,117 +646,127 @@ def forward(problem: Problem, state: State, begin: int, slack: int, limit: int) 
         earliest = NEVER
         for part in range(problem.parts[state.config[head]]):
             device = state.device[head, part]
-            now[device] += offset
-            left[device] -= offset
-            earliest = min(earliest, state.base[1, head, part])
-            if now[device] + left[device] > limit:
+            free_at[device] += offset
+            work_left[device] -= offset
+            earliest = min(earliest, state.forward_end[1, head, part])
+            if free_at[device] + work_left[device] > limit:
                 return False
         earliest += offset
         if earliest + state.tail[layer - 1] - slack > limit:
             return False
     earliest += problem.backward[state.config[layers - 1]]
-    most = 0
+    largest_burst = 0
     for level in range(len(problem.burst)):
-        most = max(most, problem.burst[level])
-    earliest -= 2 * most
-    for resource in range(len(now)):
-        state.links_left[resource] += state.links[resource]
-        if state.links_left[resource] and max(now[resource], earliest) + state.links_left[resource] > limit:
+        largest_burst = max(largest_burst, problem.burst[level])
+    earliest -= 2 * largest_burst
+    for resource in range(len(free_at)):
+        state.link_time_left[resource] += state.link_time[resource]
+        if state.link_time_left[resource] and max(free_at[resource], earliest) + state.link_time_left[resource] > limit:
             return False
     return True
 
 
 @inlined
-def send_back(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
-    """Send the gradients that a part has made by `end` to the parts that made what it took; whether the step can still end by `limit`."""
-    config, back = state.config[layer], state.back
+def send_gradients(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
+    """Send the gradients of a part, computed by `end`, to its sources; return whether the step can still end by `limit`."""
+    config, back_end = state.config[layer], state.back_end
     device = state.device[layer, part]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     if degree > 1 and (part // chain) % degree > 0:
-        before = part - chain
-        receiver, size = state.device[layer, before], problem.state_bytes[config]
-        back[layer, before] = max(back[layer, before], arrival(problem, state, device, receiver, size, end, False))
+        previous = part - chain
+        receiver, size = state.device[layer, previous], problem.state_bytes[config]
+        back_end[layer, previous] = max(
+            back_end[layer, previous], send_message(problem, state, device, receiver, size, end, False)
+        )
     for edge in range(problem.first_edge[layer + 1] - 1, problem.first_edge[layer] - 1, -1):
         source = problem.source[edge]
         latest = limit - problem.backward[state.config[source]] - state.tail_back[source] + slack
-        found = overlaps(problem, state, edge, layer, part)
-        for i in range(state.at[0], state.at[0] + found):
-            p = state.parts_of[i]
-            receiver = state.device[source, p]
-            there = arrival(problem, state, device, receiver, state.bytes_of[i], end, False)
-            back[source, p] = max(back[source, p], there)
-            if there > latest or overdue(problem, state, device, receiver) > limit:
+        n_overlaps = find_overlaps(problem, state, edge, layer, part)
+        for i in range(state.cursor[0], state.cursor[0] + n_overlaps):
+            source_part = state.overlap_parts[i]
+            receiver = state.device[source, source_part]
+            arrives_at = send_message(problem, state, device, receiver, state.overlap_bytes[i], end, False)
+            back_end[source, source_part] = max(back_end[source, source_part], arrives_at)
+            if arrives_at > latest or earliest_link_end(problem, state, device, receiver) > limit:
                 return False
     return True
 
 
 @inlined
-def to_owner(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
-    """Send the gradients of all members to the first one, which updates the weights and sends them back; whether the step can still end by
-    `limit`."""
+def sum_at_owner(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
+    """Send gradients to the first member and updated weights back; return whether the step can still end by `limit`."""
     member, owner = state.member, state.member[0]
-    ready = state.since[owner]
+    ready = state.ready_at[owner]
     for place in range(1, count):
-        ready = max(ready, arrival(problem, state, member[place], owner, size, state.since[member[place]], False))
+        ready = max(
+            ready, send_message(problem, state, member[place], owner, size, state.ready_at[member[place]], False)
+        )
     ready += update
-    state.synced[owner] = max(state.synced[owner], ready)
+    state.synced_at[owner] = max(state.synced_at[owner], ready)
     for place in range(1, count):
-        there = arrival(problem, state, owner, member[place], size, ready, False)
-        state.synced[member[place]] = max(state.synced[member[place]], there)
-        if max(there, overdue(problem, state, owner, member[place])) > limit:
+        arrives_at = send_message(problem, state, owner, member[place], size, ready, False)
+        state.synced_at[member[place]] = max(state.synced_at[member[place]], arrives_at)
+        if max(arrives_at, earliest_link_end(problem, state, owner, member[place])) > limit:
             return False
     return True
 
 
 @inlined
-def around(problem: Problem, state: State, count: int, size: int, ready: int, least: int, limit: int) -> bool:
-    """Sum the `ready` gradients of all members around their ring, of which `least` was among `links`; whether the step can still end by `limit`."""
-    now, out, into, left = state.now, state.out, state.into, state.links_left
-    holds = ring_time(problem, state, count, size, problem.ring_hold)
-    takes = ring_time(problem, state, count, size, problem.ring_latency)
-    start = ready - min(least, ring_burst(problem, state))
+def sum_by_ring(
+    problem: Problem, state: State, count: int, size: int, ready: int, min_link_time: int, limit: int
+) -> bool:
+    """All-reduce gradients that are `ready` around the ring; return whether the step can still end by `limit`.
+
+    `min_link_time` is what `link_time` contains for them.
+    """
+    free_at, out_links, in_links, link_time_left = state.free_at, state.out_links, state.in_links, state.link_time_left
+    occupied = ring_time(problem, state, count, size, problem.ring_hold)
+    duration = ring_time(problem, state, count, size, problem.ring_latency)
+    start = ready - min(min_link_time, ring_burst(problem, state))
     for place in range(count):
-        start = max(start, now[out[place]], now[into[place]])
-    end, handled = start + holds, ring_handling(problem, count, size)
-    there = max(start + max(takes, holds), ready + ring_time(problem, state, count, 0, problem.ring_latency))
+        start = max(start, free_at[out_links[place]], free_at[in_links[place]])
+    end, handling = start + occupied, ring_handling(problem, count, size)
+    arrives_at = max(start + max(duration, occupied), ready + ring_time(problem, state, count, 0, problem.ring_latency))
     for place in range(count):
         device = state.member[place]
-        state.synced[device] = max(state.synced[device], there)
-        now[device] += handled
-        now[out[place]] = end
-        now[into[place]] = end
-        left[out[place]] -= least
-        left[into[place]] -= least
-        if max(there, end + max(left[out[place]], left[into[place]])) > limit:
+        state.synced_at[device] = max(state.synced_at[device], arrives_at)
+        free_at[device] += handling
+        free_at[out_links[place]] = end
+        free_at[in_links[place]] = end
+        link_time_left[out_links[place]] -= min_link_time
+        link_time_left[in_links[place]] -= min_link_time
+        if max(arrives_at, end + max(link_time_left[out_links[place]], link_time_left[in_links[place]])) > limit:
             return False
     return True
 
 
 @piece
 def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
-    """Exchange the gradients of a layer's weights among the devices that have the same ones; of weights that two layers share at the first
-    one. Whether the step can still end by `limit`."""
+    """Sum a layer's gradients over the devices with the same shard; return whether the step can still end by `limit`.
+
+    Weights that two layers share are summed at the earlier one.
+    """
     config = state.config[layer]
     size, update = problem.shard_bytes[config], problem.update[config]
     for shard in range(problem.shards[config]):
-        count, ready = gather(problem, state, layer, shard), 0
+        count, ready = gather_devices(problem, state, layer, shard), 0
         if count > 1 and problem.as_messages[0]:
-            if not to_owner(problem, state, count, size, update, limit):
+            if not sum_at_owner(problem, state, count, size, update, limit):
                 return False
             continue
         for place in range(count):
             state.updates[state.member[place]] += update
-            ready = max(ready, state.since[state.member[place]])
+            ready = max(ready, state.ready_at[state.member[place]])
         if count > 1:
-            ring_of(problem, state, count)
-            if not around(problem, state, count, size, ready, ring_least(problem, state, count, size), limit):
+            build_ring(problem, state, count)
+            if not sum_by_ring(problem, state, count, size, ready, min_ring_time(problem, state, count, size), limit):
                 return False
     return True
 
 
 @inlined
-def is_asked(problem: Problem, state: State, layer: int) -> bool:
-    """Whether a message may bring gradients to a layer."""
+def receives_gradients(problem: Problem, state: State, layer: int) -> bool:
+    """Return whether a layer may receive gradients by message."""
     if not state.local[layer] and problem.chain_degree[state.config[layer]] > 1:
         return True
     for i in range(problem.first_user[layer], problem.first_user[layer + 1]):
@@ -715,110 +777,124 @@ def is_asked(problem: Problem, state: State, layer: int) -> bool:
 
 @piece
 def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
-    """The backward passes of a layer's parts, the last one first, and the messages behind them; whether the step can still end by `limit`. Of a
-    layer that is not the last one of its run, messages alone."""
-    now, left, back = state.now, state.left, state.back
+    """Run a layer's backward passes, last part first, and send messages; return whether the step can still end by `limit`.
+
+    Inside a segment only messages are sent.
+    """
+    free_at, work_left, back_end = state.free_at, state.work_left, state.back_end
     config, foot, offset = state.config[layer], state.foot[layer], state.back_offset[layer]
-    time, asked = problem.backward[config], is_asked(problem, state, layer)
+    time, receives = problem.backward[config], receives_gradients(problem, state, layer)
     for part in range(problem.parts[config] - 1, -1, -1):
         device = state.device[layer, part]
         if layer == foot:
-            end = max(now[device], back[layer, part] if asked else 0) + time
-            now[device] = end
-            back[layer, part] = end
-            left[device] -= time
-            if end + max(left[device], state.tail_back[layer] - slack) > limit:
+            end = max(free_at[device], back_end[layer, part] if receives else 0) + time
+            free_at[device] = end
+            back_end[layer, part] = end
+            work_left[device] -= time
+            if end + max(work_left[device], state.tail_back[layer] - slack) > limit:
                 return False
-        end = back[foot, part] + offset
-        if not state.local[layer] and not send_back(problem, state, layer, part, end, slack, limit):
+        end = back_end[foot, part] + offset
+        if not state.local[layer] and not send_gradients(problem, state, layer, part, end, slack, limit):
             return False
     return True
 
 
 @inlined
-def add_sum(problem: Problem, state: State, layer: int, ready: int) -> None:
-    """Let the sum of a layer's gradients, which are `ready`, wait with those of the layers before it in a backward pass."""
+def add_to_bucket(problem: Problem, state: State, layer: int, ready: int) -> None:
+    """Add a layer's gradients, which are `ready`, to the bucket."""
     bucket, config = state.bucket, state.config[layer]
-    if bucket[SET] != state.summed[layer]:
-        count = gather(problem, state, layer, 0)
-        ring_of(problem, state, count)
-        bucket[SET] = state.summed[layer]
+    if bucket[SET] != state.device_set[layer]:
+        count = gather_devices(problem, state, layer, 0)
+        build_ring(problem, state, count)
+        bucket[SET] = state.device_set[layer]
         bucket[COUNT] = count
     size = problem.shard_bytes[config]
     bucket[SIZE] += size
     bucket[READY] = max(bucket[READY], ready)
-    bucket[LEAST] += ring_least(problem, state, bucket[COUNT], size)
+    bucket[MIN_TIME] += min_ring_time(problem, state, bucket[COUNT], size)
     bucket[UPDATE] += problem.update[config]
 
 
 @inlined
-def is_last(problem: Problem, state: State, layer: int) -> bool:
-    """Whether sums that wait are to begin: they have enough bytes, or other devices sum the gradients of the next layer that has some."""
+def is_bucket_complete(problem: Problem, state: State, layer: int) -> bool:
+    """Return whether the bucket has enough bytes, or other devices sum the gradients of the next layer with any."""
     if state.bucket[SIZE] >= problem.bucket_bytes[0]:
         return True
-    below = layer - 1
-    while below >= 0 and state.summed[below] == 0:
-        below -= 1
-    return below < 0 or state.summed[below] != state.summed[layer]
+    next_layer = layer - 1
+    while next_layer >= 0 and state.device_set[next_layer] == 0:
+        next_layer -= 1
+    return next_layer < 0 or state.device_set[next_layer] != state.device_set[layer]
 
 
 @inlined
-def begin_sums(problem: Problem, state: State, limit: int) -> bool:
-    """Sum what waits around the ring that is known; whether the step can still end by `limit`."""
+def sum_bucket(problem: Problem, state: State, limit: int) -> bool:
+    """All-reduce the bucket around the current ring; return whether the step can still end by `limit`."""
     bucket = state.bucket
     for place in range(bucket[COUNT]):
         state.updates[state.member[place]] += bucket[UPDATE]
-    done = around(problem, state, bucket[COUNT], bucket[SIZE], bucket[READY], bucket[LEAST], limit)
-    bucket[SIZE] = bucket[READY] = bucket[LEAST] = bucket[UPDATE] = 0
-    return done
+    in_time = sum_by_ring(problem, state, bucket[COUNT], bucket[SIZE], bucket[READY], bucket[MIN_TIME], limit)
+    bucket[SIZE] = bucket[READY] = bucket[MIN_TIME] = bucket[UPDATE] = 0
+    return in_time
 
 
 @inlined
-def end_run(problem: Problem, state: State, layer: int, offset: int, slack: int, limit: int) -> bool:
-    """Let the devices of a run compute for so long behind its last layer, up to `layer`, its first; whether the step can still end by `limit`."""
-    now, left = state.now, state.left
+def end_segment(problem: Problem, state: State, layer: int, offset: int, slack: int, limit: int) -> bool:
+    """Let the devices of a segment compute for `offset`; return whether the step can still end by `limit`."""
+    free_at, work_left = state.free_at, state.work_left
     for part in range(problem.parts[state.config[layer]] if offset else 0):
         device = state.device[layer, part]
-        now[device] += offset
-        left[device] -= offset
-        if now[device] + max(left[device], state.tail_back[layer] - slack) > limit:
+        free_at[device] += offset
+        work_left[device] -= offset
+        if free_at[device] + max(work_left[device], state.tail_back[layer] - slack) > limit:
             return False
     return True
 
 
 @piece
-def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
-    """All backward passes, and exchanges of gradients; whether the step can still end by `limit`. `slack`: as of `forward`."""
+def run_backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
+    """Run all backward passes and gradient all-reduces; return whether the step can still end by `limit`.
+
+    `slack` is as in `run_forward`.
+    """
     layer, latest = len(problem.shape) - 1, 0
     foot, offset, computed = layer, 0, 0
     fill(state.bucket, 0)
     while layer >= 0:
-        config, heard, summed = state.config[layer], layer == foot or not state.local[layer], state.summed[layer]
+        config, has_messages, device_set = (
+            state.config[layer],
+            layer == foot or not state.local[layer],
+            state.device_set[layer],
+        )
         parts = problem.parts[config]
         size = problem.shard_bytes[config] if problem.owner[layer] == layer else 0
         state.foot[layer] = foot
         state.back_offset[layer] = offset
-        if heard and not backward_layer(problem, state, layer, slack, limit):
+        if has_messages and not backward_layer(problem, state, layer, slack, limit):
             return False
         if layer == foot:
             latest = 0
             for part in range(parts):
-                latest = max(latest, state.back[layer, part])
-        if size > 0 and summed <= 0 and not synchronize(problem, state, layer, limit):
+                latest = max(latest, state.back_end[layer, part])
+        if size > 0 and device_set <= 0 and not synchronize(problem, state, layer, limit):
             return False
-        if size > 0 and summed > 0:
-            add_sum(problem, state, layer, latest + offset)
-            if is_last(problem, state, layer):
+        if size > 0 and device_set > 0:
+            add_to_bucket(problem, state, layer, latest + offset)
+            if is_bucket_complete(problem, state, layer):
                 offset += ring_handling(problem, state.bucket[COUNT], state.bucket[SIZE])
-                if not begin_sums(problem, state, limit):
+                if not sum_bucket(problem, state, limit):
                     return False
-        goes_on = size == 0 or summed >= 0 or not problem.handles[0]
-        if goes_on and state.follows[layer] and state.local[layer] and not is_asked(problem, state, layer - 1):
+        continues = size == 0 or device_set >= 0 or not problem.has_handling[0]
+        if (
+            continues
+            and state.follows[layer]
+            and state.local[layer]
+            and not receives_gradients(problem, state, layer - 1)
+        ):
             layer -= 1
             offset += problem.backward[state.config[layer]]
             computed += problem.backward[state.config[layer]]
             continue
-        if not end_run(problem, state, layer, computed, slack, limit):
+        if not end_segment(problem, state, layer, computed, slack, limit):
             return False
         layer -= 1
         foot, offset, computed = layer, 0, 0
@@ -826,288 +902,316 @@ def backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
 
 
 @inlined
-def simulate(problem: Problem, state: State, mark: int, slack: int, limit: int) -> int:
-    """Time of a step of the strategy in `state`, in picoseconds; NEVER where it is more than `limit`, and then `ended` says where that was
-    seen. The trial of `state` is written, from this `mark` on: all before it is as accepted. `left` has to be the work of all devices from there."""
-    begin = state.mark[0, mark]
-    copy(state.now, state.free[0, mark])
-    copy(state.links_left, state.owed[0, mark])
-    if not forward(problem, state, begin, slack, limit):
-        state.ended[FORWARD] += 1
+def simulate(problem: Problem, state: State, index: int, slack: int, limit: int) -> int:
+    """Return the time of a step of the strategy in `state` in ps; NEVER if it exceeds `limit`.
+
+    Writes the trial from checkpoint `mark` on; everything before is as accepted. `work_left` has to be the work of all
+    devices from there. `end_counts` counts where simulations were abandoned.
+    """
+    begin = state.checkpoint[0, index]
+    copy(state.free_at, state.checkpoint_free_at[0, index])
+    copy(state.link_time_left, state.checkpoint_link_time[0, index])
+    if not run_forward(problem, state, begin, slack, limit):
+        state.end_counts[FORWARD] += 1
         return NEVER
     for layer in range(len(problem.shape)):
         if not state.local[layer]:
             if problem.chain_degree[state.config[layer]] > 1:
-                fill(state.back[layer], 0)
+                fill(state.back_end[layer], 0)
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-                fill(state.back[problem.source[edge]], 0)
-    fill(state.synced, 0)
+                fill(state.back_end[problem.source[edge]], 0)
+    fill(state.synced_at, 0)
     fill(state.updates, 0)
     end = NEVER
-    if backward(problem, state, slack, limit):
+    if run_backward(problem, state, slack, limit):
         end = 0
-        for device in range(len(state.synced)):
-            end = max(end, max(state.now[device], state.synced[device]) + state.updates[device])
+        for device in range(len(state.synced_at)):
+            end = max(end, max(state.free_at[device], state.synced_at[device]) + state.updates[device])
     if end > limit or end == NEVER:
-        state.ended[BACKWARD] += 1
+        state.end_counts[BACKWARD] += 1
         return NEVER
     return end
 
 
 @piece
-def accept(problem: Problem, state: State, mark: int) -> None:
-    """What was tried is the strategy from now on."""
-    for layer in range(state.mark[0, mark], len(problem.shape)):
+def accept_trial(problem: Problem, state: State, index: int) -> None:
+    """Make the trial the accepted strategy."""
+    for layer in range(state.checkpoint[0, index], len(problem.shape)):
         head = state.head[1, layer]
         state.head[0, layer] = head
         state.offset[0, layer] = state.offset[1, layer]
         for part in range(problem.parts[state.config[layer]] if head == layer else 0):
-            state.base[0, layer, part] = state.base[1, layer, part]
-    for place in range(mark, state.mark.shape[1]):
-        state.mark[0, place] = state.mark[1, place]
-        if state.mark[1, place] >= 0:
-            copy(state.free[0, place], state.free[1, place])
-            copy(state.work[0, place], state.work[1, place])
-            copy(state.owed[0, place], state.owed[1, place])
-    bounds(problem, state)
+            state.forward_end[0, layer, part] = state.forward_end[1, layer, part]
+    for place in range(index, state.checkpoint.shape[1]):
+        state.checkpoint[0, place] = state.checkpoint[1, place]
+        if state.checkpoint[1, place] >= 0:
+            copy(state.checkpoint_free_at[0, place], state.checkpoint_free_at[1, place])
+            copy(state.checkpoint_work[0, place], state.checkpoint_work[1, place])
+            copy(state.checkpoint_link_time[0, place], state.checkpoint_link_time[1, place])
+    update_bounds(problem, state)
 
 
 @piece
-def keep_all(problem: Problem, state: State) -> None:
-    """`keep` what is new of the strategy; all of it anew where half of the room was taken since that was done last."""
-    if state.at[1] - state.at[2] > ROOM // 2:
-        state.at[1] = state.at[2] = 0
-        fill(state.known, 0)
+def cache_all_overlaps(problem: Problem, state: State) -> None:
+    """Cache the new overlaps of the strategy; rebuild the cache once half of the room was used since it was last rebuilt."""
+    if state.cursor[1] - state.cursor[2] > MAX_CACHED_OVERLAPS // 2:
+        state.cursor[1] = state.cursor[2] = 0
+        fill(state.cached, 0)
     for layer in range(len(problem.shape)):
         if not state.local[layer]:
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-                if not state.known[edge]:
-                    keep(problem, state, edge, layer)
-    if state.at[2] == 0:
-        state.at[2] = state.at[1]
+                if not state.cached[edge]:
+                    cache_overlaps(problem, state, edge, layer)
+    if state.cursor[2] == 0:
+        state.cursor[2] = state.cursor[1]
 
 
 @inlined
-def add_work(problem: Problem, config: int, devices: Ints, sign: int, work: Ints, held: Ints) -> None:
-    """Add what a layer of a configuration computes and keeps to `work` and `held` of its devices, or take it away."""
+def add_work(problem: Problem, config: int, devices: Ints, sign: int, work: Ints, used_bytes: Ints) -> None:
+    """Add or subtract computation and memory of a layer's configuration to those of its devices."""
     time = sign * (problem.forward[config] + problem.backward[config])
     memory = sign * problem.memory[config]
     for part in range(problem.parts[config]):
         work[devices[part]] += time
-        held[devices[part]] += memory
+        used_bytes[devices[part]] += memory
 
 
 @inlined
-def change(problem: Problem, state: State, i: int) -> None:
-    """Give one of the `changed` layers what was `chosen` and the `proposed` devices."""
+def apply_change(problem: Problem, state: State, i: int) -> None:
+    """Give the i-th of the `changed` layers its chosen configuration and the proposed devices."""
     layer = state.changed[i]
     state.saved[layer] = state.config[layer]
     copy(state.saved_device[layer], state.device[layer])
     state.config[layer] = state.chosen[i]
     copy(state.device[layer], state.proposed)
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-        state.known[edge] = 0
+        state.cached[edge] = 0
     for at in range(problem.first_user[layer], problem.first_user[layer + 1]):
         user = problem.user[at]
         for edge in range(problem.first_edge[user], problem.first_edge[user + 1]):
-            state.known[edge] = state.known[edge] and problem.source[edge] != layer
+            state.cached[edge] = state.cached[edge] and problem.source[edge] != layer
 
 
 @piece
-def change_all(problem: Problem, state: State, count: int, whole: bool) -> None:
-    """`change` the `changed` layers, and `links` with them, one after the other; where `whole`, make `links`, `left` and `bytes` of all layers."""
+def apply_changes(problem: Problem, state: State, count: int, full: bool) -> None:
+    """Apply the change of each `changed` layer and of its `link_time`.
+
+    With `full`, compute `link_time`, `work_left` and `strategy_bytes` of all layers anew.
+    """
     layers = len(problem.shape)
-    if whole:
+    if full:
         for i in range(count):
-            change(problem, state, i)
-        fill(state.known, 0)
-        fill(state.links, 0)
-        fill(state.left, 0)
-        fill(state.bytes, 0)
+            apply_change(problem, state, i)
+        fill(state.cached, 0)
+        fill(state.link_time, 0)
+        fill(state.work_left, 0)
+        fill(state.strategy_bytes, 0)
         for layer in range(layers):
-            add_work(problem, state.config[layer], state.device[layer], 1, state.left, state.bytes)
-    for i in range(layers if whole else 2 * count):
-        layer, sign = (i, 1) if whole else (state.changed[i // 2], 2 * (i % 2) - 1)
-        if not whole and sign > 0:
-            change(problem, state, i // 2)
-        if not whole or problem.owner[layer] == layer:
+            add_work(problem, state.config[layer], state.device[layer], 1, state.work_left, state.strategy_bytes)
+    for i in range(layers if full else 2 * count):
+        layer, sign = (i, 1) if full else (state.changed[i // 2], 2 * (i % 2) - 1)
+        if not full and sign > 0:
+            apply_change(problem, state, i // 2)
+        if not full or problem.owner[layer] == layer:
             add_links(problem, state, problem.owner[layer], sign)
 
 
 @inlined
-def listed(problem: Problem, state: State, count: int, whole: bool) -> int:
-    """Into `listed` the `changed` layers and those that take what these make, each once, or all where `whole`; how many."""
-    layers, found = len(problem.shape), 0
-    for i in range(layers if whole else count):
-        layer = i if whole else state.changed[i]
+def list_affected(problem: Problem, state: State, count: int, full: bool) -> int:
+    """Set `affected` to the `changed` layers and their users, or to all layers if `full`; return how many."""
+    layers, n_affected = len(problem.shape), 0
+    for i in range(layers if full else count):
+        layer = i if full else state.changed[i]
         first = problem.first_user[layer]
-        for at in range(first - 1, first if whole else problem.first_user[layer + 1]):
-            one = layer if at < first else problem.user[at]
-            if not state.seen[one]:
-                state.seen[one] = 1
-                state.listed[found] = one
-                found += 1
-    for i in range(found):
-        state.seen[state.listed[i]] = 0
-    return found
+        for at in range(first - 1, first if full else problem.first_user[layer + 1]):
+            affected = layer if at < first else problem.user[at]
+            if not state.is_affected[affected]:
+                state.is_affected[affected] = 1
+                state.affected[n_affected] = affected
+                n_affected += 1
+    for i in range(n_affected):
+        state.is_affected[state.affected[i]] = 0
+    return n_affected
 
 
 @piece
-def look(problem: Problem, state: State, count: int) -> None:
-    """Find out what is `local`, `alone`, and `follows` among the `listed` layers and those behind them."""
+def update_flags(problem: Problem, state: State, count: int) -> None:
+    """Update `local` and `distinct` of the affected layers, and `follows` of these and the next ones."""
     for i in range(count):
-        layer = state.listed[i]
+        layer = state.affected[i]
         state.local[layer] = is_local(problem, state, layer)
-        state.alone[layer] = is_alone(problem, state, layer)
+        state.distinct[layer] = has_distinct_devices(problem, state, layer)
     for i in range(2 * count):
-        layer = state.listed[i // 2] + i % 2
+        layer = state.affected[i // 2] + i % 2
         if layer < len(problem.shape):
             state.follows[layer] = is_following(problem, state, layer)
 
 
 @inlined
-def weigh(problem: Problem, state: State, count: int) -> int:
-    """Make `change` and `grown` of a proposal: by how much it can shorten sums of computation along the model, at most."""
-    fill(state.change, 0)
-    fill(state.grown, 0)
+def estimate_change(problem: Problem, state: State, count: int) -> int:
+    """Set `work_change` and `memory_change` of a proposal; return how much it can shorten `tail` at most."""
+    fill(state.work_change, 0)
+    fill(state.memory_change, 0)
     slack = 0
     for i in range(count):
         layer = state.changed[i]
         before, after = state.config[layer], state.chosen[i]
-        add_work(problem, before, state.device[layer], -1, state.change, state.grown)
-        add_work(problem, after, state.proposed, 1, state.change, state.grown)
+        add_work(problem, before, state.device[layer], -1, state.work_change, state.memory_change)
+        add_work(problem, after, state.proposed, 1, state.work_change, state.memory_change)
         gained = problem.forward[before] + problem.backward[before] - problem.forward[after] - problem.backward[after]
         slack += max(0, gained)
     return slack
 
 
 @inlined
-def can_end(problem: Problem, state: State, mark: int, limit: int) -> bool:
-    """Whether all devices have the memory for what is `grown`, and can end their work with its `change` by `limit`."""
-    for device in range(len(state.used)):
-        if state.used[device] + state.grown[device] > problem.memory_limit[0]:
+def can_finish(problem: Problem, state: State, index: int, limit: int) -> bool:
+    """Return whether all devices have the memory, and can finish their work by `limit`."""
+    for device in range(len(state.used_bytes)):
+        if state.used_bytes[device] + state.memory_change[device] > problem.memory_limit[0]:
             return False
-        if state.free[0, mark, device] + state.work[0, mark, device] + state.change[device] > limit:
+        if (
+            state.checkpoint_free_at[0, index, device]
+            + state.checkpoint_work[0, index, device]
+            + state.work_change[device]
+            > limit
+        ):
             return False
     return True
 
 
 @inlined
-def mark_before(state: State, count: int) -> int:
-    """The last mark that is not behind a `changed` layer."""
+def find_checkpoint(state: State, count: int) -> int:
+    """Return the last checkpoint that is not after a `changed` layer."""
     begin = NEVER
     for i in range(count):
         begin = min(begin, state.changed[i])
-    mark = begin // EVERY
-    while state.mark[0, mark] < 0 or state.mark[0, mark] > begin:
-        mark -= 1
-    return mark
+    index = begin // CHECKPOINT_LAYERS
+    while state.checkpoint[0, index] < 0 or state.checkpoint[0, index] > begin:
+        index -= 1
+    return index
 
 
 @compiled
-def try_change(problem: Problem, state: State, count: int, whole: bool, limit: int) -> int:
-    """Give the `changed` layers what was `chosen` and the `proposed` devices: the time of a step if it is at most `limit`, and then it is
-    accepted; else NEVER, and all is as before. `whole`: look at all of the strategy, and simulate all of it, whatever the limit."""
-    slack = weigh(problem, state, count)
-    mark = 0 if whole else mark_before(state, count)
-    if count and not can_end(problem, state, mark, NEVER if whole else limit):
-        state.ended[BEFORE] += 1
+def try_change(problem: Problem, state: State, count: int, full: bool, limit: int) -> int:
+    """Give the `changed` layers their chosen configurations and proposed devices.
+
+    Args:
+        problem: The problem.
+        state: The accepted strategy, with the proposal in `changed`, `chosen` and `proposed`.
+        count: Number of changed layers.
+        full: Simulate the whole strategy, regardless of the limit.
+        limit: Time in ps above which the proposal is rejected.
+
+    Returns:
+        The time of a step if it is at most `limit`, and the proposal is accepted; else NEVER, and the state is restored.
+    """
+    slack = estimate_change(problem, state, count)
+    index = 0 if full else find_checkpoint(state, count)
+    if count and not can_finish(problem, state, index, NEVER if full else limit):
+        state.end_counts[BEFORE] += 1
         return NEVER
     copy(state.saved_local, state.local)
-    copy(state.saved_alone, state.alone)
+    copy(state.saved_distinct, state.distinct)
     copy(state.saved_follows, state.follows)
-    copy(state.saved_links, state.links)
-    copy(state.saved_summed, state.summed)
-    copy(state.saved_known, state.known)
-    change_all(problem, state, count, whole)
-    if not whole:
-        for device in range(len(state.left)):
-            state.left[device] = state.work[0, mark, device] + state.change[device]
-    look(problem, state, listed(problem, state, count, whole))
-    time = simulate(problem, state, mark, slack, NEVER if whole else limit)
+    copy(state.saved_link_time, state.link_time)
+    copy(state.saved_device_set, state.device_set)
+    copy(state.saved_cached, state.cached)
+    apply_changes(problem, state, count, full)
+    if not full:
+        for device in range(len(state.work_left)):
+            state.work_left[device] = state.checkpoint_work[0, index, device] + state.work_change[device]
+    update_flags(problem, state, list_affected(problem, state, count, full))
+    time = simulate(problem, state, index, slack, NEVER if full else limit)
     if time > limit or time == NEVER:
         for i in range(count):
             layer = state.changed[i]
             state.config[layer] = state.saved[layer]
             copy(state.device[layer], state.saved_device[layer])
         copy(state.local, state.saved_local)
-        copy(state.alone, state.saved_alone)
+        copy(state.distinct, state.saved_distinct)
         copy(state.follows, state.saved_follows)
-        copy(state.links, state.saved_links)
-        copy(state.summed, state.saved_summed)
-        copy(state.known, state.saved_known)
+        copy(state.link_time, state.saved_link_time)
+        copy(state.device_set, state.saved_device_set)
+        copy(state.cached, state.saved_cached)
         return NEVER
-    state.ended[TAKEN] += 1
-    accept(problem, state, mark)
-    if not whole:
-        keep_all(problem, state)
-    for device in range(len(state.used)):
-        state.used[device] += state.grown[device]
-    for place in range(mark):
-        for device in range(len(state.used) if state.mark[0, place] >= 0 else 0):
-            state.work[0, place, device] += state.change[device]
+    state.end_counts[ACCEPTED] += 1
+    accept_trial(problem, state, index)
+    if not full:
+        cache_all_overlaps(problem, state)
+    for device in range(len(state.used_bytes)):
+        state.used_bytes[device] += state.memory_change[device]
+    for place in range(index):
+        for device in range(len(state.used_bytes) if state.checkpoint[0, place] >= 0 else 0):
+            state.checkpoint_work[0, place, device] += state.work_change[device]
     return time
 
 
-def start(problem: Problem, state: State) -> int:
-    """Simulate the strategy in `state` whole, and accept it: its time, NEVER where its devices do not have the memory."""
-    state.free[0, 0] = state.owed[0, 0] = state.mark[0, 0] = 0
-    state.at[1] = state.at[2] = 0
+def simulate_strategy(problem: Problem, state: State) -> int:
+    """Simulate and accept the strategy in `state`; return its time, NEVER if its devices lack the memory."""
+    state.checkpoint_free_at[0, 0] = state.checkpoint_link_time[0, 0] = state.checkpoint[0, 0] = 0
+    state.cursor[1] = state.cursor[2] = 0
     time = try_change(problem, state, 0, True, NEVER)
-    state.used[:] = state.bytes
-    return time if state.used.max() <= problem.memory_limit[0] else NEVER
+    state.used_bytes[:] = state.strategy_bytes
+    return time if state.used_bytes.max() <= problem.memory_limit[0] else NEVER
 
 
-def attempt(problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, whole: bool) -> int:
-    """`try_change` of some layers to one of their configurations and devices."""
+def attempt_change(
+    problem: Problem, state: State, changed: Ints, config: int, devices: Ints, limit: int, full: bool
+) -> int:
+    """Return `try_change` of layers to one of their configurations and devices."""
     state.changed[: len(changed)] = changed
     state.chosen[: len(changed)] = problem.first_config[changed] + config
     state.proposed[: len(devices)] = devices
-    return try_change(problem, state, len(changed), whole, limit)
+    return try_change(problem, state, len(changed), full, limit)
 
 
 @compiled
-def timeline(problem: Problem, state: State, ends: Ints, back: Ints) -> None:
-    """When parts end their forward passes and their backward passes, both [L, P], of the strategy that was accepted by the last call."""
+def copy_timeline(problem: Problem, state: State, forward_ends: Ints, backward_ends: Ints) -> None:
+    """Copy the ends of forward and backward passes [L, P] of the strategy that the last call accepted."""
     for layer in range(len(problem.shape)):
         for part in range(problem.parts[state.config[layer]]):
-            ends[layer, part] = state.base[0, state.head[0, layer], part] + state.offset[0, layer]
-            back[layer, part] = state.back[state.foot[layer], part] + state.back_offset[layer]
+            forward_ends[layer, part] = state.forward_end[0, state.head[0, layer], part] + state.offset[0, layer]
+            backward_ends[layer, part] = state.back_end[state.foot[layer], part] + state.back_offset[layer]
 
 
 @inlined
-def draw(random: Ints, below: int) -> int:
-    """A random integer from 0 to `below` - 1, at most 2**31; `random` [2] is the state. L'Ecuyer (CACM 1988): two congruences, and no product of
-    more than 63 bits."""
+def draw_integer(random: Ints, bound: int) -> int:
+    """Return a random integer from 0 to `bound` - 1, where `bound` is at most 2**31.
+
+    L'Ecuyer (CACM 1988): two congruences, without products of more than 63 bits. `random` [2] is the state.
+    """
     random[0] = random[0] * 40014 % 2147483563
     random[1] = random[1] * 40692 % 2147483399
-    return (random[0] + random[1]) % 2147483563 * below // 2147483563
+    return (random[0] + random[1]) % 2147483563 * bound // 2147483563
 
 
 @inlined
-def place(problem: Problem, random: Ints, parts: int, structured: bool, devices: Ints) -> None:
-    """Put so many parts on random devices, into `devices`: each anywhere; or, half of the time or where `structured`, one after the other
-    from a random device on, next to each other or spread out. Where `structured`, some devices may get several."""
+def place_parts(problem: Problem, random: Ints, parts: int, structured: bool, devices: Ints) -> None:
+    """Place parts on random devices.
+
+    Each part is placed independently; or, half of the time and always if `structured`, in order from a random device on,
+    adjacent or spread out. If `structured`, some devices may get several parts.
+    """
     count = problem.level_of.shape[0]
-    if not structured and draw(random, 2):
+    if not structured and draw_integer(random, 2):
         for part in range(parts):
-            devices[part] = draw(random, count)
+            devices[part] = draw_integer(random, count)
         return
-    first, stride, spread = draw(random, count), 1, min(parts, count)
-    if structured and draw(random, 4) == 0:
-        spread = 1 + draw(random, spread)
-    if draw(random, 2):
+    first, stride, spread = draw_integer(random, count), 1, min(parts, count)
+    if structured and draw_integer(random, 4) == 0:
+        spread = 1 + draw_integer(random, spread)
+    if draw_integer(random, 2):
         stride = count // spread
     if structured:
         first -= first % (spread * stride)
-        first += draw(random, stride)
+        first += draw_integer(random, stride)
     for part in range(parts):
         devices[part] = (first + part * spread // parts * stride) % count
 
 
 @inlined
-def has_degrees(problem: Problem, config: int, like: int) -> bool:
-    """Whether two configurations cut alike."""
+def has_same_degrees(problem: Problem, config: int, like: int) -> bool:
+    """Return whether two configurations partition alike."""
     for dimension in range(DIMENSIONS):
         if problem.degrees[config, dimension] != problem.degrees[like, dimension]:
             return False
@@ -1115,67 +1219,69 @@ def has_degrees(problem: Problem, config: int, like: int) -> bool:
 
 
 @inlined
-def config_like(problem: Problem, layer: int, like: int) -> int:
-    """The configuration of a layer that cuts as another layer's; -1 where there is none."""
+def matching_config(problem: Problem, layer: int, like: int) -> int:
+    """Return the configuration of a layer that partitions like `like`, -1 if there is none."""
     for config in range(problem.first_config[layer], problem.first_config[layer + 1]):
-        if has_degrees(problem, config, like):
+        if has_same_degrees(problem, config, like):
             return config
     return -1
 
 
 @inlined
-def is_same(problem: Problem, state: State, layer: int) -> bool:
-    """Whether a layer is cut as the one before it, on the same devices, each part alone."""
-    return state.follows[layer] and has_degrees(problem, state.config[layer], state.config[layer - 1])
+def matches_previous(problem: Problem, state: State, layer: int) -> bool:
+    """Return whether a layer is partitioned like the one before it, on the same devices, all distinct."""
+    return state.follows[layer] and has_same_degrees(problem, state.config[layer], state.config[layer - 1])
 
 
 @inlined
-def choose(problem: Problem, state: State, group: Ints, layer: int, which: int) -> int:
-    """Into `changed` the layers that change with one: those next to each other that are the same (0), all of its `group` (1), or itself alone;
-    how many."""
+def choose_layers(problem: Problem, state: State, group: Ints, layer: int, scope: int) -> int:
+    """Set `changed` to the layers that change with `layer`; return how many.
+
+    `scope` 0: adjacent layers that match; 1: all of its `group`; 2: the layer itself.
+    """
     layers, first, count = len(problem.shape), layer, 0
-    while which == 0 and is_same(problem, state, first):
+    while scope == 0 and matches_previous(problem, state, first):
         first -= 1
-    for other in range(0 if which == 1 else first, layers):
-        if which == 0 and other > layer and not is_same(problem, state, other):
+    for candidate in range(0 if scope == 1 else first, layers):
+        if scope == 0 and candidate > layer and not matches_previous(problem, state, candidate):
             break
-        if which == 1 and group[other] != group[layer]:
+        if scope == 1 and group[candidate] != group[layer]:
             continue
-        state.changed[count] = other
+        state.changed[count] = candidate
         count += 1
-        if which > 1:
+        if scope > 1:
             break
     return count
 
 
 @piece
 def propose(problem: Problem, state: State, group: Ints, structured: bool) -> int:
-    """Draw a proposal: into `changed` which layers, into `chosen` their configurations, into `proposed` where their parts are. How many layers.
+    """Draw a proposal into `changed`, `chosen` and `proposed`; return how many layers change.
 
-    `structured`: a third of the proposals are of all layers of a `group`, a third of all next to each other that are the same, and a third copies
-    what a neighbour has.
+    If `structured`, a third of the proposals change all layers of a `group`, a third all adjacent layers that match, and a
+    third copy what a neighbour has.
     """
     layers, random = len(problem.shape), state.random
-    layer = draw(random, layers)
-    count = choose(problem, state, group, layer, draw(random, 3) if structured else 2)
+    layer = draw_integer(random, layers)
+    count = choose_layers(problem, state, group, layer, draw_integer(random, 3) if structured else 2)
     first = problem.first_config[layer]
     config = -1
-    if structured and draw(random, 3) == 0:
-        neighbour = (layer + 1 if draw(random, 2) else layer - 1 + layers) % layers
-        config = config_like(problem, layer, state.config[neighbour])
+    if structured and draw_integer(random, 3) == 0:
+        neighbour = (layer + 1 if draw_integer(random, 2) else layer - 1 + layers) % layers
+        config = matching_config(problem, layer, state.config[neighbour])
         if config >= 0:
             copy(state.proposed, state.device[neighbour])
     if config < 0:
-        config = first + draw(random, problem.first_config[layer + 1] - first)
-        place(problem, random, problem.parts[config], structured, state.proposed)
-    kept = 0
+        config = first + draw_integer(random, problem.first_config[layer + 1] - first)
+        place_parts(problem, random, problem.parts[config], structured, state.proposed)
+    n_changed = 0
     for i in range(count):
-        like = config_like(problem, state.changed[i], config)
-        if like >= 0:
-            state.changed[kept] = state.changed[i]
-            state.chosen[kept] = like
-            kept += 1
-    return kept
+        matching = matching_config(problem, state.changed[i], config)
+        if matching >= 0:
+            state.changed[n_changed] = state.changed[i]
+            state.chosen[n_changed] = matching
+            n_changed += 1
+    return n_changed
 
 
 @compiled
@@ -1186,24 +1292,34 @@ def search(
     structured: bool,
     schedule: tuple[float, float],
     seed: int,
-    whole: bool,
+    full: bool,
     cost: int,
     best: tuple[Ints, Ints],
     costs: Ints,
 ) -> int:
-    """Metropolis-Hastings from the strategy in `state`, which was accepted with a `cost`: each proposal gives a random layer a random configuration and devices, and is
-    taken with probability min(1, exp((before - after) / temperature)), both in picoseconds. The temperature falls geometrically, from
-    the first to the second of the `schedule`. `structured`: see `propose`; `whole`: see `try_change`.
+    """Search by Metropolis-Hastings from the accepted strategy in `state`; return the time of the fastest strategy in ps.
 
-    `best` (config [L], device [L, P]): the fastest strategy seen; `costs` [proposals]: its time after each; `ended` of the state is counted
-    anew. Its time.
+    Each proposal gives a random layer a random configuration and devices. It is accepted with probability
+    min(1, exp((before - after) / temperature)). The temperature falls geometrically.
+
+    Args:
+        problem: The problem.
+        state: The accepted strategy; `end_counts` is counted from 0.
+        group: [L] the group of each layer.
+        structured: As in `propose`.
+        schedule: First and last temperature in ps.
+        seed: Of random numbers.
+        full: As in `try_change`.
+        cost: Time of the accepted strategy in ps.
+        best: Set to configurations [L] and devices [L, P] of the fastest strategy.
+        costs: [proposals] set to the least time after each proposal.
     """
     proposals, layers = len(costs), len(problem.shape)
     state.random[0] = state.random[1] = 1 + seed % 2147483398
     for _ in range(4):
-        draw(state.random, 2)
-    least, temperature = cost, schedule[0]
-    fill(state.ended, 0)
+        draw_integer(state.random, 2)
+    best_cost, temperature = cost, schedule[0]
+    fill(state.end_counts, 0)
     for layer in range(layers):
         best[0][layer] = state.config[layer]
         copy(best[1][layer], state.device[layer])
@@ -1212,24 +1328,24 @@ def search(
         count = propose(problem, state, group, structured)
         limit = NEVER - 1
         if cost < NEVER:
-            u = (draw(state.random, 1 << 30) + 1) / (1 << 30)
-            limit = int(cost - temperature * np.log(u))
-        time = try_change(problem, state, count, whole, limit)
+            uniform = (draw_integer(state.random, 1 << 30) + 1) / (1 << 30)
+            limit = int(cost - temperature * np.log(uniform))
+        time = try_change(problem, state, count, full, limit)
         if time < NEVER:
             cost = time
-            if cost < least:
-                least = cost
+            if cost < best_cost:
+                best_cost = cost
                 for layer in range(layers):
                     best[0][layer] = state.config[layer]
                     copy(best[1][layer], state.device[layer])
-        costs[step] = least
+        costs[step] = best_cost
         temperature *= ratio
-    return least
+    return best_cost
 
 
 @compiled
-def sent(problem: Problem, state: State) -> tuple[int, int]:
-    """Bytes that devices send in a step of the strategy in `state`: of outputs and of their gradients, and of the gradients of weights."""
+def sent_bytes(problem: Problem, state: State) -> tuple[int, int]:
+    """Return the bytes sent in a step: of outputs and their gradients, and of gradients of weights."""
     exchanged = gradients = 0
     for layer in range(len(problem.shape)):
         config = state.config[layer]
@@ -1239,14 +1355,14 @@ def sent(problem: Problem, state: State) -> tuple[int, int]:
             if degree > 1 and (part // chain) % degree > 0 and state.device[layer, part - chain] != device:
                 exchanged += problem.state_bytes[config]
             for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
-                found = overlaps(problem, state, edge, layer, part)
-                for i in range(state.at[0], state.at[0] + found):
-                    if state.device[problem.source[edge], state.parts_of[i]] != device:
-                        exchanged += state.bytes_of[i]
+                n_overlaps = find_overlaps(problem, state, edge, layer, part)
+                for i in range(state.cursor[0], state.cursor[0] + n_overlaps):
+                    if state.device[problem.source[edge], state.overlap_parts[i]] != device:
+                        exchanged += state.overlap_bytes[i]
         size = problem.shard_bytes[config]
         if size == 0 or problem.owner[layer] != layer:
             continue
         for shard in range(problem.shards[config]):
-            # a ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 others
-            gradients += 2 * (gather(problem, state, layer, shard) - 1) * size
+            # A ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 other devices.
+            gradients += 2 * (gather_devices(problem, state, layer, shard) - 1) * size
     return 2 * exchanged, gradients

@@ -1,8 +1,8 @@
-"""The fastest strategy for a model on some devices, searched for by simulating steps (`ringside strategies`); no campaign is needed.
+"""Search for the fastest strategy of a model on some devices by simulating steps (`ringside strategies --model`).
 
-Devices and links are those of a file of config/topologies/; the number of devices, of those in a node, and rates of links may differ. Every layer's strategy is searched for by
-itself: how its samples, positions, rows, columns, channels, units or heads are cut, and which device has which part.
-Times are those of a roofline of the devices, not measured ones.
+No campaign is needed. Devices and links are those of a file in config/topologies/; numbers of devices and rates of
+links may differ. Every layer has its own strategy: how its samples, positions, rows, columns, channels, units or heads
+are partitioned, and which device has which part. Times come from a roofline of the devices, not from measurements.
 """
 
 import json
@@ -10,7 +10,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +36,24 @@ from plan.campaign import configured
 from strategies import draw
 from strategies.costs import Measured
 from strategies.problem import GRADIENTS, RING
-from strategies.topology import Level, Topology, of_file
+from strategies.topology import Level, Topology, read_topology
 
 ENVIRONMENT = "planner"
-LIMIT_S = 3600
+MAX_SEARCH_S = 3600
 MAX_DEVICES = 1024
-MAX_COUNT = 10**7  # of samples and classes
+MAX_SAMPLES = 10**7  # of samples and classes
 MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
 MAX_RATE = 1e6  # Gbit/s
 TITLE = "Strategies of {model} on {devices}, by the time of a step"
-HOW = Note(
+METHOD = Note(
     "simulation-method",
     "Simulated: computation by a roofline of what is written of the devices, messages by the rates and latencies of links. A device computes its "
     "parts in the order of the program; a message waits for the links that it takes.",
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = "Searches: {proposals} proposals from each start."
-FITS_NOT = "too little memory"
+TOO_LITTLE_MEMORY = "too little memory"
 NAMES = {"data": "data parallelism", "expert": "an expert's rule", "random": "a random strategy"}
 METHODS = {"metropolis": "Metropolis-Hastings", "annealing": "annealing of groups"}
 WORDS = ["strategy"]
@@ -61,8 +61,12 @@ WORDS = ["strategy"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a model, samples of a batch, devices, and how long to search, from which `starts`; `costs`: of all parts, where they were
-    measured; `whole`: all of each proposal is simulated."""
+    """A model, samples of a batch, devices, and how long to search from which `starts`.
+
+    Attributes:
+        costs: Of all parts, if they were measured.
+        full: Whether each proposal is simulated completely.
+    """
 
     graph: Graph
     batch: int
@@ -72,26 +76,26 @@ class Question:
     numbers_of_parameter: int
     gradients: str = RING
     starts: tuple[str, ...] = tuple(NAMES)
-    whole: bool = False
+    full: bool = False
     costs: Sequence[Measured] | None = None
 
     def job(self) -> dict[str, Any]:
-        """As `strategies.search` reads it."""
+        """Return the question as `strategies.search` reads it."""
         return {
             "graph": self.graph.to_json(),
             "batch": self.batch,
-            "topology": asdict(self.topology),
+            "topology": self.topology.to_json(),
             "numbers_of_parameter": self.numbers_of_parameter,
             "costs": self.costs,
             "gradients": self.gradients,
             "starts": self.starts,
-            "whole": self.whole,
+            "whole": self.full,
             "proposals": self.proposals,
             "seed": self.seed,
         }
 
 
-def ask(
+def build_question(
     *,
     model: str,
     batch_size: int,
@@ -130,31 +134,31 @@ def ask(
         InputError: If an option is out of its range, or the model cannot be divided in this way.
     """
     numbers = {
-        "batch-size": (batch_size, MAX_COUNT),
-        "classes": (classes, MAX_COUNT),
+        "batch-size": (batch_size, MAX_SAMPLES),
+        "classes": (classes, MAX_SAMPLES),
         "devices": (devices, MAX_DEVICES),
         "node": (node, MAX_DEVICES),
         "optimizer-numbers": (optimizer_numbers, MAX_OPTIMIZER_NUMBERS),
         "proposals": (proposals, MAX_PROPOSALS),
     }
-    for name, (number, most) in numbers.items():
-        if number is not None and not 1 <= number <= most:
-            raise InputError("out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {most}")
-    _check_names("--model", [model], models())
-    _check_names("--gradients", [gradients], GRADIENTS)
-    _check_names("--starts", starts, NAMES)
+    for name, (number, maximum) in numbers.items():
+        if number is not None and not 1 <= number <= maximum:
+            raise InputError("out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {maximum}")
+    check_names("--model", [model], models())
+    check_names("--gradients", [gradients], GRADIENTS)
+    check_names("--starts", starts, NAMES)
     question = Question(
-        _graph(model, image, tokens, classes),
+        sample_graph(model, image, tokens, classes),
         batch_size,
-        _topology(topology, devices, node, _parse_rates(links)),
+        choose_topology(topology, devices, node, parse_rates(links)),
         proposals,
         seed,
         optimizer_numbers,
         gradients,
         tuple(dict.fromkeys(["data", "expert", *starts])),
     )
-    if rest := question.batch % (n_devices := question.topology.devices):
-        next_size = question.batch + n_devices - rest
+    if remainder := question.batch % (n_devices := question.topology.devices):
+        next_size = question.batch + n_devices - remainder
         raise InputError(
             "indivisible-batch",
             f"{question.batch} samples cannot be divided by {n_devices} devices",
@@ -165,14 +169,15 @@ def ask(
     return question
 
 
-def _check_names(option: str, names: Iterable[str], known: Iterable[str]) -> None:
+def check_names(option: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Raise InputError if a name is not allowed."""
     for name in names:
-        if name not in known:
-            choices = alternatives(name, sorted(known))
+        if name not in allowed:
+            choices = alternatives(name, sorted(allowed))
             raise InputError("unknown-name", f"'{name}' is unknown", file=option, got=name, **choices)
 
 
-def _parse_rates(text: str | None) -> list[float]:
+def parse_rates(text: str | None) -> list[float]:
     """Return the rates of links in Gbit/s, of which there are at most two."""
     try:
         rates = [float(part) for part in text.split(",")] if text is not None else []
@@ -184,28 +189,29 @@ def _parse_rates(text: str | None) -> list[float]:
     return rates
 
 
-def _graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:
-    takes = models()[model].sample_kind
-    asked_shape = parse_image(image) if image else None
+def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: int | None) -> Graph:
+    """Return the model's graph for these samples."""
+    sample_kind = models()[model].sample_kind
+    image_shape = parse_image(image) if image else None
     asked_tokens = parse_tokens(tokens) if tokens else None
     shape, default_classes, *rest = inputs_of(model)[-1]
-    if (tokens and takes == IMAGES) or (image and takes != IMAGES):
-        given, right = ("--tokens", "--image") if takes == IMAGES else ("--image", "--tokens")
+    if (tokens and sample_kind == IMAGES) or (image and sample_kind != IMAGES):
+        wrong_option, option = ("--tokens", "--image") if sample_kind == IMAGES else ("--image", "--tokens")
         raise InputError(
             "conflicting-keys",
-            f"--model {model} takes {takes}: give {right}, not {given}",
-            got=given,
+            f"--model {model} takes {sample_kind}: give {option}, not {wrong_option}",
+            got=wrong_option,
         )
     classes = n_classes or default_classes
-    if takes == IMAGES:
-        samples: tuple[Any, ...] = (asked_shape or shape, classes)
+    if sample_kind == IMAGES:
+        samples: tuple[Any, ...] = (image_shape or shape, classes)
     else:
         length, vocabulary = asked_tokens or (shape[0], rest[0])
         samples = (
             (length,),
-            vocabulary if takes == TOKENS else classes,
+            vocabulary if sample_kind == TOKENS else classes,
             vocabulary,
-            "class" if takes == TEXTS else "next",
+            "class" if sample_kind == TEXTS else "next",
         )
     try:
         return graph(model, *samples)
@@ -213,12 +219,12 @@ def _graph(model: str, image: str | None, tokens: str | None, n_classes: int | N
         raise InputError("not-possible-here", str(error), got=model) from None
 
 
-def _topology(name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]) -> Topology:
-    """Return the devices that are asked for."""
-    file = of_file(load_topology(name))
+def choose_topology(name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]) -> Topology:
+    """Return the topology of a file with other numbers of devices and rates."""
+    file = read_topology(load_topology(name))
     inner, *outer = file.levels
-    node = n_per_node or min(inner.of, n_devices or inner.of)
-    devices = n_devices or (file.devices // inner.of * node)
+    node = n_per_node or min(inner.units, n_devices or inner.units)
+    devices = n_devices or (file.devices // inner.units * node)
     if devices % node:
         raise InputError(
             "indivisible-devices",
@@ -227,7 +233,7 @@ def _topology(name: str, n_devices: int | None, n_per_node: int | None, rates: S
             got=devices,
             expected="a multiple of it",
         )
-    between: list[Level] = []
+    outer_levels: list[Level] = []
     if devices > node:
         if not outer and len(rates) < 2:
             raise InputError(
@@ -236,42 +242,45 @@ def _topology(name: str, n_devices: int | None, n_per_node: int | None, rates: S
                 file="--links",
                 hint="give --links within,between in Gbit/s",
             )
-        usual = outer[0] if outer else inner
-        between = [replace(usual, of=devices // node, bytes_s=_bytes_s(rates[1]) if len(rates) > 1 else usual.bytes_s)]
-    within = replace(inner, of=node, bytes_s=_bytes_s(rates[0]) if rates else inner.bytes_s)
-    return Topology(file.device, (within, *between))
+        link = outer[0] if outer else inner
+        outer_levels = [
+            replace(link, units=devices // node, bytes_s=bytes_per_second(rates[1]) if len(rates) > 1 else link.bytes_s)
+        ]
+    within = replace(inner, units=node, bytes_s=bytes_per_second(rates[0]) if rates else inner.bytes_s)
+    return Topology(file.device, (within, *outer_levels))
 
 
-def _bytes_s(gbit_s: float) -> float:
+def bytes_per_second(gbit_s: float) -> float:
+    """Convert Gbit/s to bytes per second."""
     return gbit_s * 1e9 / 8
 
 
 def interpreter(site: Site | None = None) -> str:
-    """The Python that has numba, of a site or of the configured one; its environment is built where it is not there."""
+    """Return the Python that has numba, of a site or the configured one; build its environment if necessary."""
     site = site or load_site(load_config(configured()).site)
-    made = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
-    return str(made["python"]["executable"])
+    environment = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
+    return str(environment["python"]["executable"])
 
 
-def found(question: Question, python: str) -> list[dict[str, Any]]:
-    """What `strategies.search` answers, in its own environment, whose interpreter is `python`."""
+def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
+    """Run `strategies.search` with the interpreter `python` and return its answers."""
     command = [python, "-m", "strategies.search"]
     scripts = str(Path(__file__).resolve().parents[1])
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=json.dumps(question.job()),
             env=os.environ | {"PYTHONPATH": scripts},
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=LIMIT_S,
+            timeout=MAX_SEARCH_S,
             check=True,
         )
     except subprocess.TimeoutExpired:
         raise InputError(
             "too-slow",
-            f"the search took more than {LIMIT_S} s",
+            f"the search took more than {MAX_SEARCH_S} s",
             file="--proposals",
             got=question.proposals,
             hint="ask for fewer",
@@ -279,12 +288,12 @@ def found(question: Question, python: str) -> list[dict[str, Any]]:
     except subprocess.CalledProcessError as error:
         problem = f"the search ended with status {error.returncode}"
         raise InputError("search-failed", problem, got=error.returncode, hint="what it printed stands above") from None
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    answers: list[dict[str, Any]] = json.loads(process.stdout)
     return answers
 
 
 def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table:
-    """The starts, and what was found from them, the fastest first."""
+    """Return the table of starts and searched strategies, fastest first."""
     base = next(answer["seconds"] for answer in answers if answer["method"] is None and answer["start"] == "data")
     rows = pd.DataFrame(
         [
@@ -302,10 +311,12 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
             for answer in answers
         ]
     ).sort_values("step_s", kind="stable", ignore_index=True)
-    shown = pd.DataFrame(
+    columns = pd.DataFrame(
         {
-            "strategy": [_name(row["method"], row["start"]) for _, row in rows.iterrows()],
-            "step (ms)": [FITS_NOT if pd.isna(value) else tables.number(1e3 * value) for value in rows["step_s"]],
+            "strategy": [strategy_name(row["method"], row["start"]) for _, row in rows.iterrows()],
+            "step (ms)": [
+                TOO_LITTLE_MEMORY if pd.isna(value) else tables.number(1e3 * value) for value in rows["step_s"]
+            ],
             "speed-up": [tables.DASH if pd.isna(value) else f"{value:.2f}" for value in rows["speedup"]],
             "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["exchanged_bytes"]],
             "gradients sent (MB)": [tables.number(value / 1e6) for value in rows["gradient_bytes"]],
@@ -314,11 +325,12 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
     )
     devices = number_of(question.topology.devices, "device")
     searched = Note("searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals)
-    notes = [HOW, SPEED_UP, searched]
-    return tables.Table(TITLE.format(model=question.graph.model, devices=devices), rows, shown, notes, WORDS)
+    notes = [METHOD, SPEED_UP, searched]
+    return tables.Table(TITLE.format(model=question.graph.model, devices=devices), rows, columns, notes, WORDS)
 
 
-def _name(method: str, start: str) -> str:
+def strategy_name(method: str, start: str) -> str:
+    """Return the name of a strategy in tables."""
     return f"{METHODS[method]}, from {NAMES[start]}" if method else NAMES[start]
 
 
@@ -329,34 +341,37 @@ def search(question: Question, out: Path | None = None) -> None:
         question: What is asked.
         out: Files to write, without their suffix: the table, the strategies, figures. None prints the table alone.
     """
-    answers = found(question, interpreter())
+    answers = run_planner(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
-        least, available = min(answer["memory_bytes"] for answer in answers), question.topology.device.memory_bytes
+        least_bytes, available = (
+            min(answer["memory_bytes"] for answer in answers),
+            question.topology.device.memory_bytes,
+        )
         raise InputError(
             "too-little-memory",
-            f"no strategy was found whose devices have the memory: the least is {size(least)} on a device, which has {size(available)}",
+            f"no strategy was found whose devices have the memory: the least is {size(least_bytes)} on a device, which has {size(available)}",
             file=question.graph.model,
             got=available,
             hint="give more devices, or a smaller --batch-size",
         )
-    made = table(question, answers)
+    result = table(question, answers)
     if not out:
-        print(tables.markdown(made))
+        print(tables.markdown(result))
         return
     with system_faults(out):
-        tables.write(made, out)
+        tables.write(result, out)
         write_json(out.with_suffix(".json"), {"question": question.job(), "answers": answers})
-        for stem, (picture, caption) in _pictures(question, answers, out).items():
+        for stem, (picture, caption) in draw_figures(question, answers, out).items():
             style.save(picture, stem)
             write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
 
 
-def _pictures(question: Question, answers: Sequence[dict[str, Any]], stem: Path) -> dict[Path, tuple[Figure, str]]:
-    """Figures with captions, and where they go: two starts and the fastest strategy as bars, and the progress of searches."""
+def draw_figures(question: Question, answers: Sequence[dict[str, Any]], stem: Path) -> dict[Path, tuple[Figure, str]]:
+    """Return figures and captions by path: two starts and the fastest strategy as bars, and progress of searches."""
     starts = {answer["start"]: answer for answer in answers if answer["method"] is None}
     fastest = min((answer for answer in answers if answer["seconds"]), key=lambda answer: answer["seconds"])
-    shown = {NAMES["data"]: starts["data"], NAMES["expert"]: starts["expert"], "the fastest": fastest}
-    parts = {name: one["parts"] for name, one in shown.items()}
+    strategies = {NAMES["data"]: starts["data"], NAMES["expert"]: starts["expert"], "the fastest": fastest}
+    parts = {name: answer["parts"] for name, answer in strategies.items()}
     space = divide(question.graph, question.batch)
     return {
         stem: draw.bars(question.graph, space, parts, question.topology.devices),

@@ -1,5 +1,7 @@
-"""All timings of a study -> costs.csv, one row per configuration of a layer, and messages.csv, one row per size; a timing without any has one row
-that says why."""
+"""Collect all timings of a study in costs.csv, one row per configuration of a layer, and messages.csv, one row per size.
+
+A timing without a result has one row that says why.
+"""
 
 import math
 import sys
@@ -23,36 +25,38 @@ from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_no
 from strategies.measure import read
 
 
-def known(campaign: Campaign, timing: Timing) -> dict[str, Any]:
-    """What is known of a timing before it is made."""
-    told = {"study": campaign.study.name, "site": campaign.site.name, "framework": timing.framework}
+def timing_columns(campaign: Campaign, timing: Timing) -> dict[str, Any]:
+    """Return the columns of a timing that are known before it is made."""
+    columns = {"study": campaign.study.name, "site": campaign.site.name, "framework": timing.framework}
     if timing.kind == MESSAGES:
-        return {**told, "device": timing.run.levels["device"]}
-    of = {name: timing.run.levels[name] for name in OF_PARTS}
-    return {**told, **of, "devices": timing.devices}
+        return {**columns, "device": timing.run.levels["device"]}
+    levels = {name: timing.run.levels[name] for name in OF_PARTS}
+    return {**columns, **levels, "devices": timing.devices}
 
 
-def missing(file: Path) -> Note:
+def absence_note(file: Path) -> Note:
     """Return why there is no timing.json under the current key."""
     if any(file.parents[1].glob("*/timing.json")):
         return Note("old", "old: measured with other software, code or settings only")
     return Note("absent", "absent: has not been measured")
 
 
-def middle(times: Sequence[float]) -> tuple[float, float]:
-    """Median, and the range between quartiles over it; 0 and 0 of nothing."""
+def median_and_spread(times: Sequence[float]) -> tuple[float, float]:
+    """Return the median, and the interquartile range over it; 0 and 0 without times."""
     if not times:
         return 0.0, 0.0
     low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
     return float(median), float((high - low) / median) if median else 0.0
 
 
-def of_parts(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) -> list[dict[str, Any]]:
-    """The rows of a timing of parts."""
+def part_rows(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) -> list[dict[str, Any]]:
+    """Return the rows of a timing of parts."""
     space = divide(timing.run.graph, timing.run.geometry.local_batch)
     divides = {layer.name: layer.divides for layer in space.layers}
-    updates = {(update["layer"], update["shares"]): middle(update["seconds"]) for update in record["updates"]}
-    empty, _ = middle(record["empty_update"])
+    updates = {
+        (update["layer"], update["shares"]): median_and_spread(update["seconds"]) for update in record["updates"]
+    }
+    empty, _ = median_and_spread(record["empty_update"])
     memory = max(0, (record["node_memory_bytes"] or 0) // ranks_on_a_node - (record["resident_bytes"] or 0))
     rows = []
     for configuration in record["layers"]:
@@ -60,7 +64,10 @@ def of_parts(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) ->
         dimension = divides[configuration["layer"]]
         shares = 1 if dimension is None else degrees[dimension]
         step, spread = updates.get((configuration["layer"], shares), (empty, 0.0))
-        (forward, of_forward), (backward, of_backward) = middle(times["forward"]), middle(times["backward"])
+        (forward, of_forward), (backward, of_backward) = (
+            median_and_spread(times["forward"]),
+            median_and_spread(times["backward"]),
+        )
         rows.append(
             {
                 "layer": configuration["layer"],
@@ -80,15 +87,15 @@ def of_parts(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) ->
     return rows
 
 
-def of_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a timing of messages."""
+def message_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a timing of messages."""
     return [
         {
             "transport": record["transport"],
             "bytes": size["bytes"],
-            "send_s": middle(size["send"])[0],
-            "receive_s": middle(size["receive"])[0],
-            "seconds": middle(size["seconds"])[0],
+            "send_s": median_and_spread(size["send"])[0],
+            "receive_s": median_and_spread(size["receive"])[0],
+            "seconds": median_and_spread(size["seconds"])[0],
             "n": len(size["seconds"]),
             "environment_digest": record["environment_digest"],
         }
@@ -97,46 +104,53 @@ def of_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
-    """Both tables, by their schema. InputError where a timing.json is broken."""
+    """Return both tables, by their schema.
+
+    Raises:
+        InputError: If a timing.json is broken.
+    """
     site = campaign.site
     on_a_node = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     rows: dict[str, list[dict[str, Any]]] = {"costs": [], "messages": []}
     for timing in wanted(campaign.runs):
-        into, head = rows["costs" if timing.kind == PARTS else "messages"], known(campaign, timing)
+        table_rows, shared_columns = (
+            rows["costs" if timing.kind == PARTS else "messages"],
+            timing_columns(campaign, timing),
+        )
         if reason := lacks(site, timing.run.levels):
-            into.append({**head, "status": "missing", "reason": reason})
+            table_rows.append({**shared_columns, "status": "missing", "reason": reason})
             continue
-        head["key"] = key(site, timing)
+        shared_columns["key"] = key(site, timing)
         file = output(campaign.results, site, timing)
         if not file.exists():
-            into.append({**head, "status": "missing", "reason": missing(file)})
+            table_rows.append({**shared_columns, "status": "missing", "reason": absence_note(file)})
             continue
         record = read(file)
-        head |= {name: record[name] for name in ("status", "reason")}
+        shared_columns |= {name: record[name] for name in ("status", "reason")}
         if record["status"] == "ok":
-            found = of_parts(record, timing, on_a_node) if timing.kind == PARTS else of_messages(record)
+            measured_rows = part_rows(record, timing, on_a_node) if timing.kind == PARTS else message_rows(record)
         else:
-            found = [{}]
-        into += [head | row for row in found]
+            measured_rows = [{}]
+        table_rows += [shared_columns | row for row in measured_rows]
     return {name: pd.DataFrame(rows[name], columns=list(schema(name)["properties"])) for name in rows}
 
 
-def summary(tables: Mapping[str, pd.DataFrame], named: CampaignArguments = CONFIGURED) -> list[str]:
-    """Return lines: how many timings are ok, which are not and why. `named`: see records.aggregate.summary."""
+def summary(tables: Mapping[str, pd.DataFrame], arguments: CampaignArguments = CONFIGURED) -> list[str]:
+    """Return notes: how many timings are ok, which are not and why. `arguments` is as in `records.aggregate.summarize`."""
     keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
     models, messages = (
         tables["costs"].drop_duplicates(keys),
         tables["messages"].drop_duplicates(["framework", "device"]),
     )
-    told = [(f"parts of {row.model}", row) for row in models.itertuples()]
-    told += [(f"messages of {row.framework}", row) for row in messages.itertuples()]
-    bad = [(what, row) for what, row in told if row.status != "ok"]
-    text = f"{number_of(len(told), 'timing')}, {len(told) - len(bad)} ok"
-    lines: list[str] = [Note("timings", text, timings=len(told), ok=len(told) - len(bad))]
-    for what, row in bad:
-        text = f"  {what}: {row.status}: {row.reason}"
-        lines.append(Note("timing-not-ok", text, timing=what, status=row.status, reason=row.reason))
-    return [*lines, *repeat_notes([row.status for _, row in bad], named)]
+    timings = [(f"parts of {row.model}", row) for row in models.itertuples()]
+    timings += [(f"messages of {row.framework}", row) for row in messages.itertuples()]
+    not_ok = [(name, row) for name, row in timings if row.status != "ok"]
+    text = f"{number_of(len(timings), 'timing')}, {len(timings) - len(not_ok)} ok"
+    lines: list[str] = [Note("timings", text, timings=len(timings), ok=len(timings) - len(not_ok))]
+    for name, row in not_ok:
+        text = f"  {name}: {row.status}: {row.reason}"
+        lines.append(Note("timing-not-ok", text, timing=name, status=row.status, reason=row.reason))
+    return [*lines, *repeat_notes([row.status for _, row in not_ok], arguments)]
 
 
 def main(*, study: str, site: str, costs: Path, messages: Path) -> None:

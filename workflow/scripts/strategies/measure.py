@@ -1,4 +1,4 @@
-"""One timing from launch to timing.json (runs.alone): `python -m strategies.measure`, called once for every model and once for messages."""
+"""Make one timing, from launch to timing.json (`runs.alone`): called once per model, and once for messages."""
 
 import sys
 import time
@@ -19,35 +19,39 @@ from runs import alone, transport
 from runs.supervise import failure, job
 
 KIND = "timing"
-EMPTY: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
+NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_update": [], "messages": []}
 
 
 def measure(study: Study, site: Site, timing: Timing, results: Path) -> dict[str, Any]:
-    """Make and return the content of the timing's timing.json in `results` (results/<study>)."""
+    """Make the timing, write its timing.json below `results` (results/<study>) and return the content."""
     attempt = partial(attempt_timing, study, site, timing)
     return alone.settle(KIND, timing, spec(site, timing), output(results, site, timing), study, site, results, attempt)
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A timing.json, checked. InputError in one line where it is broken."""
+    """Return a checked timing.json.
+
+    Raises:
+        InputError: If it is broken.
+    """
     return alone.read(file, KIND)
 
 
 def attempt_timing(
     study: Study, site: Site, timing: Timing, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
 ) -> dict[str, Any]:
-    """Time once, in the attempt's `folder`; what became of it."""
-    told = spec(site, timing)
+    """Time once in the attempt's `folder`, and return the record."""
+    settings = spec(site, timing)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
-    write_json(folder / "spec.json", job(told, timing.run.framework, environment, model, Path(), ranks.hosts))
+    write_json(folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), ranks.hosts))
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
-    outcome = launch.run(ranks, environment, folder.resolve(), told, site, program=program)
+    outcome = launch.run(ranks, environment, folder.resolve(), settings, site, program=program)
     result = alone.left(folder)
     status, reason = alone.judge(outcome, result, site, ranks.hosts)
     if status == "failed":
         reason = failure(reason, folder / "log.txt") if reason else None
-    found = result or {}
+    measured = result or {}
     return {
         "study": study.name,
         "site": site.name,
@@ -64,18 +68,22 @@ def attempt_timing(
         "environment_digest": environment_digest(site, timing),
         "code_digest": code_digest(timing.framework, timing.kind),
         "placement": site.placement,
-        "hosts": list(dict.fromkeys(rank["host"] for rank in found.get("ranks", []))),
-        "devices": [rank["device"] for rank in found.get("ranks", [])],
-        "transport": transport.described(found["transport"], told, folder) if "transport" in found else None,
-        **{name: found.get(name) for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")},
-        **{name: found.get(name, nothing) for name, nothing in EMPTY.items()},
+        "hosts": list(dict.fromkeys(rank["host"] for rank in measured.get("ranks", []))),
+        "devices": [rank["device"] for rank in measured.get("ranks", [])],
+        "transport": transport.described(measured["transport"], settings, folder) if "transport" in measured else None,
+        **{name: measured.get(name) for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")},
+        **{name: measured.get(name, default) for name, default in NO_TIMES.items()},
     }  # fmt: skip
 
 
 def find(study: Study, site: Site, name: str) -> Timing:
-    """The timing of this name. InputError where the study has none."""
-    found: Timing = alone.named(KIND, planned(design(study, site), site), name, study)
-    return found
+    """Return the timing of this name.
+
+    Raises:
+        InputError: If the study has none.
+    """
+    timing: Timing = alone.named(KIND, planned(design(study, site), site), name, study)
+    return timing
 
 
 def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
@@ -88,10 +96,12 @@ def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
         key: the key that the caller expects the timing to have
         out: timing.json, in the folder of the key
     """
-    declared, there = load_study(study), load_site(site)
-    one = find(declared, there, timing)
-    do = partial(measure, declared, there, one)
-    alone.carry_out(f"{KIND} {one.name}", key_of(there, one), key, out, there, do)
+    declared, declared_site = load_study(study), load_site(site)
+    declared_timing = find(declared, declared_site, timing)
+    do = partial(measure, declared, declared_site, declared_timing)
+    alone.carry_out(
+        f"{KIND} {declared_timing.name}", key_of(declared_site, declared_timing), key, out, declared_site, do
+    )
 
 
 if __name__ == "__main__":

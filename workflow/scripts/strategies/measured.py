@@ -1,4 +1,4 @@
-"""What was measured at a site, as a search takes it: costs of parts from costs.csv, and links from network.csv."""
+"""Prepare measurements at a site for a search: costs of parts from costs.csv, links from network.csv."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,15 +18,15 @@ from network import fit
 from plan.design import Run
 from plan.identity import cores_per_rank
 from plan.timings import OF_PARTS
-from strategies.costs import Cost, Measured, looked_up
+from strategies.costs import Cost, Measured, measured_costs
 from strategies.topology import Device, Level, Topology
 
-SUMS_AT_ONCE = 2  # of a group of Gloo, which has two threads
-VIRTUAL = "virtual"  # a placement
+CONCURRENT_SUMS = 2  # Gloo has two threads per group.
+VIRTUAL = "virtual"
 
 
-class Lacking(Exception):
-    """What a search needs was not measured, or not found: `note` says what, in one line."""
+class MissingMeasurement(Exception):
+    """A measurement that a search needs is missing; `note` says which, in one line."""
 
     def __init__(self, note: Note) -> None:
         self.note = note
@@ -34,8 +34,8 @@ class Lacking(Exception):
 
 
 @dataclass(frozen=True)
-class Known:
-    """What was measured at a site: costs.csv, messages.csv and network.csv; how many `cores` a rank has, which a quota makes a share of one."""
+class Measurements:
+    """Tables measured at a site: costs.csv, messages.csv and network.csv; `cores` of a rank, less than 1 under a quota."""
 
     costs: pd.DataFrame
     messages: pd.DataFrame
@@ -43,42 +43,56 @@ class Known:
     cores: float
 
 
-def known(site: Site, costs: Path, messages: Path, network: Path) -> Known:
-    """What the tables say. InputError where one cannot be read."""
+def load_measurements(site: Site, costs: Path, messages: Path, network: Path) -> Measurements:
+    """Return the measurements in these tables.
+
+    Raises:
+        InputError: If a table cannot be read.
+    """
     files = {"costs": costs, "messages": messages, "network": network}
     tables = {name: read_table(file, name) for name, file in files.items()}
-    return Known(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
+    return Measurements(**tables, cores=cores_per_rank(site) * (site.cpu_share or 1.0))
 
 
-def costs_of(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """The rows of costs.csv that are of the parts of a run's model. Lacking where there are none."""
-    same = costs[costs["framework"] == run.framework.name]
+def select_costs(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Return the rows of costs.csv for the parts of a run's model.
+
+    Raises:
+        MissingMeasurement: If there are none, or they are for fewer devices.
+    """
+    rows = costs[costs["framework"] == run.framework.name]
     for name in OF_PARTS:
-        same = same[same[name] == run.levels[name]]
-    what = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
+        rows = rows[rows[name] == run.levels[name]]
+    subject = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
     request = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
-    first = _first_row(same, what, "costs.csv", request)
+    first = require_row(rows, subject, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
-        text = f"{what}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}"
-        raise Lacking(Note("too-few-devices", text, **request, devices=int(first["devices"]), ranks=run.geometry.ranks))
-    return same
+        text = f"{subject}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}"
+        raise MissingMeasurement(
+            Note("too-few-devices", text, **request, devices=int(first["devices"]), ranks=run.geometry.ranks)
+        )
+    return rows
 
 
-def _first_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[str, Any]) -> pd.Series:
-    """Return the first of the rows that a `request` selects from a `table`. Lacking where there is none, or it is not ok."""
+def require_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[str, Any]) -> pd.Series:
+    """Return the first of the rows that a `request` selects from a `table`.
+
+    Raises:
+        MissingMeasurement: If there is none, or it is not ok.
+    """
     if rows.empty:
-        raise Lacking(Note("not-measured", f"{subject}: not in {table}", table=table, **request))
+        raise MissingMeasurement(Note("not-measured", f"{subject}: not in {table}", table=table, **request))
     first = rows.iloc[0]
     if first["status"] != "ok":
         text = f"{subject}: {first['status']}: {first['reason']}"
-        raise Lacking(
+        raise MissingMeasurement(
             Note("measurement-failed", text, table=table, status=first["status"], reason=first["reason"], **request)
         )
     return first
 
 
-def rows_of(costs: pd.DataFrame) -> list[Measured]:
-    """Rows of costs.csv of one model as a search takes them."""
+def measured_rows(costs: pd.DataFrame) -> list[Measured]:
+    """Return rows of costs.csv of one model in the form of a search."""
     columns = ["layer", "degrees", "forward_s", "backward_s", "update_s"]
     return [
         (str(layer), tuple(map(int, degrees.split("x"))), float(forward), float(backward), float(update))
@@ -86,23 +100,32 @@ def rows_of(costs: pd.DataFrame) -> list[Measured]:
     ]
 
 
-def cost_of(costs: pd.DataFrame) -> Callable[[Space, int, Degrees], Cost]:
-    """The costs of parts of one model, from its rows of costs.csv."""
-    return looked_up(rows_of(costs))
+def cost_function(costs: pd.DataFrame) -> Callable[[Space, int, Degrees], Cost]:
+    """Return the cost function of one model from its rows of costs.csv."""
+    return measured_costs(measured_rows(costs))
 
 
-def topology(
+def measured_topology(
     network: pd.DataFrame, messages: pd.DataFrame, run: Run, memory_bytes: float, cores: float = 1.0
 ) -> Topology:
-    """The devices of a run and the links between them: latency and bandwidth of point-to-point messages as they were fitted to the sweeps of
-    its framework on as many nodes, and of all-reduce beside them; what a device itself has to do for a message, of which it has so many
-    `cores` (a share of one, where it has a quota). `memory_bytes`: of a device. Lacking where there is no such sweep.
+    """Return the devices of a run and the links between them.
 
-    Computation is measured, so that rates of the device mean nothing, and are infinite.
+    Latency and bandwidth of messages and of all-reduce are fitted to the collective benchmarks of the run's framework on as
+    many nodes. Computation is measured, so rates of the device are meaningless, and infinite.
+
+    Args:
+        network: network.csv.
+        messages: messages.csv.
+        run: The run.
+        memory_bytes: Of a device.
+        cores: Of a device for handling messages, less than 1 under a quota.
+
+    Raises:
+        MissingMeasurement: If there is no such benchmark.
     """
     geometry, device = run.geometry, Device(math.inf, math.inf, memory_bytes)
-    if handled := message_cost(messages[messages["framework"] == run.framework.name]):
-        device = replace(device, **{name: seconds / cores for name, seconds in vars(handled).items()})
+    if handling := message_cost(messages[messages["framework"] == run.framework.name]):
+        device = replace(device, **{name: seconds / cores for name, seconds in vars(handling).items()})
     if geometry.ranks == 1:
         return Topology(device, (Level(1, math.inf),))
     if geometry.ranks_per_node > 1:
@@ -110,9 +133,9 @@ def topology(
             f"links: {geometry.ranks_per_node} ranks are on a node, and no sweep measures links within one; "
             "say devices_per_node: 1"
         )
-        raise Lacking(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
-    sent, summed = (_fitted(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
-    burst = _burst_bytes(swept(network, run, POINT_TO_POINT))
+        raise MissingMeasurement(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
+    sent, summed = (fit_collective(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
+    burst = link_burst_bytes(select_sweep(network, run, POINT_TO_POINT))
     steps = 2 * (geometry.ranks - 1)
     link = Level(
         geometry.nodes,
@@ -121,14 +144,14 @@ def topology(
         burst_bytes=burst,
         ring_bytes_s=summed.bandwidth_bytes_s.value,
         ring_latency_s=summed.latency_s.value / steps,
-        ring_channels=SUMS_AT_ONCE,
+        ring_channels=CONCURRENT_SUMS,
     )
     return Topology(device, (link,))
 
 
-def swept(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
-    """The rows of network.csv of a collective by the run's framework, on its nodes and links."""
-    wanted = {
+def select_sweep(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
+    """Return the rows of network.csv of a collective by the run's framework, on its nodes and links."""
+    levels = {
         "collective": collective,
         "framework": run.framework.name,
         "nodes": run.geometry.nodes,
@@ -137,27 +160,32 @@ def swept(network: pd.DataFrame, run: Run, collective: str) -> pd.DataFrame:
         "bandwidth": run.levels["bandwidth"],
     }
     rows = network
-    for name, value in wanted.items():
+    for name, value in levels.items():
         rows = rows[rows[name] == value]
     return rows
 
 
-def _fitted(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
-    rows = swept(network, run, collective)
-    at = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
-    what = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{at}"
+def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
+    """Return the fit of a collective's benchmark.
+
+    Raises:
+        MissingMeasurement: If it was not measured, or its times do not grow with size.
+    """
+    rows = select_sweep(network, run, collective)
+    rate = f" at {run.levels['bandwidth']} Mbit/s" if run.levels["bandwidth"] else ""
+    subject = f"links: {collective} of {run.framework.name} on {run.geometry.nodes} nodes{rate}"
     request = {"framework": run.framework.name, "collective": collective, "nodes": run.geometry.nodes}
-    _first_row(rows, what, "network.csv", request)
-    made = fit.fit_token_buckets(rows) if _burst_bytes(rows) else fit.fit(rows)
-    if made is None or not made.bandwidth_bytes_s.value > 0:
-        raise Lacking(
-            Note("times-do-not-grow", f"{what}: its times do not grow with sizes; repeat the sweep", **request)
+    require_row(rows, subject, "network.csv", request)
+    fitted = fit.fit_token_buckets(rows) if link_burst_bytes(rows) else fit.fit(rows)
+    if fitted is None or not fitted.bandwidth_bytes_s.value > 0:
+        raise MissingMeasurement(
+            Note("times-do-not-grow", f"{subject}: its times do not grow with sizes; repeat the sweep", **request)
         )
-    return made
+    return fitted
 
 
-def _burst_bytes(rows: pd.DataFrame) -> int:
-    """How much a link of a sweep lets through at once: a shaped one of a virtual cluster is a token bucket."""
+def link_burst_bytes(rows: pd.DataFrame) -> int:
+    """Return the burst of a link: a shaped link of a virtual cluster is a token bucket, other links have none."""
     first = rows.iloc[0]
     if first["placement"] != VIRTUAL or not first["link_bytes_s"] > 0:
         return 0
@@ -166,7 +194,7 @@ def _burst_bytes(rows: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class MessageCost:
-    """Processor seconds of a message: `send_s` + bytes x `send_byte_s` of who sends it, and as much of who receives it."""
+    """CPU seconds of a message: `send_s` + bytes x `send_byte_s` of the sender, and likewise of the receiver."""
 
     send_s: float
     send_byte_s: float
@@ -175,7 +203,7 @@ class MessageCost:
 
 
 def message_cost(messages: pd.DataFrame) -> MessageCost | None:
-    """Lines through the rows of messages.csv of one framework, fitted as sweeps are; None where fewer than two sizes were measured."""
+    """Return lines fitted to the rows of messages.csv of one framework, None for fewer than two sizes."""
     ok = messages[messages["status"] == "ok"]
     if len(ok) < fit.MIN_SIZES:
         return None

@@ -1,8 +1,8 @@
-"""Table of simulated strategies: the time of a step by simulation beside the measured one, cell by cell.
+"""Compare simulated with measured step times, cell by cell.
 
-A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages between two (messages.csv), and the
-network's sweeps (network.csv). What a step takes beside its layers, such as bringing its samples, is what one rank takes beyond its
-simulation; it is added to all cells of the model.
+A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages between two
+(messages.csv), and the collective benchmark (network.csv). The time outside layers, such as loading samples, is what
+one rank takes beyond its simulation; it is added to all cells of the model.
 """
 
 import math
@@ -27,19 +27,19 @@ from declared.study import load_study
 from plan.design import Run, design
 from plan.strategies import ASKED, to_find
 from strategies import search
-from strategies.found import posed
-from strategies.measured import Known, Lacking, known
+from strategies.found import measured_question
+from strategies.measured import Measurements, MissingMeasurement, load_measurements
 
 TITLE = "Strategies, simulated and measured"
-AIM = 0.10
-FEWEST = 3  # strategies that have an order worth telling
-HOW = Note(
+TARGET_ERROR = 0.10
+MIN_STRATEGIES = 3  # of a set whose order is reported
+METHOD = Note(
     "simulation-method",
     "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
     "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0.",
 )
 NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
-NONE = Note("no-strategy-cell", "The study has no cell whose layers are divided each by itself.")
+NO_CELL = Note("no-strategy-cell", "The study has no cell whose layers are divided each by itself.")
 SENT = Note(
     "bytes-sent",
     "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy.",
@@ -47,46 +47,48 @@ SENT = Note(
 
 
 class Simulator:
-    """Simulates the strategies of runs from what was measured; `unfound`: what is said of runs that have none yet. Lacking where
-    something was not measured or found."""
+    """Simulates the strategies of runs from measurements.
 
-    def __init__(self, of: Known, unfound: str) -> None:
-        self._of = of
-        self._unfound = unfound
-        self._posed: dict[tuple[Any, ...], Any] = {}
+    Raises MissingMeasurement for a run without a measurement, or without a strategy, with `note` as its text.
+    """
 
-    def of(self, run: Run) -> dict[str, Any]:
-        """What `strategies.search.account` tells of a run's strategy."""
+    def __init__(self, measurements: Measurements, note: str) -> None:
+        self._measurements = measurements
+        self._note = note
+        self._problems: dict[tuple[Any, ...], Any] = {}
+
+    def simulate(self, run: Run) -> dict[str, Any]:
+        """Return `strategies.search.describe_strategy` of a run's strategy."""
         if run.strategy is None:
-            raise Lacking(Note("strategy-not-found-yet", self._unfound))
+            raise MissingMeasurement(Note("strategy-not-found-yet", self._note))
         question = tuple(run.levels[name] for name in ASKED)
-        if question not in self._posed:
-            self._posed[question] = search.posed_of(posed(run, self._of).job())
-        return search.account(self._posed[question], run.strategy)
+        if question not in self._problems:
+            self._problems[question] = search.build_problem(measured_question(run, self._measurements).job())
+        return search.describe_strategy(self._problems[question], run.strategy)
 
 
 def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[Note]]:
-    """One row per cell that trains by a strategy and was measured or can be simulated, and what keeps cells from being simulated.
+    """Return one row per cell with a strategy that was measured or can be simulated, and why cells cannot be simulated.
 
-    `step_s` with its interval is measured, `simulated_s` is what a simulation says of its layers, `rest_s` what is added to it; `error`: of
-    their sum.
+    `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time outside
+    layers, and `error` the relative error of their sum.
     """
     ok = successful(runs)
     steps = (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
     pooling, rows = pooled(runs), []
-    lacking: dict[Note, list[str]] = {}
+    missing: dict[Note, list[str]] = {}
     for cell, run in planned.items():
         measured = cell in pooling.samples
         try:
-            told = simulator.of(run)
-        except Lacking as why:
-            lacking.setdefault(why.note, []).append(cell)
+            simulated = simulator.simulate(run)
+        except MissingMeasurement as error:
+            missing.setdefault(error.note, []).append(cell)
             if not measured:
                 continue
-            told = {}
-        step = _each(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
-        sent = {name: told.get(name, math.nan) for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
-        seconds = told.get("seconds") or math.nan
+            simulated = {}
+        step = scale_estimate(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
+        sent = {name: simulated.get(name, math.nan) for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
+        seconds = simulated.get("seconds") or math.nan
         rows.append(
             {
                 "cell": cell,
@@ -99,56 +101,59 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
             }
         )
     data = pd.DataFrame(rows)
-    not_simulated = [_not_simulated(cells, why) for why, cells in lacking.items()]
+    not_simulated = [not_simulated_note(cells, error) for error, cells in missing.items()]
     if data.empty:
         return pd.DataFrame(columns=["cell", "error"]), not_simulated
-    rest = data.apply(lambda row: _rest(data, row), axis=1)
+    rest = data.apply(lambda row: time_outside_layers(data, row), axis=1)
     data.insert(data.columns.get_loc("simulated_s") + 1, "rest_s", rest)
     data["error"] = (data["simulated_s"] + data["rest_s"].fillna(0)) / data["step_s"] - 1
     return data, not_simulated
 
 
-def _not_simulated(cells: Sequence[str], why: Note) -> Note:
-    """Return which cells are not simulated, or how many where they are several, and why."""
+def not_simulated_note(cells: Sequence[str], reason: Note) -> Note:
+    """Return which cells are not simulated, or how many if they are several, and why."""
     subject = f"{cells[0]} is" if len(cells) == 1 else f"{len(cells)} cells are"
-    return Note("not-simulated", f"{subject} not simulated: {why}", cells=list(cells), reason=why.code)
+    return Note("not-simulated", f"{subject} not simulated: {reason}", cells=list(cells), reason=reason.code)
 
 
-def _each(whole: Estimate, parts: float) -> Estimate:
-    return Estimate(whole.value / parts, whole.low / parts, whole.high / parts, whole.n)
+def scale_estimate(total: Estimate, n_parts: float) -> Estimate:
+    """Return an estimate divided by a number of parts."""
+    return Estimate(total.value / n_parts, total.low / n_parts, total.high / n_parts, total.n)
 
 
-OF_MODEL = ("framework", "model", "dataset", "batch_size", "optimizer", "device")
+MODEL_FACTORS = ("framework", "model", "dataset", "batch_size", "optimizer", "device")
 
 
-def _rest(data: pd.DataFrame, row: pd.Series) -> float:
-    """What a step of this model takes beside its layers: measured on one rank, less its simulation; NaN where there is no such cell."""
-    alone = data[data["ranks"] == 1]
-    for name in OF_MODEL:
-        alone = alone[alone[name] == row[name]]
-    return float((alone["step_s"] - alone["simulated_s"]).mean()) if len(alone) else math.nan
+def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
+    """Return the measured less the simulated step time of this model on one rank; NaN if there is no such cell."""
+    one_rank = data[data["ranks"] == 1]
+    for name in MODEL_FACTORS:
+        one_rank = one_rank[one_rank[name] == row[name]]
+    return float((one_rank["step_s"] - one_rank["simulated_s"]).mean()) if len(one_rank) else math.nan
 
 
 def groups(data: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """The measured rows on several ranks that differ in their strategy alone."""
-    several = data[(data["ranks"] > 1) & data["error"].notna()]
+    """Yield the measured rows on several ranks in groups that differ in their strategy only."""
+    multi_rank = data[(data["ranks"] > 1) & data["error"].notna()]
     names = [name for name in factors() if name != "parallelism"]
-    for levels, group in several.groupby(names, sort=False, dropna=False):
+    for levels, group in multi_rank.groupby(names, sort=False, dropna=False):
         yield dict(zip(names, levels, strict=True)), group
 
 
-def orders(data: pd.DataFrame) -> list[float]:
-    """Kendall's tau-b of simulated and measured times, of each group with FEWEST strategies or more."""
-    found = []
+def rank_correlations(data: pd.DataFrame) -> list[float]:
+    """Return Kendall's tau-b of simulated and measured times for each group with MIN_STRATEGIES or more."""
+    correlations = []
     for _, group in groups(data):
-        if len(group) >= FEWEST:
-            found.append(float(kendalltau(group["simulated_s"], group["step_s"]).statistic))
-    return found
+        if len(group) >= MIN_STRATEGIES:
+            correlations.append(float(kendalltau(group["simulated_s"], group["step_s"]).statistic))
+    return correlations
 
 
-def ordered(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int]:
-    """Of the pairs of cells that differ in their strategy alone, and whose measured times differ beyond the noise: how many are simulated in
-    that order, and how many there are."""
+def count_correct_orders(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int]:
+    """Return how many pairs of cells are simulated in the measured order, and the number of pairs.
+
+    Pairs differ in their strategy only, and their measured times differ beyond the noise.
+    """
     pairs = [
         pair
         for _, group in groups(data)
@@ -156,46 +161,46 @@ def ordered(data: pd.DataFrame, pooling: Pooling) -> tuple[int, int]:
     ]
     if not pairs:
         return 0, 0
-    ratios = pooling.ratios([to.cell for to, _ in pairs], [base.cell for _, base in pairs])
-    told = [
-        (low > 1) == (to.simulated_s > base.simulated_s)
-        for (to, base), low, high in zip(pairs, ratios["low"], ratios["high"], strict=True)
+    ratios = pooling.ratios([second.cell for second, _ in pairs], [first.cell for _, first in pairs])
+    is_correct = [
+        (low > 1) == (second.simulated_s > first.simulated_s)
+        for (second, first), low, high in zip(pairs, ratios["low"], ratios["high"], strict=True)
         if low > 1 or high < 1
     ]
-    return sum(told), len(told)
+    return sum(is_correct), len(is_correct)
 
 
-def gains(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Estimate]]:
-    """Of each group that has both, how often a step by the strategy that was found fits into one of data parallelism."""
-    found = []
+def speedups(data: pd.DataFrame, pooling: Pooling) -> list[tuple[dict[str, Any], Estimate]]:
+    """Return for each group the speed-up of the searched strategy over data parallelism."""
+    results = []
     for levels, group in groups(data):
         cells = group.set_index("parallelism")["cell"]
         if {FOUND, PLAIN} <= set(cells.index):
             (row,) = pooling.ratios([cells[PLAIN]], [cells[FOUND]])[ESTIMATE_COLUMNS].itertuples(index=False)
-            found.append((levels, Estimate(*row)))
-    return found
+            results.append((levels, Estimate(*row)))
+    return results
 
 
 def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
-    """Return what the table shows: errors, orders, and whether what was found is faster."""
-    several = data[(data["ranks"] > 1) & data["error"].notna()]
-    if several.empty:
+    """Return notes on errors, orders, and whether searched strategies are faster."""
+    multi_rank = data[(data["ranks"] > 1) & data["error"].notna()]
+    if multi_rank.empty:
         return []
-    errors = several["error"].abs()
-    within = int((errors <= AIM).sum())
+    errors = multi_rank["error"].abs()
+    within = int((errors <= TARGET_ERROR).sum())
     notes = [
         Note(
             "errors",
             f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
-            f"{within} of {len(errors)} within {100 * AIM:g} %.",
+            f"{within} of {len(errors)} within {100 * TARGET_ERROR:g} %.",
             mean=errors.mean(),
             most=errors.max(),
             within=within,
             cells=len(errors),
         )
     ]
-    if taus := orders(data):
-        right, resolved = ordered(data, pooling)
+    if taus := rank_correlations(data):
+        right, resolved = count_correct_orders(data, pooling)
         notes.append(
             Note(
                 "order",
@@ -206,15 +211,15 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
                 taus=taus,
             )
         )
-    if gained := gains(data, pooling):
-        slower = [estimate for _, estimate in gained if estimate.high < 1]
-        values = [estimate.value for _, estimate in gained]
-        faster = sum(estimate.low > 1 for _, estimate in gained)
+    if gains := speedups(data, pooling):
+        slower = [estimate for _, estimate in gains if estimate.high < 1]
+        values = [estimate.value for _, estimate in gains]
+        faster = sum(estimate.low > 1 for _, estimate in gains)
         notes.append(
             Note(
                 "gains",
                 f"What was found, over data parallelism: {min(values):.2f} to {max(values):.2f} times as fast; faster beyond the noise in {faster} of "
-                f"{len(gained)} sets, slower in {len(slower)}.",
+                f"{len(gains)} sets, slower in {len(slower)}.",
                 gains=values,
                 faster=faster,
                 slower=len(slower),
@@ -223,41 +228,44 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
     return notes
 
 
-def in_order(data: pd.DataFrame) -> pd.DataFrame:
-    """The rows as a reader scans them: by the factors that vary, the strategies of a cell together: data, expert, found, random."""
-    others = [name for name in varying(data) if name not in ("model", "dataset", "parallelism")]
-    keys = {name: data[name] for name in ("model", "dataset", *others)}
+def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows by varying factors, with a cell's strategies together: data, expert, found, random."""
+    other_factors = [name for name in varying(data) if name not in ("model", "dataset", "parallelism")]
+    keys = {name: data[name] for name in ("model", "dataset", *other_factors)}
     kinds = data["parallelism"].map(kind_of)
     return data.loc[pd.DataFrame(keys | {"kind": kinds}).sort_values([*keys, "kind"], kind="stable").index]
 
 
-def table(runs: pd.DataFrame, data: pd.DataFrame, lacking: Sequence[str]) -> tables.Table:
-    """The table of what `compare` found; without rows where no cell was both simulated and measured."""
+def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) -> tables.Table:
+    """Return the table of what `compare` returned; without rows if no cell was both simulated and measured."""
     if data["error"].isna().all():
-        nothing = pd.DataFrame(columns=["cell"], dtype=str)
-        why = lacking if len(data) or lacking else [NONE]
-        return tables.Table(TITLE, data, nothing, [*why, conditions.setting_note(runs)])
-    rows, named = in_order(data), ["model", *[name for name in varying(data) if name not in ("model", "dataset")]]
-    shown = {title_with_unit(name): rows[name].map(level_text) for name in named}
-    shown["simulated (ms)"] = [tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)]
-    shown["measured (ms)"] = [
+        empty = pd.DataFrame(columns=["cell"], dtype=str)
+        reasons = not_simulated if len(data) or not_simulated else [NO_CELL]
+        return tables.Table(TITLE, data, empty, [*reasons, conditions.setting_note(runs)])
+    rows, factor_names = (
+        sort_rows(data),
+        ["model", *[name for name in varying(data) if name not in ("model", "dataset")]],
+    )
+    texts = {title_with_unit(name): rows[name].map(level_text) for name in factor_names}
+    texts["simulated (ms)"] = [tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)]
+    texts["measured (ms)"] = [
         tables.interval(Estimate(1e3 * value, 1e3 * low, 1e3 * high))
         for value, low, high in rows[["step_s", "step_s_low", "step_s_high"]].itertuples(index=False)
     ]
-    shown["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]]
+    texts["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]]
     sent = rows["exchanged_bytes"] + rows["gradient_bytes"]
-    shown["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
-    without = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
+    texts["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
+    models = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
     notes = [
         *findings(data, pooled(runs)),
-        HOW,
-        *([Note("no-rest", NO_REST.format(models=", ".join(without)), models=without)] if without else []),
+        METHOD,
+        *([Note("no-rest", NO_REST.format(models=", ".join(models)), models=models)] if models else []),
         SENT,
-        *lacking,
+        *not_simulated,
         conditions.setting_note(runs),
     ]
     words = [title_with_unit(name) for name in ("model", "dataset", "framework", "parallelism")]
-    return tables.Table(TITLE, data, pd.DataFrame(shown), notes, words)
+    return tables.Table(TITLE, data, pd.DataFrame(texts), notes, words)
 
 
 def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, network: Path, out: Path) -> None:
@@ -272,13 +280,13 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         network: network.csv of the study
         out: table to write, without its suffix
     """
-    there, measured = load_site(site), read_timed(runs)
-    cells = {run.cell: run for run in design(load_study(study), there) if run.framework.strategies}
-    simulator = Simulator(known(there, costs, messages, network), to_find(study, there))
-    data, lacking = compare(measured, cells, simulator)
-    for line in lacking:
+    declared_site, measured = load_site(site), read_timed(runs)
+    cells = {run.cell: run for run in design(load_study(study), declared_site) if run.framework.strategies}
+    simulator = Simulator(load_measurements(declared_site, costs, messages, network), to_find(study, declared_site))
+    data, not_simulated = compare(measured, cells, simulator)
+    for line in not_simulated:
         print(line, flush=True)
-    tables.write(table(measured, data, lacking), out)
+    tables.write(table(measured, data, not_simulated), out)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
-"""The strategies that need no search (models.strategy), of a problem that is posed: to begin with, and to compare with."""
+"""Strategies of a problem that need no search (`models.strategy`): starts of searches, and baselines."""
 
 from models import strategy
 from models.strategy import Strategy
 from strategies.problem import Posed
 
 
-def every(posed: Posed, seed: int) -> dict[str, Strategy]:
-    """All of them, by name."""
+def all_strategies(posed: Posed, seed: int) -> dict[str, Strategy]:
+    """Return all of them by name."""
     return {"data": data_parallel(posed), "expert": expert(posed), "random": random_strategy(posed, seed)}
 
 
 def data_parallel(posed: Posed) -> Strategy:
-    """See models.strategy."""
+    """Return data parallelism over all devices (`models.strategy`)."""
     return strategy.data_parallel(posed.space, posed.topology.devices)
 
 
 def expert(posed: Posed) -> Strategy:
-    """See models.strategy."""
-    inside = posed.topology.levels[0].of
+    """Return the strategy of an expert's rule (`models.strategy`)."""
+    inside = posed.topology.levels[0].units
     return strategy.expert(posed.space, posed.topology.devices // inside, inside)
 
 
 def random_strategy(posed: Posed, seed: int) -> Strategy:
-    """See models.strategy."""
+    """Return a random strategy (`models.strategy`)."""
     return strategy.random_strategy(posed.space, posed.topology.devices, seed)

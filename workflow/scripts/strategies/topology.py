@@ -1,8 +1,9 @@
-"""The devices that a strategy may use, and the links between them. Standard library only."""
+"""Devices that a strategy may use, and links between them. Standard library only."""
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from declared.topologies import TopologyKeys
@@ -10,9 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Device:
-    """`flops`: floating point operations a second that matrix products reach; `memory_bytes_s`: bytes a second that it moves to and from its
-    memory; `memory_bytes`: how much it has; `launch_s`: what starting one operator takes, at least. `send_s`, `receive_s`: for how long a
-    message keeps it from computing, and for each byte `send_byte_s`, `receive_byte_s`."""
+    """Rates and overheads of a device.
+
+    Attributes:
+        flops: Floating point operations per second that matrix products reach.
+        memory_bytes_s: Bandwidth of its memory.
+        memory_bytes: Size of its memory.
+        launch_s: Least time of one operator.
+        send_s: Time of a sent message in which it cannot compute, and send_byte_s per byte.
+        receive_s: The same of a received message, and receive_byte_s per byte.
+    """
 
     flops: float
     memory_bytes_s: float
@@ -26,11 +34,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Level:
-    """`of` units, each with a link of `bytes_s` each way and `latency_s`, make one unit of the next level. `burst_bytes`: a link is a token
-    bucket, which lets so many through at once after a pause. `ring_bytes_s` and `ring_latency_s`: what a sum around a ring reaches in each of its
-    2 (n - 1) steps; None: as a message. `ring_channels`: so many sums at once share the latter."""
+    """A level of links: `units`, each with a link, form one unit of the next level.
 
-    of: int
+    Attributes:
+        bytes_s: Bandwidth of a link in each direction.
+        latency_s: Latency of a message.
+        burst_bytes: Bytes that a link passes at once after a pause, as a token bucket.
+        ring_bytes_s: Bandwidth of each of the 2 (n - 1) steps of a ring all-reduce; None: as a message.
+        ring_latency_s: Latency of these steps; None: as a message.
+        ring_channels: Number of concurrent all-reduces that share this latency.
+    """
+
+    units: int
     bytes_s: float
     latency_s: float = 0.0
     burst_bytes: float = 0.0
@@ -41,31 +56,46 @@ class Level:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices, numbered from 0, and the levels of links between them, from within a node outwards. A message takes the links of the highest
-    level that it crosses: out of the sender's unit, and into the receiver's."""
+    """Devices, numbered from 0, and levels of links from within a node outwards.
+
+    A message uses links of the highest level that it crosses: out of the sender's unit, and into the receiver's.
+    """
 
     device: Device
     levels: tuple[Level, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of a search's job, in which `of` is the key of a level's units."""
+        levels = [asdict(level) for level in self.levels]
+        return {"device": asdict(self.device), "levels": [{"of": level.pop("units"), **level} for level in levels]}
+
     @property
     def devices(self) -> int:
-        """How many there are."""
-        return math.prod(level.of for level in self.levels)
+        """Number of devices."""
+        return math.prod(level.units for level in self.levels)
 
     def unit(self, level: int, device: int) -> int:
-        """Which unit of a level's links a device is in: itself on the lowest level, its node on the next."""
-        return device // math.prod(below.of for below in self.levels[:level])
+        """Return the unit of a level that a device is in: itself on the lowest level, its node on the next."""
+        return device // math.prod(below.units for below in self.levels[:level])
 
-    def level_between(self, one: int, other: int) -> int:
-        """The level of the link between two devices; 0 for a device and itself."""
+    def level_between(self, sender: int, receiver: int) -> int:
+        """Return the level of the link between two devices; 0 for a device and itself."""
         return next(
-            level for level in range(len(self.levels)) if self.unit(level + 1, one) == self.unit(level + 1, other)
+            level for level in range(len(self.levels)) if self.unit(level + 1, sender) == self.unit(level + 1, receiver)
         )
 
 
-def of_file(written: "TopologyKeys") -> Topology:
-    """What a file of config/topologies/ says, in units without prefixes."""
-    device = written.device
+def topology_from_json(content: Mapping[str, Any]) -> Topology:
+    """Return the topology that `to_json` has written."""
+    levels = tuple(
+        Level(units=level["of"], **{k: v for k, v in level.items() if k != "of"}) for level in content["levels"]
+    )
+    return Topology(Device(**content["device"]), levels)
+
+
+def read_topology(keys: "TopologyKeys") -> Topology:
+    """Return the topology of a file in config/topologies/, in units without prefixes."""
+    device = keys.device
     return Topology(
         Device(
             flops=1e12 * device.tflops * device.reached,
@@ -73,5 +103,5 @@ def of_file(written: "TopologyKeys") -> Topology:
             memory_bytes=1e9 * device.memory_gb,
             launch_s=device.launch_us / 1e6,
         ),
-        tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in written.levels),
+        tuple(Level(level.of, 1e9 * level.gbit_s / 8, level.latency_us / 1e6) for level in keys.levels),
     )
