@@ -28,7 +28,7 @@ MAKES_FIGURES = sorted({file for _, code_of in MAKING for file in code_of})
 MANIFEST = f"{RESULTS}/manifest.json"
 
 if workflow.is_main_process:
-    for line in differing.differing(CAMPAIGN, Path(MANIFEST), MAKES_FIGURES):
+    for line in differing.list_changes(CAMPAIGN, Path(MANIFEST), MAKES_FIGURES):
         print(line, file=sys.stderr)
 
 
@@ -53,7 +53,7 @@ rule manifest:
         site=SITE,
         records=str(CAMPAIGN.published or CAMPAIGN.mode),
         products=json.dumps(MADE),
-        made_of=sources.digest(sources.sources(CAMPAIGN, MAKES_FIGURES)),
+        sources_digest=sources.digest(sources.collect_sources(CAMPAIGN, MAKES_FIGURES)),
         keep=PILOT_FILES,
     shell:
         """
@@ -62,7 +62,7 @@ rule manifest:
             --site {params.site:q} \
             --records {params.records:q} \
             --products {params.products:q} \
-            --made-of {params.made_of:q} \
+            --sources-digest {params.sources_digest:q} \
             --keep {params.keep:q} \
             --out {output.manifest:q} \
             2>&1 | tee -p {log:q}

@@ -46,7 +46,7 @@ from plan.design import design
 from plan.recorded import record_of
 from plan.strategies import found as read_strategies
 from provenance.manifest import read as read_manifest
-from provenance.verify import how_far
+from provenance.verify import describe_difference
 from runs.epochs import read_epochs
 from support.bundles import Bundle
 from support.recorded import content as record_content
@@ -232,7 +232,7 @@ def _compare(seed: bytes) -> Callable[[Path], object]:
     def read(file: Path) -> object:
         before = file.with_name(f"before{file.suffix}")
         before.write_bytes(seed)
-        return how_far(before, file)
+        return describe_difference(before, file)
 
     return read
 

@@ -47,15 +47,15 @@ def test_archives_are_fetched_once_and_go_where_they_are_looked_for(
 ) -> None:
     for _ in range(2):
         content = bundle.Content()
-        bundle._add_dataset(content, "mine", campaign)
+        bundle.add_dataset(content, "mine", campaign)
         (tmp_path / "published.tar.gz").unlink(missing_ok=True)
     described = bundle.manifest(content, campaign)
     bundle.pack(described, content.files, tmp_path / "small.tar")
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "there"))
     unbundle(tmp_path / "small.tar", {"study": "quickstart", "site": "local"})
-    there = replace(campaign, site=load_site("local"))
+    elsewhere = replace(campaign, site=load_site("local"))
     again = bundle.Content()
-    bundle._add_dataset(again, "mine", there)
+    bundle.add_dataset(again, "mine", elsewhere)
     assert {name: path.read_bytes() for name, path in again.files.items()} == {
         name: path.read_bytes() for name, path in content.files.items()
     }
@@ -69,9 +69,9 @@ def test_what_needs_no_file_or_lies_at_the_site_is_not_in_it(
     campaign: Campaign, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = bundle.Content()
-    bundle._add_dataset(content, "digits", campaign)
+    bundle.add_dataset(content, "digits", campaign)
     own = replace(campaign, site=replace(campaign.site, datasets=Archives(Path("/data"), None)))
-    bundle._add_dataset(content, "mine", own)
+    bundle.add_dataset(content, "mine", own)
     assert content.files == {}
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and "digits" in lines[0]
@@ -102,12 +102,12 @@ def test_the_oldest_glibc_is_read_off_the_names(tags: str, oldest: tuple[int, in
 
 
 def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
-    names = [each.name for each in bundle.environments(campaign)]
+    names = [environment.name for environment in bundle.environments(campaign)]
     assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
     predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
-    assert [each.name for each in bundle.environments(predicted)] == [*names, "extrap"]
+    assert [environment.name for environment in bundle.environments(predicted)] == [*names, "extrap"]
     searched = planned(load_study("found-strategies-virtual"), load_site("virtual-four"))
-    assert [each.name for each in bundle.environments(searched)] == ["pytorch", "planner"]
+    assert [environment.name for environment in bundle.environments(searched)] == ["pytorch", "planner"]
 
 
 def test_missing_parts_are_refused_before_anything_is_fetched(

@@ -19,16 +19,15 @@ from common.schemas import schema
 from declared.study import load_study
 from plan.campaign import load_campaign
 from provenance import appendix, archive, verify
-from provenance.account import account
-from provenance.citation import citation
-from provenance.differing import changes
+from provenance.account import count_costs
+from provenance.citation import format_citation
+from provenance.differing import compare_sources
 from provenance.manifest import retire
-from provenance.sources import TABLES, measured_with
-from provenance.sources import sources as sources_of
+from provenance.sources import TABLES, collect_sources, measured_with
 from report.setting import Grid
 from support.synthetic import campaign
 
-KEPT = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
+KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
 def test_changes_are_told_by_group() -> None:
@@ -44,7 +43,7 @@ def test_changes_are_told_by_group() -> None:
         "code": {"a.py": "2", "c.py": "1"},
         "data": {"digits": "2"},
     }
-    lines = changes(before, now)
+    lines = compare_sources(before, now)
     assert codes(lines) == ["changed-sources"] * 3
     assert [dict(line.facts) for line in lines] == [
         {"group": "site", "changed": ["cores"], "added": [], "removed": []},
@@ -52,12 +51,12 @@ def test_changes_are_told_by_group() -> None:
         {"group": "data", "changed": ["digits"], "added": [], "removed": []},
     ]
     assert "cores 2 → 4" in lines[0]
-    assert changes(before, before) == []
-    many = {"code": {f"{i}.py": "1" for i in range(5)}}
-    (line,) = changes(many, {"code": dict.fromkeys(many["code"], "2")})
-    assert line.facts["changed"] == list(many["code"])
-    assert [name in line for name in many["code"]] == [True] * 3 + [False] * 2, "only the first are named"
-    assert changes({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
+    assert compare_sources(before, before) == []
+    five_files = {"code": {f"{i}.py": "1" for i in range(5)}}
+    (line,) = compare_sources(five_files, {"code": dict.fromkeys(five_files["code"], "2")})
+    assert line.facts["changed"] == list(five_files["code"])
+    assert [name in line for name in five_files["code"]] == [True] * 3 + [False] * 2, "only the first are named"
+    assert compare_sources({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
 
 
 def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: Path) -> None:
@@ -67,8 +66,8 @@ def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: P
     products = {name: {"files": [str(tmp_path / name)]} for name in ("explore.R", "figures/a.pdf")}
     assert retire(tmp_path, products, [str(tmp_path / "figures/asked.pdf")]) == ["figures/gone"]
     left = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file())
-    there = ["a.pdf", "asked.pdf", "old/gone.pdf", "old/gone.png"]
-    assert left == ["explore.R", *(f"figures/{name}" for name in there), "runs.csv"]
+    names = ["a.pdf", "asked.pdf", "old/gone.pdf", "old/gone.png"]
+    assert left == ["explore.R", *(f"figures/{name}" for name in names), "runs.csv"]
 
 
 def test_a_manifest_may_name_every_table() -> None:
@@ -80,21 +79,21 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    here = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
-    found = sources_of(here, ["workflow/scripts/figures/overview.py"])
-    assert found["study"] == {
+    quickstart = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
+    sources = collect_sources(quickstart, ["workflow/scripts/figures/overview.py"])
+    assert sources["study"] == {
         "config/studies/quickstart.yaml": digest_source(CHECKOUT / "config/studies/quickstart.yaml")
     }
-    assert "containers/pytorch/requirements.cpu.txt" in found["locks"]
-    assert "containers/pytorch/requirements.cuda.txt" not in found["locks"], "which nothing here is made of"
-    assert "workflow/scripts/figures/overview.py" in found["code"]
-    assert "workflow/scripts/sites/doctor.py" not in found["code"]
-    assert "time_limit_s" not in found["site"] and found["site"]["device"] == '"cpu"'
+    assert "containers/pytorch/requirements.cpu.txt" in sources["locks"]
+    assert "containers/pytorch/requirements.cuda.txt" not in sources["locks"], "which nothing here is made of"
+    assert "workflow/scripts/figures/overview.py" in sources["code"]
+    assert "workflow/scripts/sites/doctor.py" not in sources["code"]
+    assert "time_limit_s" not in sources["site"] and sources["site"]["device"] == '"cpu"'
     strategies = tmp_path / "strategies.json"
     monkeypatch.setattr("provenance.sources.file_of", lambda study, site: strategies)
-    assert sources_of(here, [])["study"] == found["study"]
+    assert collect_sources(quickstart, [])["study"] == sources["study"]
     strategies.write_text("{}")
-    assert sources_of(here, [])["study"] == {**found["study"], str(strategies): digest_source(strategies)}
+    assert collect_sources(quickstart, [])["study"] == {**sources["study"], str(strategies): digest_source(strategies)}
 
 
 def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
@@ -126,7 +125,7 @@ def test_how_far_tables_differ_is_known(
 ) -> None:
     for name, text in (("old.csv", old), ("new.csv", new)):
         (tmp_path / name).write_text(text)
-    note = verify.how_far(tmp_path / "old.csv", tmp_path / "new.csv")
+    note = verify.describe_difference(tmp_path / "old.csv", tmp_path / "new.csv")
     assert note is not None and note.code == code and note.facts == facts
 
 
@@ -135,22 +134,24 @@ def test_how_far_pictures_differ_is_known(tmp_path: Path) -> None:
     Image.fromarray(picture).save(tmp_path / "old.png")
     picture[0, :5] = 0
     Image.fromarray(picture).save(tmp_path / "new.png")
-    note = verify.how_far(tmp_path / "old.png", tmp_path / "new.png")
+    note = verify.describe_difference(tmp_path / "old.png", tmp_path / "new.png")
     assert note is not None and note.code == "other-pixels" and note.facts["share"] == pytest.approx(0.05)
     Image.fromarray(picture[:5]).save(tmp_path / "small.png")
-    note = verify.how_far(tmp_path / "old.png", tmp_path / "small.png")
+    note = verify.describe_difference(tmp_path / "old.png", tmp_path / "small.png")
     assert note is not None and note.code == "other-size"
     assert note.facts == {"before": (10, 10), "after": (10, 5)}
-    assert verify.how_far(tmp_path / "old.csv", tmp_path / "absent.csv") is None
+    assert verify.describe_difference(tmp_path / "old.csv", tmp_path / "absent.csv") is None
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(f"{name}," + "9" * 200_000 + "\n")
-    assert verify.how_far(tmp_path / "a.csv", tmp_path / "b.csv") is None, "a field longer than the csv module reads"
+    assert verify.describe_difference(tmp_path / "a.csv", tmp_path / "b.csv") is None, (
+        "a field longer than the csv module reads"
+    )
 
 
 def test_what_runs_cost_is_counted() -> None:
     runs = campaign(2)[0].assign(started_at=None, ended_at=None)
-    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT)})
-    cost = account(published, runs)
+    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
+    cost = count_costs(published, runs)
     wall = runs["wall_s"].fillna(0)
     assert cost.runs_s == pytest.approx(wall.sum()) and cost.node_s == pytest.approx((wall * runs["nodes"]).sum())
     assert cost.longest_s == wall.max() and cost.first is cost.last is None
@@ -159,9 +160,14 @@ def test_what_runs_cost_is_counted() -> None:
 
 def test_a_citation_without_authors_names_the_study() -> None:
     study = load_study("quickstart")
-    said = yaml.safe_load(citation(study, "2026-11-20", None))
-    (author,) = said["authors"]
-    assert list(author) == ["name"] and study.name in author["name"] and "license" not in said and "commit" not in said
+    content = yaml.safe_load(format_citation(study, "2026-11-20", None))
+    (author,) = content["authors"]
+    assert (
+        list(author) == ["name"]
+        and study.name in author["name"]
+        and "license" not in content
+        and "commit" not in content
+    )
 
 
 def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
@@ -175,11 +181,11 @@ def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
         "remake": b"x",
     }
     for name in ("one", "two"):
-        archive.write(contents, "top", 1_790_000_000, tmp_path / name)
+        archive.write_archive(contents, "top", 1_790_000_000, tmp_path / name)
         (tmp_path / "program").touch()
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    with tarfile.open(tmp_path / "one") as found:
-        members = {member.name: member for member in found}
+    with tarfile.open(tmp_path / "one") as packed:
+        members = {member.name: member for member in packed}
     assert list(members) == ["top/a/program", "top/link", "top/text", "top/remake"]
     assert [oct(member.mode) for member in members.values() if member.isfile()] == ["0o755", "0o644", "0o755"]
     assert members["top/link"].issym() and members["top/link"].linkname == "program"
@@ -187,7 +193,7 @@ def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_checkout_in_an_archive_is_what_the_study_needs_and_nothing_private() -> None:
-    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT)})
+    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
     names = archive.workflow_files(published)
     assert {
         "Snakefile",
@@ -215,13 +221,13 @@ def test_the_appendix_is_the_same_in_markdown_and_latex() -> None:
 
 
 def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
-    said = {
+    content = {
         "study": "other", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
         "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {"results/other/tables/cells.csv": "0" * 64}, "made_of": []}},
     }  # fmt: skip
-    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refused:
         verify.verify("mine", tmp_path / "manifest.json")
     assert (refused.value.code, refused.value.got) == ("other-study", "other") and "verify other" in refused.value.hint
@@ -229,13 +235,13 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_names_no_file_is_refused(tmp_path: Path) -> None:
-    said = {
+    content = {
         "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
         "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {}, "made_of": []}},
     }  # fmt: skip
-    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refused:
         verify.verify("mine", tmp_path / "manifest.json")
     assert refused.value.code == "empty-manifest"
@@ -254,17 +260,17 @@ def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
     "file", ["results/other/tables/cells.csv", "results/mine/figures/../../x.pdf", "/etc/hostname"]
 )
 def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: str) -> None:
-    said = {
+    content = {
         "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
         "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
     }  # fmt: skip
-    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refused:
         verify.verify("mine", tmp_path / "manifest.json")
     assert refused.value.code in ("foreign-product", "broken-file") and file in str(refused.value)
-    assert (refused.value.expected, refused.value.hint) == (verify.WHICH, "")
+    assert (refused.value.expected, refused.value.hint) == (verify.EXPECTED_MANIFEST, "")
 
 
 SECRET = "s3cr3t-0f-0urs"  # noqa: S105
@@ -274,7 +280,7 @@ SECRET = "s3cr3t-0f-0urs"  # noqa: S105
 def test_logs_in_an_archive_have_no_passwords(tmp_path: Path, name: str) -> None:
     log = tmp_path / name
     log.write_bytes(f"\xff fetching http://u:{SECRET}@host/a?token={SECRET}\n".encode("latin-1"))
-    archive.write({"results/log": archive.redacted_log(log)}, "top", 0, tmp_path / "a.tar.gz")
+    archive.write_archive({"results/log": archive.redacted_log(log)}, "top", 0, tmp_path / "a.tar.gz")
     with tarfile.open(tmp_path / "a.tar.gz") as packed:
         content = packed.extractfile("top/results/log").read()
     assert content == b"\xff fetching http://***@host/a?token=***\n"

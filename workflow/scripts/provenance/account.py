@@ -1,4 +1,4 @@
-"""What a study cost, from its records: time and disk, for those who want to make it again."""
+"""Sum up from records what a study cost in time and disk, for those who want to repeat it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,11 +12,17 @@ from plan.campaign import Campaign
 
 @dataclass(frozen=True)
 class Account:
-    """Times in s, sizes in bytes; None where it is not known on this machine.
+    """Times in s, sizes in bytes; None if not known on this machine.
 
-    `runs_s`: of all runs, one after the other; `node_s`: times their nodes; `longest_s`: of one run; `first`, `last`: when the first
-    began and the last ended (UTC); `data_bytes`: of the prepared data sets; `environments_bytes`: of what was built;
-    `records_bytes`: of what runs have left.
+    Attributes:
+        runs_s: Of all runs, one after the other.
+        node_s: Of all runs, times their nodes.
+        longest_s: Of the longest run.
+        first: Start of the first run (UTC).
+        last: End of the last run (UTC).
+        data_bytes: Of the prepared data sets.
+        environments_bytes: Of the built environments.
+        records_bytes: Of what runs have written.
     """
 
     runs_s: float
@@ -29,29 +35,32 @@ class Account:
     records_bytes: int | None
 
 
-def account(campaign: Campaign, runs: pd.DataFrame) -> Account:
-    """What the runs took; `runs`: the table of runs."""
+def count_costs(campaign: Campaign, runs: pd.DataFrame) -> Account:
+    """Return the costs of a campaign with this table of runs."""
     wall = runs["wall_s"].fillna(0.0)
-    here = campaign.published is None
+    is_local = campaign.published is None
     return Account(
         runs_s=float(wall.sum()),
         node_s=float((wall * runs["nodes"]).sum()),
         longest_s=float(wall.max()) if len(wall) else 0.0,
-        first=_end(runs["started_at"], last=False),
-        last=_end(runs["ended_at"], last=True),
-        data_bytes=_sizes(data_folder(campaign.site, name) for name in dict.fromkeys(runs["dataset"])),
-        environments_bytes=_sizes(Path(stamp).parent for stamp in campaign.environments.values()) if here else None,
-        records_bytes=_sizes([campaign.results / "runs", campaign.results / "network"]) if here else None,
+        first=extreme_time(runs["started_at"], last=False),
+        last=extreme_time(runs["ended_at"], last=True),
+        data_bytes=folder_bytes(data_folder(campaign.site, name) for name in dict.fromkeys(runs["dataset"])),
+        environments_bytes=folder_bytes(Path(stamp).parent for stamp in campaign.environments.values())
+        if is_local
+        else None,
+        records_bytes=folder_bytes([campaign.results / "runs", campaign.results / "network"]) if is_local else None,
     )
 
 
-def _end(times: pd.Series, last: bool) -> str | None:
-    known = times.dropna().astype(str)
-    return None if known.empty else (known.max() if last else known.min())
+def extreme_time(times: pd.Series, last: bool) -> str | None:
+    """Return the first or the last of some dates, None without any."""
+    dates = times.dropna().astype(str)
+    return None if dates.empty else (dates.max() if last else dates.min())
 
 
-def _sizes(folders: Iterable[Path]) -> int | None:
-    """Bytes in folders together; None where none of them is here."""
-    there = [folder for folder in folders if folder.is_dir()]
-    files = (file for folder in there for file in folder.rglob("*"))
-    return sum(file.lstat().st_size for file in files if not file.is_symlink() and file.is_file()) if there else None
+def folder_bytes(folders: Iterable[Path]) -> int | None:
+    """Return the bytes in folders, None if none of them exists."""
+    existing = [folder for folder in folders if folder.is_dir()]
+    files = (file for folder in existing for file in folder.rglob("*"))
+    return sum(file.lstat().st_size for file in files if not file.is_symlink() and file.is_file()) if existing else None

@@ -1,7 +1,7 @@
-"""The reproducibility appendix of a study, in the order of the artifact description that SC asks for, filled from the records.
+"""Write the reproducibility appendix of a study from its records, as Markdown and as LaTeX.
 
-SC, Reproducibility Initiative: contributions; then of the artifact hardware, software, data, installation, execution, analysis,
-and the time that it takes. As Markdown, and as LaTeX for an appendix of a paper.
+The order is that of SC's artifact description (Reproducibility Initiative): contributions; then the artifact's
+hardware, software, data, installation, execution and analysis, and the time that it takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ MB, GB, HOUR_S = 1e6, 1e9, 3600
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its paragraphs, facts (name, text), tables and commands (line, what it does)."""
+    """A heading with its paragraphs, facts (name, text), tables and commands (line, explanation)."""
 
     heading: str
     paragraphs: Sequence[str] = ()
@@ -32,8 +32,10 @@ class Section:
     commands: Sequence[tuple[str, str]] = ()
 
 
-def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str) -> Iterator[Section]:
-    """The appendix. `remake`: the command that makes figures and tables again from what the archive holds."""
+def appendix_sections(
+    campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str
+) -> Iterator[Section]:
+    """Yield the sections of the appendix; `remake` is the command that rebuilds figures and tables from the archive."""
     study, site = campaign.study, setting.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
     yield Section(
@@ -53,12 +55,18 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
         ],
         grids=[setting.software(runs), setting.locks(campaign, site, runs)],
     )
-    yield Section("Data", [_data(one) for one in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)])
-    again = setting.again(campaign, site, "available", state)
+    yield Section(
+        "Data",
+        [
+            describe_data_set(data_set)
+            for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
+        ],
+    )
+    execution = setting.again(campaign, site, "available", state)
     yield Section(
         "Installation and execution",
         [
-            again.commit,
+            execution.commit,
             "Linux, Python 3.11 or newer with venv, and make; everything else is installed by the project, with hashes.",
         ],
         commands=[
@@ -66,10 +74,10 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
                 remake,
                 "figures and tables from the records, training nothing; then compares them with those in the archive",
             ),
-            *again.commands,
+            *execution.commands,
         ],
     )
-    yield Section("Time and disk", facts=list(_costs(cost)), grids=[setting.sessions(runs)])
+    yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
     yield Section(
         "Analysis",
         ["Each figure has a caption and each table has notes beside it: they say how many runs a number comes from, and how intervals "
@@ -77,18 +85,20 @@ def sections(campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State
     )  # fmt: skip
 
 
-def _data(one: setting.Data) -> str:
-    said = "; ".join(f"{name}: {text}" for name, text in one.facts)
-    sums = (
-        f" SHA-256 of what was prepared: {', '.join(f'{name} {digest}' for name, digest in one.sums)}."
-        if one.sums
+def describe_data_set(data_set: setting.Data) -> str:
+    """Return name, facts and checksums of a data set in one sentence."""
+    facts = "; ".join(f"{name}: {text}" for name, text in data_set.facts)
+    checksums = (
+        f" SHA-256 of what was prepared: {', '.join(f'{name} {digest}' for name, digest in data_set.sums)}."
+        if data_set.sums
         else ""
     )
-    return f"{one.title} ({one.name}): {said}.{sums}"
+    return f"{data_set.title} ({data_set.name}): {facts}.{checksums}"
 
 
-def _costs(cost: Account) -> Iterator[tuple[str, str]]:
-    yield "runs, one after the other", _hours(cost.runs_s)
+def cost_facts(cost: Account) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each cost."""
+    yield "runs, one after the other", format_duration(cost.runs_s)
     yield "times their nodes", f"{number(cost.node_s / HOUR_S)} node hours"
     yield "longest run", f"{number(cost.longest_s)} s"
     if cost.first and cost.last:
@@ -98,19 +108,21 @@ def _costs(cost: Account) -> Iterator[tuple[str, str]]:
         ("environments", cost.environments_bytes),
         ("records, with logs", cost.records_bytes),
     ):
-        yield name, f"not on the machine that made this: {DASH}" if size is None else _size(size)
+        yield name, f"not on the machine that made this: {DASH}" if size is None else format_size(size)
 
 
-def _hours(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Return seconds in hours or minutes."""
     return f"{number(seconds / HOUR_S)} hours" if seconds >= HOUR_S else f"{number(seconds / 60)} minutes"
 
 
-def _size(size: int) -> str:
+def format_size(size: int) -> str:
+    """Return bytes in GB or MB."""
     return f"{number(size / GB)} GB" if size >= GB else f"{number(size / MB)} MB"
 
 
 def to_markdown(title: str, parts: Sequence[Section]) -> str:
-    """The appendix as Markdown."""
+    """Return the appendix as Markdown."""
     lines = [f"# {title}: artifact description", ""]
     for part in parts:
         lines += [f"## {part.heading}", ""]
@@ -118,27 +130,29 @@ def to_markdown(title: str, parts: Sequence[Section]) -> str:
         lines += [f"* {name}: {text}" for name, text in part.facts]
         lines += [""] if part.facts else []
         lines += [line for command, does in part.commands for line in (f"    {command}", "", f"{does}.", "")]
-        lines += [markdown(_table(grid)) for grid in part.grids if grid.rows]
+        lines += [markdown(grid_table(grid)) for grid in part.grids if grid.rows]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def to_latex(parts: Sequence[Section]) -> str:
-    r"""The appendix as LaTeX, to be read by \input after \appendix; it needs what the comment of each table names."""
+    r"""Return the appendix as LaTeX for \input after \appendix; each table names the packages that it needs."""
     lines = [r"\section{Artifact description}"]
     for number_, part in enumerate(parts):
         lines += [rf"\subsection{{{latex_text(part.heading)}}}"]
         lines += [latex_text(paragraph, breaks=True) + "\n" for paragraph in part.paragraphs]
-        listed = [*part.facts, *[(command, does) for command, does in part.commands]]
-        if listed:
+        items_listed = [*part.facts, *[(command, does) for command, does in part.commands]]
+        if items_listed:
             items = [
-                rf"\item {latex_text(name, breaks=True)}: {latex_text(text, breaks=True)}" for name, text in listed
+                rf"\item {latex_text(name, breaks=True)}: {latex_text(text, breaks=True)}"
+                for name, text in items_listed
             ]
             lines += [r"\begin{itemize}", *items, r"\end{itemize}"]
         grids = [grid for grid in part.grids if grid.rows]
-        lines += [latex(_table(grid), f"tab:appendix-{number_}-{place}") for place, grid in enumerate(grids)]
+        lines += [latex(grid_table(grid), f"tab:appendix-{number_}-{place}") for place, grid in enumerate(grids)]
     return "\n".join(lines) + "\n"
 
 
-def _table(grid: Grid) -> Table:
+def grid_table(grid: Grid) -> Table:
+    """Return a grid as a table."""
     frame = pd.DataFrame(grid.rows, columns=grid.header, dtype=str)
     return Table(grid.caption, frame, frame, grid.notes, grid.left)

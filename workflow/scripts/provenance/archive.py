@@ -1,12 +1,12 @@
-"""One file with everything behind a study's figures, which makes them again on another machine, without training.
+"""Pack everything behind a study's figures into one file, which rebuilds them on another machine without training.
 
-    <study>/README.md, remake       how
-            figures/, tables/, records/, manifest.json    what was made, and of what
-            explore.ipynb, explore.R    starts of an analysis of one's own
-            appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    what it says of itself
+    <study>/README.md, remake       how to rebuild
+            figures/, tables/, records/, manifest.json    products, and what they were made from
+            explore.ipynb, explore.R    starters of an analysis
+            appendix.md, appendix.tex, CITATION.cff, ro-crate-metadata.json    descriptions
             ringside/               the workflow as it was, with the records in results/<study>/
 
-The same content makes the same file, byte by byte.
+The same content yields the same file, byte by byte.
 """
 
 import gzip
@@ -32,26 +32,26 @@ from declared.study import Study
 from plan.campaign import Campaign, measured_campaign
 from plan.strategies import file_of
 from provenance import appendix
-from provenance.account import account
-from provenance.citation import citation
-from provenance.crate import crate
+from provenance.account import count_costs
+from provenance.citation import format_citation
+from provenance.crate import build_crate
 from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
-AGAIN = "make it again: ./ringside run"
-BESIDE_GIT = (  # the checkout where there is no git to ask: these, and of folders what ends as our files do
+REBUILD_HINT = "make it again: ./ringside run"
+CHECKOUT_PATHS = (  # of a checkout without git: these, and files in folders with CHECKOUT_SUFFIXES
     "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
     "config/README.md",
     "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
 )  # fmt: skip
-OUR_ENDS = (
+CHECKOUT_SUFFIXES = (
     ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".rst", ".def",
     ".log", "",
 )  # fmt: skip
-LOGS = (".log", ".txt")
-NOT_KEPT = (".lock", "holder.json")  # of an attempt
+LOG_SUFFIXES = (".log", ".txt")
+SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
 REMAKE = """\
 #!/bin/sh
 # Makes all figures and tables again from the records, training nothing, and compares them with those that lie here.
@@ -77,107 +77,123 @@ README = """\
 """
 
 
-def members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
-    """What the archive holds: name in it -> a file, or its content."""
-    said = read(manifest)
-    if said["study"] != campaign.study.name:
+def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:
+    """Return what the archive contains: name in it -> a file, or its content.
+
+    Raises:
+        InputError: If the manifest is of another study, or its tables or records have changed.
+    """
+    content = read(manifest)
+    if content["study"] != campaign.study.name:
         raise InputError(
             "other-study",
-            f"is of study {said['study']}",
+            f"is of study {content['study']}",
             file=shown(manifest),
-            got=said["study"],
-            hint=AGAIN,
+            got=content["study"],
+            hint=REBUILD_HINT,
         )
-    certified = {campaign.runs_csv.parent / name: sha256 for name, sha256 in said["sources"]["tables"].items()}
-    certified |= {Path(name): sha256 for name, sha256 in said["sources"]["records"].items()}
+    certified = {campaign.runs_csv.parent / name: sha256 for name, sha256 in content["sources"]["tables"].items()}
+    certified |= {Path(name): sha256 for name, sha256 in content["sources"]["records"].items()}
     if changed := [file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256]:
-        raise InputError("checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=AGAIN)
+        raise InputError("checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=REBUILD_HINT)
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
-    ours = workflow_files(campaign)
-    refuse_secrets(ours)
-    found: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in ours}
-    products = {file: Path(file) for one in said["products"].values() for file in one["files"]}
-    found |= {str(path.relative_to(campaign.results)): path for path in products.values()}
-    tables = {name: campaign.runs_csv.parent / name for name in said["sources"]["tables"] if name != "design.csv"}
-    found |= {f"records/{name}": path for name, path in tables.items()}
+    checkout_files = workflow_files(campaign)
+    refuse_secrets(checkout_files)
+    members: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in checkout_files}
+    products = {file: Path(file) for product in content["products"].values() for file in product["files"]}
+    members |= {str(path.relative_to(campaign.results)): path for path in products.values()}
+    tables = {name: campaign.runs_csv.parent / name for name in content["sources"]["tables"] if name != "design.csv"}
+    members |= {f"records/{name}": path for name, path in tables.items()}
     if campaign.published is None:
-        found |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in left_by_runs(campaign.results)}
+        members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
     ends = runs["ended_at"].dropna().astype(str)
-    last = ends.max() if len(ends) else None
-    form = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
+    last_end = ends.max() if len(ends) else None
+    fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()
-    parts = list(appendix.sections(campaign, runs, account(campaign, runs), checkout, "./remake"))
+    sections = list(appendix.appendix_sections(campaign, runs, count_costs(campaign, runs), checkout, "./remake"))
     texts = {
-        "README.md": README.format(title=study.title, question=study.question, **form),
-        "remake": REMAKE.format(**form),
-        "appendix.md": appendix.to_markdown(study.title, parts),
-        "appendix.tex": appendix.to_latex(parts),
-        "CITATION.cff": citation(study, (last or "1970-01-01")[:10], checkout.commit),
+        "README.md": README.format(title=study.title, question=study.question, **fields),
+        "remake": REMAKE.format(**fields),
+        "appendix.md": appendix.to_markdown(study.title, sections),
+        "appendix.tex": appendix.to_latex(sections),
+        "CITATION.cff": format_citation(study, (last_end or "1970-01-01")[:10], checkout.commit),
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
-    found |= {name: text.encode() for name, text in texts.items()}
-    described = crate_of(study, runs, found, {"ringside": checkout.commit, "snakemake": version("snakemake")}, site)
-    found["ro-crate-metadata.json"] = (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode()
-    return dict(sorted(found.items()))
+    members |= {name: text.encode() for name, text in texts.items()}
+    crate = archive_crate(study, runs, members, {"ringside": checkout.commit, "snakemake": version("snakemake")}, site)
+    members["ro-crate-metadata.json"] = (json.dumps(crate, indent=2, ensure_ascii=False) + "\n").encode()
+    return dict(sorted(members.items()))
 
 
-def crate_of(
-    study: Study, runs: pd.DataFrame, found: Mapping[str, object], versions: Mapping[str, str | None], site: str
+def archive_crate(
+    study: Study, runs: pd.DataFrame, members: Mapping[str, object], versions: Mapping[str, str | None], site: str
 ) -> dict[str, object]:
-    """The crate of an archive that holds what is `found`."""
+    """Return the crate of an archive with these members."""
     inputs = {
         f"{WORKFLOW}/config/studies/{study.name}.yaml": "the study",
         f"{WORKFLOW}/config/sites/{site}.yaml": "the site",
         f"{WORKFLOW}/requirements.txt": "the lock of the workflow's own libraries",
     }
-    results = {name: _called(name) for name in found if name.split("/")[0] in ("figures", "tables", "records")}
-    others = {name: _called(name) for name in found if "/" not in name and name != "ro-crate-metadata.json"}
-    if any(name.startswith(f"{WORKFLOW}/results/{study.name}/runs/") for name in found):
+    results = {
+        name: describe_member(name) for name in members if name.split("/")[0] in ("figures", "tables", "records")
+    }
+    other_files = {
+        name: describe_member(name) for name in members if "/" not in name and name != "ro-crate-metadata.json"
+    }
+    if any(name.startswith(f"{WORKFLOW}/results/{study.name}/runs/") for name in members):
         results[f"{WORKFLOW}/results/{study.name}/runs/"] = "the records of all runs"
-    others[f"{WORKFLOW}/"] = "the workflow as it was"
-    there = {name: what for name, what in inputs.items() if name in found}
-    return crate(study, runs, there, results, others, f"{WORKFLOW}/Snakefile", versions)
+    other_files[f"{WORKFLOW}/"] = "the workflow as it was"
+    existing = {name: description for name, description in inputs.items() if name in members}
+    return build_crate(study, runs, existing, results, other_files, f"{WORKFLOW}/Snakefile", versions)
 
 
-def _called(name: str) -> str:
+def describe_member(name: str) -> str:
+    """Return what a member is, such as `figure overview.pdf`."""
     folder, _, file = name.rpartition("/")
     return f"{folder.removesuffix('s')} {file}" if folder else file
 
 
 def workflow_files(campaign: Campaign) -> list[str]:
-    """The files of the checkout: those that git knows, as they are now, and the study's, with its strategies, the site's and the data sets' own."""
-    found = file_of(campaign.study.name, campaign.site.name)
-    own = [campaign.study.file, campaign.site.file, found, *(CHECKOUT / "config").glob("datasets*.yaml")]
+    """Return the checkout's files: those that git tracks, and those of the study, its strategies, site and data sets."""
+    strategies = file_of(campaign.study.name, campaign.site.name)
+    own_files = [campaign.study.file, campaign.site.file, strategies, *(CHECKOUT / "config").glob("datasets*.yaml")]
     if state().commit:
-        asked = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
-        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=True, timeout=GIT_LIMIT_S)
-        names = [name for name in done.stdout.split("\0") if name]
+        command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
+        process = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=True, timeout=GIT_LIMIT_S
+        )
+        names = [name for name in process.stdout.split("\0") if name]
     else:
-        there = [CHECKOUT / name for name in BESIDE_GIT]
-        every = [
+        paths = [CHECKOUT / name for name in CHECKOUT_PATHS]
+        files = [
             file
-            for path in there
+            for path in paths
             for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
         ]
-        names = [str(file.relative_to(CHECKOUT)) for file in every if file.suffix in OUR_ENDS or file in there]
-    names += [str(file.relative_to(CHECKOUT)) for file in own]
+        names = [str(file.relative_to(CHECKOUT)) for file in files if file.suffix in CHECKOUT_SUFFIXES or file in paths]
+    names += [str(file.relative_to(CHECKOUT)) for file in own_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
 
-def left_by_runs(results: Path) -> Iterator[Path]:
-    """What runs, decisions, sweeps and timings have left, but for what only says who is at it; and what their results are bound to."""
+def run_files(results: Path) -> Iterator[Path]:
+    """Yield what runs, decisions, benchmarks and timings have written, without locks, and what results are bound to."""
     yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
     for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and not file.is_symlink() and not file.name.startswith(".") and file.name not in NOT_KEPT:
+            if (
+                file.is_file()
+                and not file.is_symlink()
+                and not file.name.startswith(".")
+                and file.name not in SKIPPED_NAMES
+            ):
                 yield file
 
 
 def redacted_log(file: Path) -> Path | bytes:
-    """Return the content of a log without its passwords and tokens, and every other file as it is."""
-    if file.suffix not in LOGS:
+    """Return the content of a log without passwords and tokens, and every other file as it is."""
+    if file.suffix not in LOG_SUFFIXES:
         return file
     content = file.read_bytes()
     redacted = redact_log(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -185,14 +201,14 @@ def redacted_log(file: Path) -> Path | bytes:
 
 
 def refuse_secrets(names: Iterable[str]) -> None:
-    """Raise InputError where a file of the configuration holds a password or a token, whether the study uses it or not."""
+    """Raise InputError if a configuration file contains a password or a token, whether the study uses it or not."""
     for name in names:
         if name.startswith("config/") and name.endswith(".yaml"):
             load_yaml(CHECKOUT / name)
 
 
-def write(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:
-    """A tar of `contents` in a folder `top`, compressed; owners, and dates but for `date_s`, are left out of it."""
+def write_archive(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:
+    """Write a compressed tar of `contents` in a folder `top`, without owners, with `date_s` as the only date."""
     with (
         written_whole(out) as partial,
         open(partial, "wb") as raw,
@@ -223,13 +239,13 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
         out: the archive, .tar.gz
     """
     campaign = measured_campaign(study, site, records)
-    contents = members(campaign, manifest)
-    gone = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
-    if gone:
-        raise InputError("missing-file", "is gone", file=gone[0], hint=AGAIN)
+    contents = archive_members(campaign, manifest)
+    missing = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
+    if missing:
+        raise InputError("missing-file", "is gone", file=missing[0], hint=REBUILD_HINT)
     ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
     date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
-    write(contents, study, date_s, out)
+    write_archive(contents, study, date_s, out)
     print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")
     if not campaign.study.authors:
         print(

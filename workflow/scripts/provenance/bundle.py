@@ -1,8 +1,8 @@
-"""One file with all that a study needs at a site without internet, where `ringside unbundle` puts it into the cache (environments.unbundle).
+"""Pack all that a study needs at a site without internet; `ringside unbundle` unpacks it there (environments.unbundle).
 
-What it holds: the wheels of the controller and of the study's environments, sources of Horovod and its wheels that are kept, or the
-images where the site has images; the archives of the data sets. What is in the cache already is not fetched again. The same
-content makes the same file, byte by byte.
+A bundle contains the wheels of the controller and of the study's environments, sources and built wheels of Horovod, or
+the images of a site with images; and the archives of data sets. What the cache contains already is not fetched again.
+The same content yields the same file, byte by byte.
 """
 
 import io
@@ -45,61 +45,61 @@ NO_GLIBC = (2, 0)
 
 @dataclass
 class Content:
-    """What goes into a bundle: `files` by their names in it (places in a cache), the locks that they fulfil."""
+    """Content of a bundle: `files` by name (paths in a cache), and digests of the locks that they fulfil."""
 
     files: dict[str, Path] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
 
-    def add(self, what: str, files: Mapping[str, Path]) -> None:
-        """Take `files`, and say what they are."""
+    def add(self, name: str, files: Mapping[str, Path]) -> None:
+        """Add `files`, and report how many and how large they are."""
         self.files |= files
-        self.tell(
-            f"{what}: {number_of(len(files), 'file')}, {size(sum(file.stat().st_size for file in files.values()))}"
+        self.report(
+            f"{name}: {number_of(len(files), 'file')}, {size(sum(file.stat().st_size for file in files.values()))}"
         )
 
-    def tell(self, line: str) -> None:
-        """One line for the person who waits."""
+    def report(self, line: str) -> None:
+        """Print a line of progress."""
         print_progress(f"bundle: {line}")
 
 
 def environments(campaign: Campaign) -> list[Environment]:
-    """The environments that the study needs at the site, with what it compares predictions with, and what finds strategies."""
-    tools = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
-    wanted = [read(name) for name, is_wanted in tools.items() if is_wanted]
-    return [read(name, campaign.site.variant) for name in campaign.environments] + wanted
+    """Return the environments of the study at the site, with those of Extra-P and of the planner if it needs them."""
+    is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
+    tool_environments = [read(name) for name, needed in is_needed.items() if needed]
+    return [read(name, campaign.site.variant) for name in campaign.environments] + tool_environments
 
 
-def check(campaign: Campaign) -> None:
-    """InputError when a part cannot be had on this machine: a wheel for this Python, Apptainer for an image."""
+def check_available(campaign: Campaign) -> None:
+    """Raise InputError if a part is not available on this machine: a wheel for this Python, Apptainer for an image."""
     for environment in environments(campaign):
         match environment.deployment(campaign.site.realization):
             case "venv":
                 for wheel in environment.wheels:
                     recorded_sha256(wheel, environment.description, python_abi())
-            case "apptainer" if not _is_own(environment, campaign):
+            case "apptainer" if not brings_own_image(environment, campaign):
                 check_machine(environment, campaign.site.realization)
 
 
 def collect(campaign: Campaign) -> Content:
-    """Fetch and build what the bundle is to hold, but for what the cache has."""
+    """Fetch and build the content of the bundle, as far as the cache does not have it."""
     content, site = Content(), campaign.site
     fetched = site.cache / "fetched" / python_abi()
     log = site.cache / "fetched" / "fetch.log"
     indexes = {"torch_index": site.torch_index or ""}
     fetched.mkdir(parents=True, exist_ok=True)
     with build_lock(fetched.with_name(f".{fetched.name}.lock"), "wheels for a bundle"):
-        content.tell(f"fetching what {fetched} does not have; log: {log}")
+        content.report(f"fetching what {fetched} does not have; log: {log}")
         allowed = fetch_lock(CONTROLLER, fetched, running_pythons, log)
         content.locks[shown(CONTROLLER)] = digest_file(CONTROLLER)
-        content.add("the controller", _of(fetched, allowed))
+        content.add("the controller", select_files(fetched, allowed))
         for environment in environments(campaign):
-            _add_environment(content, environment, campaign, fetched, indexes, log)
+            add_environment(content, environment, campaign, fetched, indexes, log)
     for dataset in campaign.datasets:
-        _add_dataset(content, dataset, campaign)
+        add_dataset(content, dataset, campaign)
     return content
 
 
-def _add_environment(
+def add_environment(
     content: Content,
     environment: Environment,
     campaign: Campaign,
@@ -107,20 +107,21 @@ def _add_environment(
     indexes: Mapping[str, str],
     log: Path,
 ) -> None:
+    """Add wheels, sources or image of an environment."""
     site, name = campaign.site, environment.name
     deployment = environment.deployment(site.realization)
-    if deployment == "installed" or _is_own(environment, campaign):
-        content.tell(f"{name}: not in it, since the site has it ({shown(site.file)}: {deployment})")
+    if deployment == "installed" or brings_own_image(environment, campaign):
+        content.report(f"{name}: not in it, since the site has it ({shown(site.file)}: {deployment})")
     elif deployment == "apptainer":
         build(environment, site.cache, indexes, site.realization)
-        wanted = digest(environment, site.realization)
-        path = site.cache / "environments" / name / wanted[:12] / IMAGE
-        content.add(f"{name}, an image", {f"{bundled.IMAGES}/{bundled.image_name(name, wanted)}": path})
+        image_digest = digest(environment, site.realization)
+        path = site.cache / "environments" / name / image_digest[:12] / IMAGE
+        content.add(f"{name}, an image", {f"{bundled.IMAGES}/{bundled.image_name(name, image_digest)}": path})
     else:
         allowed = fetch(environment, fetched, indexes, log, running_pythons)
         for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
             content.locks[shown(lock)] = digest_file(lock)
-        content.add(name, _of(fetched, allowed))
+        content.add(name, select_files(fetched, allowed))
         for source in environment.sources:
             pairs = [file for pair in cached_wheels(source, environment, site.cache) for file in pair]
             content.add(
@@ -129,33 +130,34 @@ def _add_environment(
             )
 
 
-def _add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
-    entry, kept_at = load_dataset(dataset), store(campaign.site)
+def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
+    """Add the archives of a data set."""
+    entry, archive_store = load_dataset(dataset), store(campaign.site)
     if "files" not in entry:
-        content.tell(f"{dataset}: needs no file")
-    elif kept_at.folder:
-        content.tell(f"{dataset}: not in it, since the site has it ({kept_at.site}: datasets.folder)")
+        content.report(f"{dataset}: needs no file")
+    elif archive_store.folder:
+        content.report(f"{dataset}: not in it, since the site has it ({archive_store.site}: datasets.folder)")
     else:
-        found = [archive.path for archive in archives(dataset, entry, kept_at).values()]
-        origins = [origin for path in found if (origin := path.with_name(f"{path.name}.origin.json")).is_file()]
-        content.add(dataset, {f"downloads/{dataset}/{path.name}": path for path in [*found, *origins]})
+        paths = [archive.path for archive in archives(dataset, entry, archive_store).values()]
+        origins = [origin for path in paths if (origin := path.with_name(f"{path.name}.origin.json")).is_file()]
+        content.add(dataset, {f"downloads/{dataset}/{path.name}": path for path in [*paths, *origins]})
 
 
-def _is_own(environment: Environment, campaign: Campaign) -> bool:
-    """Whether the site brings the environment's image as a file of its own."""
+def brings_own_image(environment: Environment, campaign: Campaign) -> bool:
+    """Return whether the site brings the environment's image as a file of its own."""
     brought = environment.brought(campaign.site.realization)
     return bool(brought) and not is_address(str(brought))
 
 
-def _of(fetched: Path, allowed: Iterable[str]) -> dict[str, Path]:
-    """The fetched files whose SHA-256 is allowed, by their names in a bundle."""
-    wanted = set(allowed)
-    files = [file for file in sorted(fetched.iterdir()) if file.is_file() and digest_file(file) in wanted]
+def select_files(fetched: Path, allowed: Iterable[str]) -> dict[str, Path]:
+    """Return the fetched files whose SHA-256 is allowed, by their names in a bundle."""
+    digests = set(allowed)
+    files = [file for file in sorted(fetched.iterdir()) if file.is_file() and digest_file(file) in digests]
     return {f"{bundled.WHEELS}/{file.name}": file for file in files}
 
 
 def glibc_of(wheel: str) -> tuple[int, int]:
-    """The oldest glibc that a wheel's name allows."""
+    """Return the oldest glibc that a wheel's name allows."""
     needed = []
     for tag in parse_wheel_filename(wheel)[3]:
         policy, _, rest = tag.platform.partition("_")
@@ -167,13 +169,13 @@ def glibc_of(wheel: str) -> tuple[int, int]:
 
 
 def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
-    """What the bundle says of itself: for whom it is, of what it was made, and the SHA-256 of every file."""
+    """Return the bundle's manifest: study and site, what it was made from, and the SHA-256 of every file."""
     wheels = [
         name.rpartition("/")[2] for name in content.files if name.startswith(bundled.WHEELS) and name.endswith(".whl")
     ]
     ordered = sorted(
         content.files, key=lambda name: (name.endswith("/wheel.json"), name)
-    )  # a kept wheel before what says so
+    )  # A built wheel comes before the record that it is complete.
     files = {
         name: {"bytes": content.files[name].stat().st_size, "sha256": digest_file(content.files[name])}
         for name in ordered
@@ -193,17 +195,18 @@ def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
     }
 
 
-def pack(described: Mapping[str, Any], files: Mapping[str, Path], out: Path) -> None:
-    """A tar of the manifest and the files that it names, in its order, without dates and owners. Not compressed: wheels are."""
-    text = (json.dumps(described, indent=1) + "\n").encode()
+def pack(content: Mapping[str, Any], files: Mapping[str, Path], out: Path) -> None:
+    """Write an uncompressed tar of the manifest and the files that it names, in its order, without dates and owners."""
+    text = (json.dumps(content, indent=1) + "\n").encode()
     with written_whole(out) as partial, tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as bundle:
-        bundle.addfile(_entry(MANIFEST, len(text)), io.BytesIO(text))
-        for name, told in described["files"].items():
+        bundle.addfile(tar_entry(MANIFEST, len(text)), io.BytesIO(text))
+        for name, entry in content["files"].items():
             with open(files[name], "rb") as file:
-                bundle.addfile(_entry(name, told["bytes"]), file)
+                bundle.addfile(tar_entry(name, entry["bytes"]), file)
 
 
-def _entry(name: str, size_bytes: int) -> tarfile.TarInfo:
+def tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
+    """Return the header of a file in the tar."""
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = size_bytes, 0o644
     return entry
@@ -219,14 +222,14 @@ def make_bundle(study: str = "", site: str = "") -> None:
             f"can run nothing of {campaign.study.name}, so there is nothing to pack",
             file=shown(campaign.site.file),
         )
-    check(campaign)
+    check_available(campaign)
     out = campaign.results / f"{campaign.study.name}-{campaign.site.name}.bundle.tar"
     with system_faults(out):
         with follow_modes(campaign.site.cache):
-            content = collect(campaign)
-        described = manifest(content, campaign)
+            parts = collect(campaign)
+        content = manifest(parts, campaign)
         print_progress(f"bundle: writing {out}")
-        pack(described, content.files, out)
+        pack(content, parts.files, out)
     print(
-        f"{out}: {number_of(len(content.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside unbundle {out.name}"
+        f"{out}: {number_of(len(parts.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside unbundle {out.name}"
     )

@@ -1,4 +1,4 @@
-"""The campaign as a Workflow Run RO-Crate (0.5, on RO-Crate 1.1): what ran, on what, when, and what came of it.
+"""Describe a campaign as a Workflow Run RO-Crate (0.5, on RO-Crate 1.1).
 
 Leo et al., Recording provenance of workflow runs with RO-Crate, PLOS ONE 19 (2024).
 """
@@ -12,7 +12,7 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
 from declared.study import Study
-from provenance.citation import authors
+from provenance.citation import list_authors
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -20,7 +20,7 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 PROFILE_VERSIONS = {name: name.rpartition("/")[2] for name in PROFILES}
-SOFTWARE = {  # what a record's library_version begins with -> where it is told of
+SOFTWARE = {  # start of a record's library_version -> home page
     "torch": "https://pytorch.org",
     "tensorflow": "https://www.tensorflow.org",
     "horovod": "https://horovod.ai",
@@ -29,14 +29,14 @@ SOFTWARE = {  # what a record's library_version begins with -> where it is told 
 }
 README = "README.md"
 SNAKEMAKE = "https://snakemake.github.io"
-TYPES = {
+MEDIA_TYPES = {
     ".csv": "text/csv",
     ".json": "application/json",
     ".md": "text/markdown",
     ".pdf": "application/pdf",
     ".png": "image/png",
 }
-TYPES |= {
+MEDIA_TYPES |= {
     ".svg": "image/svg+xml",
     ".tex": "text/x-tex",
     ".cff": "text/yaml",
@@ -47,36 +47,45 @@ TYPES |= {
 }
 
 
-def crate(
+def build_crate(
     study: Study,
     runs: pd.DataFrame,
     inputs: Mapping[str, str],
     results: Mapping[str, str],
-    others: Mapping[str, str],
+    other_files: Mapping[str, str],
     workflow: str,
     versions: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """ro-crate-metadata.json. Paths are those in the archive, folders end with a slash.
+    """Return the content of ro-crate-metadata.json.
 
-    `inputs`, `results`, `others`: path -> what it is; `workflow`: the Snakefile's; `versions`: of ringside (the commit) and snakemake.
+    Paths are those in the archive; folders end with a slash.
+
+    Args:
+        study: The study.
+        runs: Rows of runs.csv.
+        inputs: Path -> description.
+        results: Path -> description.
+        other_files: Path -> description.
+        workflow: Path of the Snakefile.
+        versions: Of ringside (the commit) and snakemake.
     """
-    made = ROCrate(version="1.1")
-    made.name, made.description = study.title, study.question
+    crate = ROCrate(version="1.1")
+    crate.name, crate.description = study.title, study.question
     ended = runs["ended_at"].dropna().astype(str)
     started = runs["started_at"].dropna().astype(str)
-    made.root_dataset["datePublished"] = ended.max() if len(ended) else None
-    made.root_dataset["license"] = _licence(made, study)
-    people = _people(made, study)
-    made.root_dataset["author"] = _one_or_more(people)
-    made.root_dataset["conformsTo"] = [
-        made.add(
+    crate.root_dataset["datePublished"] = ended.max() if len(ended) else None
+    crate.root_dataset["license"] = add_licence(crate, study)
+    people = add_authors(crate, study)
+    crate.root_dataset["author"] = unwrap_single(people)
+    crate.root_dataset["conformsTo"] = [
+        crate.add(
             ContextEntity(
-                made, address, properties={"@type": "CreativeWork", "name": name, "version": PROFILE_VERSIONS[address]}
+                crate, address, properties={"@type": "CreativeWork", "name": name, "version": PROFILE_VERSIONS[address]}
             )
         )
         for address, name in PROFILES.items()
     ]
-    main = made.add_workflow(
+    main = crate.add_workflow(
         dest_path=workflow,
         main=True,
         lang="snakemake",
@@ -85,86 +94,94 @@ def crate(
     )
     main["version"] = versions["ringside"] or "not under version control"
     main["url"] = SNAKEMAKE
-    main["softwareRequirements"] = _one_or_more(
+    main["softwareRequirements"] = unwrap_single(
         [
-            made.add(
+            crate.add(
                 ContextEntity(
-                    made,
+                    crate,
                     url,
-                    properties={"@type": "SoftwareApplication", "name": name, "softwareVersion": said, "url": url},
+                    properties={
+                        "@type": "SoftwareApplication",
+                        "name": name,
+                        "softwareVersion": library_version,
+                        "url": url,
+                    },
                 )
             )
-            for url, name, said in _software(runs)
+            for url, name, library_version in trained_software(runs)
         ]
     )
-    taken = [_file(made, path, what) for path, what in inputs.items()]
-    left = [_file(made, path, what) for path, what in results.items()]
-    main["input"] = _parameters(made, taken)
-    main["output"] = _parameters(made, left)
-    for path, what in others.items():
-        entity = _file(made, path, what)
+    input_entities = [add_file(crate, path, description) for path, description in inputs.items()]
+    result_entities = [add_file(crate, path, description) for path, description in results.items()]
+    main["input"] = add_parameters(crate, input_entities)
+    main["output"] = add_parameters(crate, result_entities)
+    for path, description in other_files.items():
+        entity = add_file(crate, path, description)
         if path == README:
-            entity["about"] = made.root_dataset
+            entity["about"] = crate.root_dataset
     ok = int((runs["status"] == "ok").sum())
     properties = {
         "name": f"Campaign of the study {study.name}",
         "description": f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their records",
         "actionStatus": "http://schema.org/CompletedActionStatus",
-        **({"startTime": _with_zone(started.min())} if len(started) else {}),
-        **({"endTime": _with_zone(ended.max())} if len(ended) else {}),
+        **({"startTime": format_time(started.min())} if len(started) else {}),
+        **({"endTime": format_time(ended.max())} if len(ended) else {}),
     }
-    action = made.add_action(main, identifier="#campaign", object=taken, result=left, properties=properties)
-    action["agent"] = _one_or_more(people)
-    made.root_dataset["mentions"] = action
-    said: dict[str, Any] = made.metadata.generate()
-    return said
+    action = crate.add_action(
+        main, identifier="#campaign", object=input_entities, result=result_entities, properties=properties
+    )
+    action["agent"] = unwrap_single(people)
+    crate.root_dataset["mentions"] = action
+    library_version: dict[str, Any] = crate.metadata.generate()
+    return library_version
 
 
-def _one_or_more(entities: list[Any]) -> Any:
-    """As JSON-LD of RO-Crates has it: one entity alone, several in a list."""
+def unwrap_single(entities: list[Any]) -> Any:
+    """Return a single entity itself, several as a list: the JSON-LD of RO-Crates."""
     return entities[0] if len(entities) == 1 else entities
 
 
-def _with_zone(time: str) -> str:
-    """A time of a record, with its offset from UTC in digits."""
+def format_time(time: str) -> str:
+    """Return a record's time with its offset from UTC in digits."""
     return time.replace("Z", "+00:00")
 
 
-def _people(made: ROCrate, study: Study) -> list[ContextEntity]:
-    """The authors; an organization without any."""
-    found = []
-    for number, one in enumerate(authors(study)):
-        if "name" in one:
-            properties = {"@type": "Organization", "name": one["name"]}
+def add_authors(crate: ROCrate, study: Study) -> list[ContextEntity]:
+    """Add and return the authors, an organization if there are none."""
+    entities = []
+    for number, author in enumerate(list_authors(study)):
+        if "name" in author:
+            properties = {"@type": "Organization", "name": author["name"]}
         else:
-            properties = {"@type": "Person", "name": f"{one['given-names']} {one['family-names']}"}
-        entity = made.add(ContextEntity(made, one.get("orcid", f"#author-{number + 1}"), properties=properties))
-        if "affiliation" in one:
-            place = {"@type": "Organization", "name": one["affiliation"]}
-            entity["affiliation"] = made.add(ContextEntity(made, f"#affiliation-{number + 1}", properties=place))
-        found.append(entity)
-    return found
+            properties = {"@type": "Person", "name": f"{author['given-names']} {author['family-names']}"}
+        entity = crate.add(ContextEntity(crate, author.get("orcid", f"#author-{number + 1}"), properties=properties))
+        if "affiliation" in author:
+            place = {"@type": "Organization", "name": author["affiliation"]}
+            entity["affiliation"] = crate.add(ContextEntity(crate, f"#affiliation-{number + 1}", properties=place))
+        entities.append(entity)
+    return entities
 
 
-def _licence(made: ROCrate, study: Study) -> ContextEntity:
+def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
+    """Add and return the licence of the records."""
     if study.licence:
         address = f"https://spdx.org/licenses/{study.licence}"
-        said = {"@type": "CreativeWork", "name": study.licence, "description": "of records, figures and tables"}
+        properties = {"@type": "CreativeWork", "name": study.licence, "description": "of records, figures and tables"}
     else:
         address = "#no-licence"
-        said = {
+        properties = {
             "@type": "CreativeWork",
             "name": "No licence",
             "description": "The authors have not said under which licence this may be used.",
         }
-    return made.add(ContextEntity(made, address, properties=said))
+    return crate.add(ContextEntity(crate, address, properties=properties))
 
 
-def _software(runs: pd.DataFrame) -> Iterable[tuple[str, str, str]]:
-    """Address, name and version of what the records say that trained."""
-    told = {part.strip() for text in runs["library_version"].dropna() for part in str(text).split(",")}
+def trained_software(runs: pd.DataFrame) -> Iterable[tuple[str, str, str]]:
+    """Yield address, name and versions of the libraries that trained."""
+    versions = {part.strip() for text in runs["library_version"].dropna() for part in str(text).split(",")}
     by_address: dict[str, list[str]] = {}
-    for part in sorted(told):
+    for part in sorted(versions):
         name, _, version = part.partition(" ")
         address = next((url for start, url in SOFTWARE.items() if name.startswith(start)), None)
         if address and version:
@@ -173,25 +190,28 @@ def _software(runs: pd.DataFrame) -> Iterable[tuple[str, str, str]]:
         yield address, parts[0].partition(" ")[0], ", ".join(parts)
 
 
-def _file(made: ROCrate, path: str, what: str) -> Any:
-    properties = {"name": what}
+def add_file(crate: ROCrate, path: str, description: str) -> Any:
+    """Add and return a file or a folder."""
+    properties = {"name": description}
     if path.endswith("/"):
-        return made.add_dataset(dest_path=path, properties=properties)
+        return crate.add_dataset(dest_path=path, properties=properties)
     ending = Path(path).suffix
-    return made.add_file(dest_path=path, properties=properties | {"encodingFormat": TYPES.get(ending, "text/plain")})
+    return crate.add_file(
+        dest_path=path, properties=properties | {"encodingFormat": MEDIA_TYPES.get(ending, "text/plain")}
+    )
 
 
-def _parameters(made: ROCrate, entities: Sequence[Any]) -> list[Any]:
-    """A formal parameter for each, to which it is the example."""
-    found = []
+def add_parameters(crate: ROCrate, entities: Sequence[Any]) -> list[Any]:
+    """Add and return a formal parameter for each entity, which is its example."""
+    parameters = []
     for entity in entities:
         kind = "Dataset" if entity.id.endswith("/") else "File"
-        parameter = made.add_formal_parameter(
+        parameter = crate.add_formal_parameter(
             name=entity["name"],
             additionalType=kind,
             identifier=f"#parameter-{entity.id}",
             properties={"workExample": {"@id": entity.id}},
         )
         entity["exampleOfWork"] = parameter
-        found.append(parameter)
-    return found
+        parameters.append(parameter)
+    return parameters

@@ -1,4 +1,4 @@
-"""What has changed since the figures of a study were made: their manifest against the checkout as it is."""
+"""List what has changed since the figures of a study were made: their manifest against the current checkout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,9 @@ from environments.identity import environment_digest
 from plan.campaign import Campaign
 from plan.identity import code_digest
 from provenance.manifest import read
-from provenance.sources import sources
+from provenance.sources import collect_sources
 
-NAMED = 3
-SHORT = 12  # digits of a digest
+MAX_NAMED = 3
 TITLES = {
     "study": "the study",
     "site": "the site, where it is measured",
@@ -30,37 +29,42 @@ PUBLISHED = {
 }
 
 
-def differing(campaign: Campaign, manifest: Path, code: Sequence[str]) -> list[str]:
-    """A line for each group of sources that are not what the figures of `manifest` were made of; none where there are no figures.
+def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> list[str]:
+    """Return a line for each group of sources that differs from what the figures were made from.
 
-    `code`: the files that make the figures now.
+    Args:
+        campaign: The campaign.
+        manifest: Of its figures; without it there are no lines.
+        code: Files that make the figures now.
     """
     if not manifest.exists():
         return []
     try:
-        said = read(manifest)
+        content = read(manifest)
     except InputError as error:
         return [str(error)]
-    lines = changes(said["sources"], sources(campaign, code))
+    lines = compare_sources(content["sources"], collect_sources(campaign, code))
     if lines:
         text = f"{campaign.study.name}: changed since its figures were made; what stands on it is made again:"
         lines.insert(0, Note("figures-outdated", text, study=campaign.study.name))
-    return lines + (measured_otherwise(said, campaign) if campaign.published else [])
+    return lines + (compare_measured(content, campaign) if campaign.published else [])
 
 
-def changes(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return a line for each group of sources of which something differs, was added or is gone."""
+def compare_sources(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a line for each group of sources in which something was changed, added or removed."""
     lines: list[str] = []
     for group, title in TITLES.items():
         old, new = before.get(group, {}), now.get(group, {})
-        if group not in before or group not in now:  # of another mode
+        if (
+            group not in before or group not in now
+        ):  # The manifest is of records, the campaign of published tables, or vice versa.
             continue
         changed = [name for name in new if name in old and new[name] != old[name]]
-        added, removed = ([name for name in one if name not in other] for one, other in ((new, old), (old, new)))
+        added, removed = ([name for name in first if name not in second] for first, second in ((new, old), (old, new)))
         parts = [
-            _named([_with_value(name, old, new, group) for name in changed], ""),
-            _named(added, "added: "),
-            _named(removed, "no longer used: "),
+            join_names([describe_change(name, old, new, group) for name in changed], ""),
+            join_names(added, "added: "),
+            join_names(removed, "no longer used: "),
         ]
         if any(parts):
             text = f"  {title}: {'; '.join(part for part in parts if part)}"
@@ -68,39 +72,46 @@ def changes(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[s
     return lines
 
 
-def _with_value(name: str, old: Mapping[str, str], new: Mapping[str, str], group: str) -> str:
+def describe_change(name: str, old: Mapping[str, str], new: Mapping[str, str], group: str) -> str:
+    """Return the name of a changed source, with both values if it is a key of the site."""
     return f"{name} {old[name]} → {new[name]}" if group == "site" else name
 
 
-def measured_otherwise(said: Mapping[str, Any], campaign: Campaign) -> list[str]:
-    """Of published tables, whose manifest says `said`: what was measured with other digests than this checkout has, by kind."""
+def compare_measured(content: Mapping[str, Any], campaign: Campaign) -> list[str]:
+    """Return a line for each kind of digest with which published tables were measured, and this checkout differs."""
     now: dict[str, Callable[[str], str]] = {
         "code": lambda name: code_digest(*name.split()),
         "data": data_digest,
     }
-    if said["sites"] == [campaign.site.name]:
+    if content["sites"] == [campaign.site.name]:
         now["environment"] = lambda name: environment_of(name, campaign)
     lines: list[str] = []
     for kind, digest in now.items():
-        if other := [name for name, had in said["measured_with"][kind].items() if had != [_now(digest, name)]]:
-            text = f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: {_named(other, '')}"
-            lines.append(Note("measured-otherwise", text, kind=kind, names=other))
+        if differing := [
+            name
+            for name, digests in content["measured_with"][kind].items()
+            if digests != [current_digest(digest, name)]
+        ]:
+            text = f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: {join_names(differing, '')}"
+            lines.append(Note("measured-otherwise", text, kind=kind, names=differing))
     return lines
 
 
 def environment_of(framework: str, campaign: Campaign) -> str:
-    """The digest of a framework's environment at the campaign's site."""
-    of = load_framework(framework).environment
-    return environment_digest(of, campaign.site.variant, campaign.site.realization)
+    """Return the digest of a framework's environment at the campaign's site."""
+    environment = load_framework(framework).environment
+    return environment_digest(environment, campaign.site.variant, campaign.site.realization)
 
 
-def _now(digest: Callable[[str], str], name: str) -> str:
+def current_digest(digest: Callable[[str], str], name: str) -> str:
+    """Return the current digest, empty if what it is of no longer exists."""
     try:
         return digest(name)
-    except (InputError, KeyError, ValueError):  # it is not here any more
+    except (InputError, KeyError, ValueError):  # It no longer exists.
         return ""
 
 
-def _named(names: Sequence[str], before: str) -> str:
-    more = len(names) - NAMED
-    return before * bool(names) + ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def join_names(names: Sequence[str], prefix: str) -> str:
+    """Return the first names, and the number of the others."""
+    n_more = len(names) - MAX_NAMED
+    return prefix * bool(names) + ", ".join(names[:MAX_NAMED]) + (f" and {n_more} more" if n_more > 0 else "")

@@ -1,8 +1,7 @@
-"""The manifest of a study: the SHA-256 of every figure and table, and of everything that stands behind it.
+"""Write the manifest of a study: the SHA-256 of every figure and table, and of everything that they depend on.
 
-It is made anew whenever one of these changes, after all figures and tables. It certifies no product that was made of something
-else than it names: each has kept what it was really made of (common.content_digests), and that is what is there now, or there is no
-manifest.
+It is written after all figures and tables, whenever one of these changes. Each product has a record of what it was
+really made from (common.content_digests). If that differs from the current files, there is no manifest.
 """
 
 import csv
@@ -26,9 +25,9 @@ from plan.timings import Timings
 from provenance import sources
 from report.checkout import state
 
-OLD = "old"
-AGAIN = "run snakemake figures again"
-ANEW = "remove it and run snakemake figures"
+OLD_FOLDER = "old"
+REBUILD_HINT = "run snakemake figures again"
+REMOVE_HINT = "remove it and run snakemake figures"
 LIBRARIES = (
     "matplotlib",
     "numpy",
@@ -36,76 +35,96 @@ LIBRARIES = (
     "scipy",
     "snakemake",
     "statsmodels",
-)  # that decide about last digits and pixels
+)  # on which last digits and pixels depend
 
 
-def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], of: str) -> dict[str, Any]:
-    """What manifest.json says. InputError where a product was made of something else than is there now.
+def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sources_digest: str) -> dict[str, Any]:
+    """Return the content of manifest.json.
 
-    `products`: name -> its `files`, and the file in which it stands what they were `made_of`; paths from the checkout. `of`: the
-    digest of all sources, as they were when it was decided what has to be made.
+    Args:
+        campaign: The campaign.
+        products: Name -> its `files`, and the path of the record of what they were `made_of`.
+        sources_digest: Digest of all sources when Snakemake decided what has to be made.
+
+    Raises:
+        InputError: If a product was made from something other than the current files.
     """
-    made = {name: certified(one["files"], Path(one["made_of"])) for name, one in products.items()}
-    code = sorted({file for one in made.values() for file in one.inputs if file.endswith(sources.CODE)})
-    behind = sources.sources(campaign, code)
-    if sources.digest(behind) != of:
+    certified = {name: certify_files(product["files"], Path(product["made_of"])) for name, product in products.items()}
+    code = sorted(
+        {file for product in certified.values() for file in product.inputs if file.endswith(sources.CODE_SUFFIXES)}
+    )
+    current_sources = sources.collect_sources(campaign, code)
+    if sources.digest(current_sources) != sources_digest:
         raise InputError(
             "changed-since",
             "what its figures are made of has changed while they were made",
             file=campaign.study.name,
-            hint=AGAIN,
+            hint=REBUILD_HINT,
         )
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
-    others = [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
-    others += [str(place(campaign.results, decision.block)) for decision in campaign.decisions]
+    other_records = (
+        [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
+    )
+    other_records += [str(place(campaign.results, decision.block)) for decision in campaign.decisions]
     checkout = state()
     return {
         "study": campaign.study.name,
         "sites": sorted({row["site"] for row in rows if row.get("site")}),
-        "records": _place(campaign.published) if campaign.published else "records",
+        "records": records_location(campaign.published) if campaign.published else "records",
         "commit": checkout.commit,
         "changed": list(checkout.changed),
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
-        "sources": behind | sources.records(campaign, others),
+        "sources": current_sources | sources.record_digests(campaign, other_records),
         "measured_with": sources.measured_with(rows),
         "products": {
             name: {
-                "files": {file: made[name].outputs[file] for file in one["files"]},
-                "made_of": dict(made[name].inputs),
+                "files": {file: certified[name].outputs[file] for file in product["files"]},
+                "made_of": dict(certified[name].inputs),
             }
-            for name, one in sorted(products.items())
+            for name, product in sorted(products.items())
         },
     }
 
 
-def certified(files: Sequence[str], said: Path) -> ProductRecord:
-    """What `files` were made of, as it stands in the file `said`. InputError unless all of it, and they, are what is there now."""
-    made = read_record(said)
-    if made is None:
-        raise InputError("unknown-origin", "it is not known what it was made of", file=files[0], hint=AGAIN)
-    if absent := [file for file in files if file not in made.outputs]:
-        raise InputError("unknown-origin", f"was not made with {files[0]}", file=absent[0], hint=AGAIN)
-    for kept, problem in (
-        (made.outputs, "has changed since it was made"),
-        (made.inputs, f"has changed since {files[0]} was made of it"),
+def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
+    """Return what `files` were made from, according to a record.
+
+    Raises:
+        InputError: Unless they and everything that they were made from are unchanged.
+    """
+    origin = read_record(origin_file)
+    if origin is None:
+        raise InputError("unknown-origin", "it is not known what it was made of", file=files[0], hint=REBUILD_HINT)
+    if absent := [file for file in files if file not in origin.outputs]:
+        raise InputError("unknown-origin", f"was not made with {files[0]}", file=absent[0], hint=REBUILD_HINT)
+    for digests, problem in (
+        (origin.outputs, "has changed since it was made"),
+        (origin.inputs, f"has changed since {files[0]} was made of it"),
     ):
-        now = digest_files(kept)
-        if changed := [file for file in kept if kept[file] != now[file]]:
-            raise InputError("changed-since", problem, file=changed[0], hint=AGAIN)
-    return made
+        current = digest_files(digests)
+        if changed := [file for file in digests if digests[file] != current[file]]:
+            raise InputError("changed-since", problem, file=changed[0], hint=REBUILD_HINT)
+    return origin
 
 
-def retire(results: Path, products: Mapping[str, Mapping[str, Any]], kept: Sequence[str] = ()) -> list[str]:
-    """Move the files of figures and tables that are no product any more, as of a figure that the study no longer declares, into the
-    folder OLD beside those that are. `kept`: files that are made when somebody asks for them. What was moved, without the files' endings."""
-    current = {Path(file) for files in (*(one["files"] for one in products.values()), kept) for file in files}
+def retire(results: Path, products: Mapping[str, Mapping[str, Any]], other_files: Sequence[str] = ()) -> list[str]:
+    """Move files that are no longer products into the folder OLD_FOLDER beside them; return their names without endings.
+
+    Args:
+        results: results/<study>.
+        products: Name -> its `files`.
+        other_files: Files that are made on request, and stay.
+    """
+    current = {
+        Path(file) for files in (*(product["files"] for product in products.values()), other_files) for file in files
+    }
     moved = []
-    for folder in sorted({file.parent for file in current} - {results}):  # in which other files are, too
+    for folder in sorted({file.parent for file in current} - {results}):  # It contains other files, too.
         for file in sorted(path for path in folder.iterdir() if path.is_file() and path not in current):
-            (folder / OLD).mkdir(exist_ok=True)
-            file.replace(folder / OLD / file.name)
+            (folder / OLD_FOLDER).mkdir(exist_ok=True)
+            file.replace(folder / OLD_FOLDER / file.name)
             moved.append(str(folder.relative_to(results) / file.name.split(".")[0]))
     return list(dict.fromkeys(moved))
 
@@ -120,9 +139,9 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
     Raises:
         InputError: If it is none.
     """
-    hint = "" if expected else ANEW
+    hint = "" if expected else REMOVE_HINT
     try:
-        said = read_json(file)
+        content = read_json(file)
     except FileNotFoundError:
         raise InputError("missing-file", "no such file", file=shown(file), hint="make it: ./ringside run") from None
     except (OSError, ValueError) as error:
@@ -130,34 +149,38 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
             "broken-file", f"cannot be read: {error}", file=shown(file), expected=expected, hint=hint
         ) from None
     try:
-        check(said, "manifest", file)
+        check(content, "manifest", file)
     except InputError as error:
         raise InputError("broken-file", str(error), expected=expected, hint=hint) from None
-    if outside := [name for name in _files(said) if not name.startswith(f"results/{said['study']}/")]:
+    if outside := [name for name in listed_files(content) if not name.startswith(f"results/{content['study']}/")]:
         raise InputError(
             "foreign-product",
-            f"{outside[0]} is no product of {said['study']}",
+            f"{outside[0]} is no product of {content['study']}",
             file=shown(file),
             key="products",
             got=outside[0],
             expected=expected,
             hint=hint,
         )
-    return dict(said)
+    return dict(content)
 
 
-def _files(said: Mapping[str, Any]) -> list[str]:
-    return [*(name for one in said["products"].values() for name in one["files"]), *said["sources"]["records"]]
+def listed_files(content: Mapping[str, Any]) -> list[str]:
+    """Return the files of products and records in a manifest."""
+    return [
+        *(name for product in content["products"].values() for name in product["files"]),
+        *content["sources"]["records"],
+    ]
 
 
-def _place(folder: Path) -> str:
-    """Where published tables lie, as far as another machine has it, too: in the checkout, else by the folder's name."""
-    said = shown(folder)
-    return Path(said).name if Path(said).is_absolute() or said.startswith("..") else said
+def records_location(folder: Path) -> str:
+    """Return the folder of published tables: its path in the checkout, or its name if it is outside."""
+    path = shown(folder)
+    return Path(path).name if Path(path).is_absolute() or path.startswith("..") else path
 
 
 def main(
-    *, study: str, site: str, records: str, products: str, made_of: str, keep: Sequence[str] = (), out: Path
+    *, study: str, site: str, records: str, products: str, sources_digest: str, keep: Sequence[str] = (), out: Path
 ) -> None:
     """Write the manifest of a study whose figures and tables exist.
 
@@ -166,16 +189,18 @@ def main(
         site: name of a file in config/sites/
         records: campaign, available, or the folder with published tables
         products: JSON: name -> files, and the file that says what they were made of
-        made_of: SHA-256 of all that stands behind the products
+        sources_digest: SHA-256 of all that the products depend on
         keep: files beside the products that stay
         out: manifest.json
     """
     campaign = measured_campaign(study, site, records)
-    content = manifest(campaign, json.loads(products), made_of)
+    content = manifest(campaign, json.loads(products), sources_digest)
     check(content, "manifest", out)
     write_json(out, content)
-    if moved := retire(campaign.results, content["products"], keep):
-        print(f"not made by this study any more, and moved into the folder {OLD} beside the others: {', '.join(moved)}")
+    if retired := retire(campaign.results, content["products"], keep):
+        print(
+            f"not made by this study any more, and moved into the folder {OLD_FOLDER} beside the others: {', '.join(retired)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What stands behind a campaign's figures, file by file: study, site, locks, code, data, records.
+"""List what a campaign's figures depend on, file by file: study, site, locks, code, data, records.
 
-Called while Snakemake parses, too: the standard library alone, and nothing that reads tables.
+Snakemake calls this while it parses, so it uses the standard library only, and reads no tables.
 """
 
 import json
@@ -19,94 +19,101 @@ from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
 from plan.strategies import file_of
 
-Group = dict[str, str]  # name of a file or a key -> SHA-256 of its content, or its value
+Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
-CODE = (".py", ".yaml", ".jinja")  # how what makes figures ends, of all that they are made of
+CODE_SUFFIXES = (".py", ".yaml", ".jinja")  # of the files among inputs that are code
 TABLES = ("design.csv", *(f"{name}.csv" for name in RECORDS))
 
 
-def files(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
-    """The files of each group that stand behind figures, which are made by the files `code`.
+def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
+    """Return the files of each group that figures depend on, if they are made by the files `code`.
 
-    Of published tables only what this checkout adds to them: how they were measured is in their own columns (`measured_with`).
+    For published tables only what this checkout adds: their own columns say how they were measured (`measured_with`).
     """
     strategies = [file for file in [file_of(campaign.study.name, campaign.site.name)] if file.is_file()]
-    found = {
+    paths = {
         "study": [campaign.study.file, *strategies],
         "locks": [WORKFLOW_LOCK],
         "code": [CHECKOUT / file for file in code],
     }
     if campaign.published is None:
-        found["locks"] += [file for name in campaign.environments for file in described_by(campaign, name)]
-        found["code"] += _that_trains(campaign)
-        found["data"] = _of_data()
-    return found
+        paths["locks"] += [file for name in campaign.environments for file in environment_files(campaign, name)]
+        paths["code"] += training_code(campaign)
+        paths["data"] = data_code()
+    return paths
 
 
-def sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
-    """Return the groups as they are now: files by what they do, what of the site is measured, what a data set is."""
-    found = {
-        group: {shown(file): digest_source(file) for file in some} for group, some in files(campaign, code).items()
+def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]:
+    """Return the current groups: digests of files, measured keys of the site, digests of data sets."""
+    groups = {
+        group: {shown(file): digest_source(file) for file in paths}
+        for group, paths in source_paths(campaign, code).items()
     }
     if campaign.published is None:
-        found["site"] = {name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()}
-        found["data"] |= {name: data_digest(name) for name in campaign.datasets}
-    return {group: dict(sorted(entries.items())) for group, entries in found.items()}
+        groups["site"] = {name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()}
+        groups["data"] |= {name: data_digest(name) for name in campaign.datasets}
+    return {group: dict(sorted(entries.items())) for group, entries in groups.items()}
 
 
 def digest(groups: Mapping[str, Group]) -> str:
-    """One SHA-256 of all groups."""
+    """Return one SHA-256 of all groups."""
     return digest_text(json.dumps(groups, sort_keys=True))
 
 
-def described_by(campaign: Campaign, environment: str) -> list[Path]:
-    """The files that decide what an environment of the campaign is."""
-    of = read(environment, campaign.site.variant)
-    wanted = campaign.site.realization
-    files = [of.description, of.selftest]
-    if of.deployment(wanted) == "venv":
-        files += [of.lock, *([of.build_lock] if of.sources else [])]
-    elif of.deployment(wanted) == "apptainer" and not of.brought(wanted):
-        files += _of_image(of)
-    return [file for file in files if file.is_file()]
+def environment_files(campaign: Campaign, environment: str) -> list[Path]:
+    """Return the files that determine an environment of the campaign."""
+    description = read(environment, campaign.site.variant)
+    realization = campaign.site.realization
+    source_paths = [description.description, description.selftest]
+    if description.deployment(realization) == "venv":
+        source_paths += [description.lock, *([description.build_lock] if description.sources else [])]
+    elif description.deployment(realization) == "apptainer" and not description.brought(realization):
+        source_paths += image_files(description)
+    return [file for file in source_paths if file.is_file()]
 
 
-def _of_image(environment: Environment) -> list[Path]:
+def image_files(environment: Environment) -> list[Path]:
+    """Return the files that an image's recipe copies."""
     from environments.recipe import copied_files
 
     return copied_files(environment)
 
 
-def _that_trains(campaign: Campaign) -> set[Path]:
-    """The code of ranks, and of the models that they build."""
-    files: set[Path] = set()
+def training_code(campaign: Campaign) -> set[Path]:
+    """Return the code of ranks, and of the models that they build."""
+    source_paths: set[Path] = set()
     for framework in campaign.study.factors["framework"]:
         for path in [*rank_code(framework), load_framework(framework).file]:
-            files |= set(source_files(path) if path.is_dir() else [path])
-    return files | set(MODEL_CODE) | set(source_files(MODEL_CODE[0].parent / "families"))
+            source_paths |= set(source_files(path) if path.is_dir() else [path])
+    return source_paths | set(MODEL_CODE) | set(source_files(MODEL_CODE[0].parent / "families"))
 
 
-def _of_data() -> list[Path]:
-    """The code that prepares data sets, and the tables that describe them."""
+def data_code() -> list[Path]:
+    """Return the code that prepares data sets, and the tables that describe them."""
     code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NOT_PREPARING]
     return [*code, DATASETS, *([OWN_DATASETS] if OWN_DATASETS.is_file() else [])]
 
 
-def records(campaign: Campaign, sweeps: Sequence[str]) -> dict[str, Group]:
-    """SHA-256 of the tables that figures are made from; of the records behind them, with those of their epochs. `sweeps`: and timings."""
+def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str, Group]:
+    """Return the SHA-256 of the tables that figures are made from, and of their records and epochs.
+
+    Args:
+        campaign: The campaign.
+        other_records: Of collective benchmarks, timings and decisions.
+    """
     folder = campaign.runs_csv.parent
     tables = {name: digest_file(folder / name) for name in TABLES if (folder / name).is_file()}
-    behind: Group = {}
-    for file in [*campaign.available(), *(sweep for sweep in sweeps if Path(sweep).is_file())]:
-        behind[file] = digest_file(Path(file))
+    digests: Group = {}
+    for file in [*campaign.available(), *(record for record in other_records if Path(record).is_file())]:
+        digests[file] = digest_file(Path(file))
         for epochs in sorted(Path(file).parent.glob("attempt-*/epochs.csv")):
-            behind[str(epochs)] = digest_file(epochs)
-    return {"tables": tables, "records": behind}
+            digests[str(epochs)] = digest_file(epochs)
+    return {"tables": tables, "records": digests}
 
 
 def measured_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """The digests in rows of runs.csv, by what has them: environment by framework, code by framework, model and data, data by set."""
-    found: dict[str, dict[str, set[str]]] = {"environment": {}, "code": {}, "data": {}}
+    """Return the digests in rows of runs.csv: environment by framework, code by framework, model and data set, data by set."""
+    digests: dict[str, dict[str, set[str]]] = {"environment": {}, "code": {}, "data": {}}
     for row in rows:
         names = {
             "environment": row["framework"],
@@ -115,5 +122,7 @@ def measured_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list
         }
         for kind, name in names.items():
             if digest := row.get(f"{kind}_digest"):
-                found[kind].setdefault(str(name), set()).add(str(digest))
-    return {kind: {name: sorted(some) for name, some in sorted(own.items())} for kind, own in found.items()}
+                digests[kind].setdefault(str(name), set()).add(str(digest))
+    return {
+        kind: {name: sorted(values) for name, values in sorted(by_name.items())} for kind, by_name in digests.items()
+    }

@@ -1,4 +1,4 @@
-"""Whether what was made again is what was made before: the figures, tables and records of a study against a manifest."""
+"""Compare the figures, tables and records of a study with a manifest."""
 
 import csv
 import json
@@ -13,69 +13,79 @@ from common.notes import Note
 from declared.configuration import check_name, read_config
 from provenance.manifest import read
 
-DESIGN = "design.csv"  # which lies with the records themselves
-WHICH = "the manifest.json of a study or an archive"
-IDENTICAL, GONE, DIFFERS = "identical", "not there", "differs"
+DESIGN = "design.csv"  # is in the folder of records, not in the archive's
+EXPECTED_MANIFEST = "the manifest.json of a study or an archive"
+IDENTICAL, MISSING, DIFFERS = "identical", "not there", "differs"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one file: identical, not there, or differs, and by how much as far as the old file is at hand."""
+    """Verdict on one file: identical, not there, or differs.
+
+    Attributes:
+        detail: A Note on how it differs, if the old file is available.
+    """
 
     file: str
     verdict: str
-    detail: str = ""  # how they differ: a Note, or nothing
+    detail: str = ""
 
 
-def verdicts(against: Path, results: Path) -> list[Verdict]:
-    """A verdict for every product, every table of runs and every record that the manifest `against` names. `results`: results/<study>.
+def compare_all(against: Path, results: Path) -> list[Verdict]:
+    """Return a verdict for every product, table of runs and record that a manifest names.
 
-    In an archive the manifest lies beside what was made before, which has to be as it says, too.
+    In an archive the earlier products beside the manifest have to match it, too.
+
+    Args:
+        against: The manifest.
+        results: results/<study>.
     """
-    said, before = read(against), against.parent
+    content, old_folder = read(against), against.parent
     products = {
-        name.removeprefix(f"results/{said['study']}/"): sha256
-        for one in said["products"].values()
-        for name, sha256 in one["files"].items()
+        name.removeprefix(f"results/{content['study']}/"): sha256
+        for product in content["products"].values()
+        for name, sha256 in product["files"].items()
     }
-    tables = said["sources"]["tables"]
-    folder = results if said["records"] == "records" else Path(said["records"])
-    found = [_verdict(results / name, sha256, before) for name, sha256 in sorted(products.items())]
-    found += [_verdict(folder / name, sha256, before) for name, sha256 in sorted(tables.items())]
-    found += [_verdict(Path(name), sha256) for name, sha256 in sorted(said["sources"]["records"].items())]
-    if before.resolve() == results.resolve():
-        return found
+    tables = content["sources"]["tables"]
+    folder = results if content["records"] == "records" else Path(content["records"])
+    verdicts = [compare_file(results / name, sha256, old_folder) for name, sha256 in sorted(products.items())]
+    verdicts += [compare_file(folder / name, sha256, old_folder) for name, sha256 in sorted(tables.items())]
+    verdicts += [compare_file(Path(name), sha256) for name, sha256 in sorted(content["sources"]["records"].items())]
+    if old_folder.resolve() == results.resolve():
+        return verdicts
     copies = {f"records/{name}": sha256 for name, sha256 in tables.items() if name != DESIGN} | products
-    there = [name for name in copies if (before / name.partition("/")[0]).exists()]
-    return found + [_verdict(before / name, copies[name]) for name in sorted(there)]
+    existing = [name for name in copies if (old_folder / name.partition("/")[0]).exists()]
+    return verdicts + [compare_file(old_folder / name, copies[name]) for name in sorted(existing)]
 
 
-def _verdict(file: Path, sha256: str, before: Path | None = None) -> Verdict:
+def compare_file(file: Path, sha256: str, old_folder: Path | None = None) -> Verdict:
+    """Return the verdict on a file."""
     if not file.is_file():
-        return Verdict(str(file), GONE)
+        return Verdict(str(file), MISSING)
     if digest_file(file) == sha256:
         return Verdict(str(file), IDENTICAL)
-    places = [before / file.parent.name / file.name, before / "records" / file.name] if before else []
+    places = [old_folder / file.parent.name / file.name, old_folder / "records" / file.name] if old_folder else []
     old = next((place for place in places if place.is_file() and digest_file(place) == sha256), None)
-    return Verdict(str(file), DIFFERS, (how_far(old, file) if old else None) or "")
+    return Verdict(str(file), DIFFERS, (describe_difference(old, file) if old else None) or "")
 
 
-def how_far(old: Path, new: Path) -> Note | None:
-    """Return by how much two files of the same kind differ; None where that cannot be said."""
+def describe_difference(old: Path, new: Path) -> Note | None:
+    """Return by how much two files of the same kind differ, None if that cannot be determined."""
     from PIL import Image
 
     try:
         match new.suffix:
             case ".csv":
-                return _numbers(old, new)
+                return compare_numbers(old, new)
             case ".png":
-                return _pixels(old, new)
+                return compare_pixels(old, new)
     except (OSError, ValueError, SyntaxError, csv.Error, Image.DecompressionBombError):
-        pass  # a file that cannot be read has no numbers or pixels to compare; that it differs is known
+        pass  # A file that cannot be read has nothing to compare; that it differs is known.
     return None
 
 
-def _numbers(old: Path, new: Path) -> Note:
+def compare_numbers(old: Path, new: Path) -> Note:
+    """Return how two CSV files differ."""
     rows = [list(csv.reader(path.open(encoding="utf-8", newline=""))) for path in (old, new)]
     if [len(row) for row in rows[0]] != [len(row) for row in rows[1]]:
         return Note("other-shape", "rows or columns")
@@ -90,15 +100,16 @@ def _numbers(old: Path, new: Path) -> Note:
     return Note("other-numbers", f"numbers, by up to {largest:.1e} (relative)", relative=largest)
 
 
-def _pixels(old: Path, new: Path) -> Note:
+def compare_pixels(old: Path, new: Path) -> Note:
+    """Return how two pictures differ."""
     from PIL import Image, ImageChops
 
     with Image.open(old) as a, Image.open(new) as b:
         if a.size != b.size:
             text = f"{a.size[0]} x {a.size[1]} pixels became {b.size[0]} x {b.size[1]}"
             return Note("other-size", text, before=a.size, after=b.size)
-        apart = ImageChops.difference(a.convert("L"), b.convert("L"))
-        share = 1 - apart.histogram()[0] / (apart.size[0] * apart.size[1])
+        difference = ImageChops.difference(a.convert("L"), b.convert("L"))
+        share = 1 - difference.histogram()[0] / (difference.size[0] * difference.size[1])
     return Note("other-pixels", f"{100 * share:.2g} % of the pixels", share=share)
 
 
@@ -114,24 +125,26 @@ def verify(study: str = "", against: Path | None = None, as_json: bool = False) 
     check_name("study", study)
     results = Path("results") / study
     manifest = against or results / "manifest.json"
-    said = read(manifest, WHICH if against else "")
-    if said["study"] != study:
+    content = read(manifest, EXPECTED_MANIFEST if against else "")
+    if content["study"] != study:
         raise InputError(
             "other-study",
-            f"is of study {said['study']}, not {study}",
+            f"is of study {content['study']}, not {study}",
             file=manifest,
-            got=said["study"],
-            hint=f"compare it with that study: ./ringside verify {said['study']} --against {manifest}",
+            got=content["study"],
+            hint=f"compare it with that study: ./ringside verify {content['study']} --against {manifest}",
         )
-    found = verdicts(manifest, results)
-    if not found:
+    verdicts = compare_all(manifest, results)
+    if not verdicts:
         raise InputError("empty-manifest", "names no file, so there is nothing to compare", file=manifest)
-    counts = Counter(one.verdict for one in found)
+    counts = Counter(verdict.verdict for verdict in verdicts)
     if as_json:
-        print(json.dumps({"manifest": str(manifest), "files": [asdict(one) for one in found]}, indent=2))
+        print(json.dumps({"manifest": str(manifest), "files": [asdict(verdict) for verdict in verdicts]}, indent=2))
         return not set(counts) - {IDENTICAL}
-    for one in found:
-        if one.verdict != IDENTICAL:
-            print(f"{one.file}: {one.verdict}{f': {one.detail}' if one.detail else ''}")
-    print(f"{len(found)} files of {manifest}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    for verdict in verdicts:
+        if verdict.verdict != IDENTICAL:
+            print(f"{verdict.file}: {verdict.verdict}{f': {verdict.detail}' if verdict.detail else ''}")
+    print(
+        f"{len(verdicts)} files of {manifest}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
+    )
     return not set(counts) - {IDENTICAL}
