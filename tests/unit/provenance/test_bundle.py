@@ -115,9 +115,9 @@ def test_missing_parts_are_refused_before_anything_is_fetched(
 ) -> None:
     monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")
     with pytest.raises(InputError, match=r"\btorch\b.*\bcp399-linux_x86_64\b"):
-        bundle.check(campaign)
+        bundle.check_available(campaign)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match=r"\bapptainer\b"):
-        bundle.check(replace(campaign, site=replace(campaign.site, deployment="apptainer")))
+        bundle.check_available(replace(campaign, site=replace(campaign.site, deployment="apptainer")))
     assert exit_status(lambda: bundle.make_bundle("quickstart", "nowhere")) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1 and not campaign.site.cache.exists()

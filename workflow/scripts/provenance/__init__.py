@@ -1,1 +1,1 @@
-"""What figures were made of: the manifest, the archive that makes them again, and what it says of itself; the bundle for a site without internet."""
+"""Provenance: manifest, archive and its descriptions, citation; bundles for sites without internet."""

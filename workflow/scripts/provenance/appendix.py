@@ -35,7 +35,7 @@ class Section:
 def appendix_sections(
     campaign: Campaign, runs: pd.DataFrame, cost: Account, state: State, remake: str
 ) -> Iterator[Section]:
-    """Yield the sections of the appendix; `remake` is the command that rebuilds figures and tables from the archive."""
+    """Yield the sections of the appendix; `remake` is the command that rebuilds the archive's products."""
     study, site = campaign.study, setting.site_of(campaign, runs)
     ok = int((runs["status"] == "ok").sum())
     yield Section(

@@ -1,4 +1,4 @@
-"""Pack everything behind a study's figures into one file, which rebuilds them on another machine without training.
+"""Pack everything behind a study's figures into one file, to rebuild them elsewhere without training.
 
     <study>/README.md, remake       how to rebuild
             figures/, tables/, records/, manifest.json    products, and what they were made from
@@ -156,7 +156,7 @@ def describe_member(name: str) -> str:
 
 
 def workflow_files(campaign: Campaign) -> list[str]:
-    """Return the checkout's files: those that git tracks, and those of the study, its strategies, site and data sets."""
+    """Return the files that git tracks, and those of study, strategies, site and data sets."""
     strategies = file_of(campaign.study.name, campaign.site.name)
     own_files = [campaign.study.file, campaign.site.file, strategies, *(CHECKOUT / "config").glob("datasets*.yaml")]
     if state().commit:
@@ -178,7 +178,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
 
 
 def run_files(results: Path) -> Iterator[Path]:
-    """Yield what runs, decisions, benchmarks and timings have written, without locks, and what results are bound to."""
+    """Yield campaign.json, design.csv, and what runs, decisions, benchmarks and timings wrote."""
     yield from (file for name in ("campaign.json", "design.csv") if (file := results / name).is_file())
     for folder in (results / "runs", results / "precision", results / "network", results / "costs"):
         for file in sorted(folder.rglob("*")):
@@ -201,14 +201,14 @@ def redacted_log(file: Path) -> Path | bytes:
 
 
 def refuse_secrets(names: Iterable[str]) -> None:
-    """Raise InputError if a configuration file contains a password or a token, whether the study uses it or not."""
+    """Raise InputError if a configuration file contains a password or a token, used or not."""
     for name in names:
         if name.startswith("config/") and name.endswith(".yaml"):
             load_yaml(CHECKOUT / name)
 
 
 def write_archive(contents: Mapping[str, bytes | Path], top: str, date_s: float, out: Path) -> None:
-    """Write a compressed tar of `contents` in a folder `top`, without owners, with `date_s` as the only date."""
+    """Write a compressed tar of `contents` in a folder `top`; no owners, and `date_s` as the only date."""
     with (
         written_whole(out) as partial,
         open(partial, "wb") as raw,

@@ -1,4 +1,4 @@
-"""Pack all that a study needs at a site without internet; `ringside unbundle` unpacks it there (environments.unbundle).
+"""Pack all that a study needs at a site without internet; `ringside unbundle` unpacks it there.
 
 A bundle contains the wheels of the controller and of the study's environments, sources and built wheels of Horovod, or
 the images of a site with images; and the archives of data sets. What the cache contains already is not fetched again.
@@ -63,14 +63,14 @@ class Content:
 
 
 def environments(campaign: Campaign) -> list[Environment]:
-    """Return the environments of the study at the site, with those of Extra-P and of the planner if it needs them."""
+    """Return the environments of the study at the site, with those of Extra-P and the planner if needed."""
     is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
     tool_environments = [read(name) for name, needed in is_needed.items() if needed]
     return [read(name, campaign.site.variant) for name in campaign.environments] + tool_environments
 
 
 def check_available(campaign: Campaign) -> None:
-    """Raise InputError if a part is not available on this machine: a wheel for this Python, Apptainer for an image."""
+    """Raise InputError if a wheel for this Python, or Apptainer for an image, is not available here."""
     for environment in environments(campaign):
         match environment.deployment(campaign.site.realization):
             case "venv":
@@ -196,7 +196,7 @@ def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
 
 
 def pack(content: Mapping[str, Any], files: Mapping[str, Path], out: Path) -> None:
-    """Write an uncompressed tar of the manifest and the files that it names, in its order, without dates and owners."""
+    """Write an uncompressed tar of the manifest and its files, in its order, without dates and owners."""
     text = (json.dumps(content, indent=1) + "\n").encode()
     with written_whole(out) as partial, tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as bundle:
         bundle.addfile(tar_entry(MANIFEST, len(text)), io.BytesIO(text))
@@ -213,7 +213,7 @@ def tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
 
 
 def make_bundle(study: str = "", site: str = "") -> None:
-    """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar, for a machine without internet."""
+    """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar."""
     config = load_config(configured(study, site))
     campaign = planned(load_study(config.study), load_site(config.site))
     if not campaign.records:

@@ -1,4 +1,4 @@
-"""List what has changed since the figures of a study were made: their manifest against the current checkout."""
+"""List what has changed since a study's figures were made: their manifest against the checkout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +78,7 @@ def describe_change(name: str, old: Mapping[str, str], new: Mapping[str, str], g
 
 
 def compare_measured(content: Mapping[str, Any], campaign: Campaign) -> list[str]:
-    """Return a line for each kind of digest with which published tables were measured, and this checkout differs."""
+    """Return a line per kind of digest that differs from that of published runs."""
     now: dict[str, Callable[[str], str]] = {
         "code": lambda name: code_digest(*name.split()),
         "data": data_digest,

@@ -1,4 +1,4 @@
-"""Write the manifest of a study: the SHA-256 of every figure and table, and of everything that they depend on.
+"""Write a study's manifest: the SHA-256 of every figure and table, and of all that they depend on.
 
 It is written after all figures and tables, whenever one of these changes. Each product has a record of what it was
 really made from (common.content_digests). If that differs from the current files, there is no manifest.
@@ -110,7 +110,7 @@ def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
 
 
 def retire(results: Path, products: Mapping[str, Mapping[str, Any]], other_files: Sequence[str] = ()) -> list[str]:
-    """Move files that are no longer products into the folder OLD_FOLDER beside them; return their names without endings.
+    """Move files that are no longer products into OLD_FOLDER beside them; return their names without endings.
 
     Args:
         results: results/<study>.

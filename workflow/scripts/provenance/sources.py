@@ -112,7 +112,10 @@ def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str
 
 
 def measured_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """Return the digests in rows of runs.csv: environment by framework, code by framework, model and data set, data by set."""
+    """Return digests in rows of runs.csv, by what has them.
+
+    Environments by framework; code by framework, model and data set; data by data set.
+    """
     digests: dict[str, dict[str, set[str]]] = {"environment": {}, "code": {}, "data": {}}
     for row in rows:
         names = {

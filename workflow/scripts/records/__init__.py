@@ -1,1 +1,1 @@
-"""Records: read, counted, repeated; made into runs.csv and epochs.csv."""
+"""Records: read, counted and repeated; collected in runs.csv and epochs.csv."""

@@ -1,4 +1,4 @@
-"""Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one row per epoch.
+"""Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one per epoch.
 
 Only records under the current keys count. A run whose record belongs to other software, code, data or settings is
 missing, and its row says so.
@@ -204,7 +204,7 @@ def batch_share_columns(shares: Sequence[dict[str, Any]]) -> dict[str, str | Non
 
 
 def reference_columns(reference: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the reference benchmark's times on the slowest node: before and after the run, and their mean."""
+    """Return the reference benchmark's times on the slowest node: before and after the run, and mean."""
     if not reference:
         return {}
     before, after = (max(reference[end].values()) if reference[end] else None for end in ("before", "after"))
@@ -288,7 +288,7 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
 
 
 def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
-    """Return why phases of successful traced runs are unusable, file first; None where usable and for other runs.
+    """Return why phases of successful traced runs are unusable, file first; None for all other runs.
 
     Only this function checks phases; later stages read this column.
 

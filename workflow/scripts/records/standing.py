@@ -261,7 +261,7 @@ def count_measurements(planned: int, records: Mapping[str, Mapping[str, Any]]) -
 
 
 def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
-    """Return problems grouped by status and by reason apart from numbers: worst status first, then by frequency.
+    """Return problems grouped by status and reason (numbers aside): worst status first, then by frequency.
 
     Args:
         problems: Status, reason and name of each.
@@ -347,8 +347,9 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
         answer = str(unanswered)
         return None, Note("queue-unanswered", f"the queue does not answer: {answer}", answer=answer)
     jobs = []
+    # Snakemake's comment is rule_run_wildcards_<run_id>_<key>.
     for number, name, state, since, nodes, comment in (row for row in rows if len(row) == 6):
-        run = keys.get(comment.rpartition("_")[2])  # Snakemake's comment is rule_run_wildcards_<run_id>_<key>.
+        run = keys.get(comment.rpartition("_")[2])
         if is_of(campaign, name, comment) or run:
             task = run or comment.removeprefix(f"{campaign.study.name} ")
             jobs.append(Job(number, task, state, since, nodes.strip("()")))
@@ -356,7 +357,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
 
 
 def read_sessions(results: Path) -> dict[str, Any]:
-    """Return the number of sessions in which a run ended, and what the last one has done (`runs.progress`)."""
+    """Return the number of sessions in which a run ended, and what the last one did (`runs.progress`)."""
     files = sorted((results / "sessions").glob("*.json"))
     last = None
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, IndexError):

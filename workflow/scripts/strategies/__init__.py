@@ -1,1 +1,1 @@
-"""Plans: for every operator of a model how it is divided and where its parts are, found by simulation of a step."""
+"""Parallelization strategies: how each layer is partitioned and placed, searched by simulating a step."""

@@ -52,7 +52,7 @@ Measured = tuple[str, tuple[int, ...], float, float, float]  # layer, degrees, s
 
 
 def measured_costs(measured: Iterable[Measured]) -> Callable[[Space, int, Degrees], Cost]:
-    """Return a function that looks up measured costs; it raises ValueError for a part that was not measured."""
+    """Return a function that looks up measured costs; it raises ValueError for an unmeasured part."""
     costs = {(layer, tuple(degrees)): Cost(*seconds) for layer, degrees, *seconds in measured}
 
     def cost(space: Space, place: int, degrees: Degrees) -> Cost:

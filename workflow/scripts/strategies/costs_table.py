@@ -27,7 +27,7 @@ WORDS = ["framework", "model", "layer", "status"]
 
 
 def compare(costs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per layer of each model: seconds of the whole layer and of its smallest parts, by samples or otherwise."""
+    """Return one row per layer of each model: seconds of the layer, and of its smallest parts."""
     rows: list[dict[str, Any]] = []
     for _, model in costs.groupby(["framework", *OF_PARTS], sort=False):
         first = model.iloc[0]

@@ -1,4 +1,4 @@
-"""Draw strategies as bars, a row per group of layers and a piece per part in its device's colour, and searches' progress."""
+"""Draw strategies as bars, a row per group of layers and a piece per part, and the progress of searches."""
 
 import itertools
 import math
@@ -84,7 +84,7 @@ def describe_degrees(graph: Graph, name: str, degrees: Sequence[int]) -> str:
 
 
 def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Figure, str]:
-    """Return a figure of all searches among the answers, and its caption; `names` are of methods and starts."""
+    """Return a figure of all searches among the answers, and its caption; `names` of methods and starts."""
     searched = [answer for answer in answers if answer.get("progress")]
     figure = style.figure(style.PAGE_IN, 2.4)
     (ax,) = panels.grid(figure, (1, 1), 1)

@@ -41,15 +41,15 @@ CHECKPOINT_LAYERS = 8  # of so many layers, the first that begins a segment has 
 NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
 BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
-# Items of a bucket: bytes, time at which gradients are complete, lower bound of link time, time of updates; then the
-# set of devices whose ring is current, and their number.
+# Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the set of
+# devices whose ring is current, and their number.
 SIZE, READY, MIN_TIME, UPDATE, SET, COUNT = range(6)
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 class Problem(NamedTuple):
-    """Arrays of a search: layers (L), configurations (C), edges by target (E), levels of links (K), devices (D).
+    """Arrays of a search: layers (L), configurations (C), edges by target (E), link levels (K), devices (D).
 
     Integers are int64, and times are picoseconds (ps).
     """
@@ -65,7 +65,7 @@ class Problem(NamedTuple):
     update: Ints  # [C] ps, of a part
     memory: Ints  # [C] bytes that a part needs on its device
     shard_bytes: Ints  # [C] bytes of a part's gradients
-    shards: Ints  # [C] number of different shards of the weights: part p has shard (p // shard_stride) % shards
+    shards: Ints  # [C] number of shards of the weights: part p has shard (p // shard_stride) % shards
     shard_stride: Ints  # [C]
     source: Ints  # [E] layer
     target_dimension: Ints  # [E, 4] this and the following five as in models.soap.Needed; -1 if fixed
@@ -84,7 +84,7 @@ class Problem(NamedTuple):
     chain_degree: Ints  # [C] number of parts along a chain, 1 without a chain
     state_bytes: Ints  # [C] from a part to the next one along a chain
     sharer: Ints  # [L] a later layer with the same weights, or -1
-    owner: Ints  # [L] the layer whose gradients include this layer's: itself, or an earlier one with the same weights
+    owner: Ints  # [L] the layer that sums its gradients: itself, or an earlier one with its weights
     level_of: Ints  # [D, D] level between two devices
     latency: Ints  # [K] ps
     per_byte: Floats  # [K] ps
@@ -118,17 +118,17 @@ class State(NamedTuple):
     forward_end: Ints  # [2, L, P] ends of forward passes, of the first layer of a segment
     head: Ints  # [2, L] first layer of the segment
     offset: Ints  # [2, L] from the ends of the first layer to those of this one
-    back_end: Ints  # [L, P] arrival of gradients, then ends of backward passes, of the last layer of a segment
+    back_end: Ints  # [L, P] arrival of gradients, then ends of backward passes, of a segment's last layer
     foot: Ints  # [L] last layer of the segment in the backward pass
     back_offset: Ints  # [L] from the ends of the last layer to those of this one
     checkpoint: Ints  # [2, M] the layer before which the next three are stored, -1 if there is none
     checkpoint_free_at: Ints  # [2, M, R] when resources become free, before the layer's forward pass
     checkpoint_work: Ints  # [2, M, D] computation that each device still has to do
     checkpoint_link_time: Ints  # [2, M, R] link time of gradient messages that are still to come
-    device_set: Ints  # [L] devices that sum the layer's gradients; 0 if each has all of its own, negative if there are several sets
+    device_set: Ints  # [L] token of the devices that sum its gradients; 0: no sum, negative: several sets
     used_bytes: Ints  # [D] of the accepted strategy
     strategy_bytes: Ints  # [D] of a strategy that is simulated completely
-    tail: Ints  # [L] lower bound of the time from the first end of the layer's forward pass to the end of the step
+    tail: Ints  # [L] least time from the layer's first forward end to the end of the step
     tail_back: Ints  # [L] the same from any end of its backward pass
     cached: Ints  # [E] whether the overlaps of the edge are cached
     overlap_start: Ints  # [E, P + 1] where the overlaps of each part of the target begin in the next two
@@ -165,9 +165,7 @@ class State(NamedTuple):
     affected: Ints  # [L] layers whose flags have to be updated
     is_affected: Ints  # [L]
     proposed: Ints  # [P] devices of their parts
-    end_counts: (
-        Ints  # [4] proposals that ended BEFORE a simulation, in its FORWARD or BACKWARD passes, or were ACCEPTED
-    )
+    end_counts: Ints  # [4] proposals that ended BEFORE simulation, in FORWARD, in BACKWARD, or were ACCEPTED
 
 
 def allocate_state(problem: Problem) -> State:
@@ -275,7 +273,7 @@ def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: 
             continue
         begin, end = low // chunk, (high - 1) // chunk
         count = end - begin + 1
-        # Multiply the parts so far by the indices of this dimension, backwards so that nothing is overwritten.
+        # Multiply the parts so far by this dimension's indices, backwards so that nothing is overwritten.
         for i in range(n_overlaps - 1, -1, -1):
             base, size = overlap_parts[i], overlap_bytes[i]
             for j in range(count - 1, -1, -1):
@@ -309,7 +307,7 @@ def cache_overlaps(problem: Problem, state: State, edge: int, target: int) -> No
 
 @inlined
 def is_aligned(problem: Problem, state: State, edge: int, target: int) -> bool:
-    """Return whether each part of an edge's target needs exactly the part of its source with the same number."""
+    """Return whether each part of an edge's target needs exactly the source's part of the same number."""
     target_config, source_config = state.config[target], state.config[problem.source[edge]]
     if problem.first_only[edge]:
         return False
@@ -364,7 +362,7 @@ def has_distinct_devices(problem: Problem, state: State, layer: int) -> bool:
 
 @inlined
 def is_following(problem: Problem, state: State, layer: int) -> bool:
-    """Return whether a layer's parts, on distinct devices, have the devices of the parts of the layer before it."""
+    """Return whether a layer's parts, all distinct, have the devices of the layer before it."""
     if layer == 0 or not state.distinct[layer]:
         return False
     parts = problem.parts[state.config[layer]]
@@ -418,7 +416,7 @@ def earliest_link_end(problem: Problem, state: State, sender: int, receiver: int
 
 @inlined
 def build_ring(problem: Problem, state: State, count: int) -> None:
-    """Sort `member` into a ring: set the links between neighbours in `out_links` and `in_links`, and `crosses_level`."""
+    """Sort `member` into a ring: set its links in `out_links` and `in_links`, and `crosses_level`."""
     member = state.member
     for i in range(1, count):
         device, index = member[i], i
@@ -447,7 +445,7 @@ def min_ring_time(problem: Problem, state: State, count: int, size: int) -> int:
 
 @inlined
 def ring_step(transfer: int, latency: int, burst: int) -> int:
-    """Return the time of a step of a ring: latency plus transfer, which overlap as far as the links pass bytes at once."""
+    """Return the time of a step of a ring: latency plus transfer, which overlap up to the burst."""
     return max(latency, transfer + latency - min(latency, burst))
 
 
@@ -524,7 +522,7 @@ def add_message(problem: Problem, link_time: Ints, sender: int, receiver: int, s
 
 @piece
 def add_links(problem: Problem, state: State, layer: int, sign: int) -> None:
-    """Add or subtract the least time that a layer's gradient all-reduce occupies links, and set the layer's `device_set`."""
+    """Add or subtract a layer's least gradient all-reduce time on links, and set its `device_set`."""
     config = state.config[layer]
     size = problem.shard_bytes[config]
     state.device_set[layer] = 0
@@ -571,7 +569,7 @@ def update_bounds(problem: Problem, state: State) -> None:
 
 @piece
 def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit: int) -> bool:
-    """Run the forward passes of a layer's parts; return whether the step can still end by `limit`.
+    """Run the forward passes of a layer's parts; return whether `limit` can still be met.
 
     Layers before `begin` are as accepted.
     """
@@ -617,7 +615,7 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
 
 @piece
 def run_forward(problem: Problem, state: State, begin: int, slack: int, limit: int) -> bool:
-    """Run all forward passes from layer `begin` on; return whether the step can still end by `limit`.
+    """Run all forward passes from layer `begin` on; return whether `limit` can still be met.
 
     `slack` is by how much a bound in `tail` may be too high.
     """
@@ -668,7 +666,7 @@ def run_forward(problem: Problem, state: State, begin: int, slack: int, limit: i
 
 @inlined
 def send_gradients(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
-    """Send the gradients of a part, computed by `end`, to its sources; return whether the step can still end by `limit`."""
+    """Send a part's gradients, ready at `end`, to its sources; return whether `limit` can still be met."""
     config, back_end = state.config[layer], state.back_end
     device = state.device[layer, part]
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
@@ -694,7 +692,7 @@ def send_gradients(problem: Problem, state: State, layer: int, part: int, end: i
 
 @inlined
 def sum_at_owner(problem: Problem, state: State, count: int, size: int, update: int, limit: int) -> bool:
-    """Send gradients to the first member and updated weights back; return whether the step can still end by `limit`."""
+    """Send gradients to the first member and weights back; return whether `limit` can still be met."""
     member, owner = state.member, state.member[0]
     ready = state.ready_at[owner]
     for place in range(1, count):
@@ -715,7 +713,7 @@ def sum_at_owner(problem: Problem, state: State, count: int, size: int, update: 
 def sum_by_ring(
     problem: Problem, state: State, count: int, size: int, ready: int, min_link_time: int, limit: int
 ) -> bool:
-    """All-reduce gradients that are `ready` around the ring; return whether the step can still end by `limit`.
+    """All-reduce gradients that are `ready` around the ring; return whether `limit` can still be met.
 
     `min_link_time` is what `link_time` contains for them.
     """
@@ -742,7 +740,7 @@ def sum_by_ring(
 
 @piece
 def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
-    """Sum a layer's gradients over the devices with the same shard; return whether the step can still end by `limit`.
+    """Sum a layer's gradients over devices with the same shard; return whether `limit` can still be met.
 
     Weights that two layers share are summed at the earlier one.
     """
@@ -777,9 +775,9 @@ def receives_gradients(problem: Problem, state: State, layer: int) -> bool:
 
 @piece
 def backward_layer(problem: Problem, state: State, layer: int, slack: int, limit: int) -> bool:
-    """Run a layer's backward passes, last part first, and send messages; return whether the step can still end by `limit`.
+    """Run a layer's backward passes, last part first; return whether `limit` can still be met.
 
-    Inside a segment only messages are sent.
+    Gradients are sent by message where necessary. Inside a segment only messages are sent.
     """
     free_at, work_left, back_end = state.free_at, state.work_left, state.back_end
     config, foot, offset = state.config[layer], state.foot[layer], state.back_offset[layer]
@@ -817,7 +815,7 @@ def add_to_bucket(problem: Problem, state: State, layer: int, ready: int) -> Non
 
 @inlined
 def is_bucket_complete(problem: Problem, state: State, layer: int) -> bool:
-    """Return whether the bucket has enough bytes, or other devices sum the gradients of the next layer with any."""
+    """Return whether the bucket is full, or other devices sum the gradients of the next layer."""
     if state.bucket[SIZE] >= problem.bucket_bytes[0]:
         return True
     next_layer = layer - 1
@@ -828,7 +826,7 @@ def is_bucket_complete(problem: Problem, state: State, layer: int) -> bool:
 
 @inlined
 def sum_bucket(problem: Problem, state: State, limit: int) -> bool:
-    """All-reduce the bucket around the current ring; return whether the step can still end by `limit`."""
+    """All-reduce the bucket around the current ring; return whether `limit` can still be met."""
     bucket = state.bucket
     for place in range(bucket[COUNT]):
         state.updates[state.member[place]] += bucket[UPDATE]
@@ -839,7 +837,7 @@ def sum_bucket(problem: Problem, state: State, limit: int) -> bool:
 
 @inlined
 def end_segment(problem: Problem, state: State, layer: int, offset: int, slack: int, limit: int) -> bool:
-    """Let the devices of a segment compute for `offset`; return whether the step can still end by `limit`."""
+    """Let the devices of a segment compute for `offset`; return whether `limit` can still be met."""
     free_at, work_left = state.free_at, state.work_left
     for part in range(problem.parts[state.config[layer]] if offset else 0):
         device = state.device[layer, part]
@@ -852,7 +850,7 @@ def end_segment(problem: Problem, state: State, layer: int, offset: int, slack: 
 
 @piece
 def run_backward(problem: Problem, state: State, slack: int, limit: int) -> bool:
-    """Run all backward passes and gradient all-reduces; return whether the step can still end by `limit`.
+    """Run all backward passes and gradient all-reduces; return whether `limit` can still be met.
 
     `slack` is as in `run_forward`.
     """
@@ -953,7 +951,7 @@ def accept_trial(problem: Problem, state: State, index: int) -> None:
 
 @piece
 def cache_all_overlaps(problem: Problem, state: State) -> None:
-    """Cache the new overlaps of the strategy; rebuild the cache once half of the room was used since it was last rebuilt."""
+    """Cache the strategy's new overlaps; rebuild the cache each time half of its room was used."""
     if state.cursor[1] - state.cursor[2] > MAX_CACHED_OVERLAPS // 2:
         state.cursor[1] = state.cursor[2] = 0
         fill(state.cached, 0)
@@ -1297,7 +1295,7 @@ def search(
     best: tuple[Ints, Ints],
     costs: Ints,
 ) -> int:
-    """Search by Metropolis-Hastings from the accepted strategy in `state`; return the time of the fastest strategy in ps.
+    """Search by Metropolis-Hastings from the accepted strategy in `state`; return the least time in ps.
 
     Each proposal gives a random layer a random configuration and devices. It is accepted with probability
     min(1, exp((before - after) / temperature)). The temperature falls geometrically.
@@ -1363,6 +1361,6 @@ def sent_bytes(problem: Problem, state: State) -> tuple[int, int]:
         if size == 0 or problem.owner[layer] != layer:
             continue
         for shard in range(problem.shards[config]):
-            # A ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 other devices.
+            # A ring of k devices sends each byte 2 (k - 1) times, and so does an owner with k - 1 others.
             gradients += 2 * (gather_devices(problem, state, layer, shard) - 1) * size
     return 2 * exchanged, gradients

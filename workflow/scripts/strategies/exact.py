@@ -17,7 +17,7 @@ from strategies.problem import Posed, Strategy
 
 @compiled
 def lower_bound(problem: Problem, state: State, layer: int, min_rest: Ints, free_before: Ints, limit: int) -> int:
-    """Return a lower bound for all strategies that begin like the one in `state`, NEVER if it is not below `limit`.
+    """Return a lower bound for strategies that begin like the one in `state`, NEVER if not below `limit`.
 
     Args:
         problem: The problem.

@@ -1,8 +1,9 @@
-"""Search for the fastest strategy of a model on some devices by simulating steps (`ringside strategies --model`).
+"""Search for the fastest strategy of a model on some devices (`ringside strategies --model`).
 
-No campaign is needed. Devices and links are those of a file in config/topologies/; numbers of devices and rates of
-links may differ. Every layer has its own strategy: how its samples, positions, rows, columns, channels, units or heads
-are partitioned, and which device has which part. Times come from a roofline of the devices, not from measurements.
+No campaign is needed: steps are simulated. Devices and links are those of a file in config/topologies/; numbers of
+devices and rates of links may differ. Every layer has its own strategy: how its samples, positions, rows, columns,
+channels, units or heads are partitioned, and which device has which part. Times come from a roofline of the devices,
+not from measurements.
 """
 
 import json
@@ -256,7 +257,7 @@ def bytes_per_second(gbit_s: float) -> float:
 
 
 def interpreter(site: Site | None = None) -> str:
-    """Return the Python that has numba, of a site or the configured one; build its environment if necessary."""
+    """Return the Python that has numba, of a site or the configured one; build its environment if needed."""
     site = site or load_site(load_config(configured()).site)
     environment = build(read(ENVIRONMENT), site.cache.resolve(), {"torch_index": site.torch_index or ""})
     return str(environment["python"]["executable"])
@@ -367,7 +368,7 @@ def search(question: Question, out: Path | None = None) -> None:
 
 
 def draw_figures(question: Question, answers: Sequence[dict[str, Any]], stem: Path) -> dict[Path, tuple[Figure, str]]:
-    """Return figures and captions by path: two starts and the fastest strategy as bars, and progress of searches."""
+    """Return figures and captions by path: two starts and the fastest strategy as bars, and progress."""
     starts = {answer["start"]: answer for answer in answers if answer["method"] is None}
     fastest = min((answer for answer in answers if answer["seconds"]), key=lambda answer: answer["seconds"])
     strategies = {NAMES["data"]: starts["data"], NAMES["expert"]: starts["expert"], "the fastest": fastest}

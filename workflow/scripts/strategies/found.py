@@ -151,7 +151,7 @@ def format_strategies(content: Mapping[str, Any]) -> str:
 def answer_questions(
     runs: Mapping[str, Run], measurements: Measurements, python: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Note]]:
-    """Return the content of the file of strategies, the rows of the table, and why questions have no answer."""
+    """Return the content of the file of strategies, the table's rows, and why questions have no answer."""
     strategies, digests, rows, unanswered = {}, {}, [], {}
     for name, run in runs.items():
         try:

@@ -1,4 +1,4 @@
-"""Collect all timings of a study in costs.csv, one row per configuration of a layer, and messages.csv, one row per size.
+"""Collect a study's timings: costs.csv, one row per configuration of a layer; messages.csv, one per size.
 
 A timing without a result has one row that says why.
 """
@@ -136,7 +136,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
 
 
 def summary(tables: Mapping[str, pd.DataFrame], arguments: CampaignArguments = CONFIGURED) -> list[str]:
-    """Return notes: how many timings are ok, which are not and why. `arguments` is as in `records.aggregate.summarize`."""
+    """Return notes on which timings are not ok and why; `arguments` as in `records.aggregate.summarize`."""
     keys = ["framework", "model", "dataset", "batch_size", "device", "optimizer"]
     models, messages = (
         tables["costs"].drop_duplicates(keys),

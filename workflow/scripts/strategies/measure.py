@@ -1,4 +1,4 @@
-"""Make one timing, from launch to timing.json (`runs.alone`): called once per model, and once for messages."""
+"""Make one timing, from launch to timing.json (`runs.alone`): of one model, or of messages."""
 
 import sys
 import time

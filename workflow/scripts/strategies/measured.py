@@ -35,7 +35,7 @@ class MissingMeasurement(Exception):
 
 @dataclass(frozen=True)
 class Measurements:
-    """Tables measured at a site: costs.csv, messages.csv and network.csv; `cores` of a rank, less than 1 under a quota."""
+    """Tables measured at a site, and `cores` of a rank, below 1 under a quota."""
 
     costs: pd.DataFrame
     messages: pd.DataFrame
@@ -185,7 +185,7 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
 
 
 def link_burst_bytes(rows: pd.DataFrame) -> int:
-    """Return the burst of a link: a shaped link of a virtual cluster is a token bucket, other links have none."""
+    """Return the burst of a link: that of a token bucket on a virtual cluster's shaped link, else 0."""
     first = rows.iloc[0]
     if first["placement"] != VIRTUAL or not first["link_bytes_s"] > 0:
         return 0
@@ -194,7 +194,7 @@ def link_burst_bytes(rows: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class MessageCost:
-    """CPU seconds of a message: `send_s` + bytes x `send_byte_s` of the sender, and likewise of the receiver."""
+    """CPU seconds of a message: `send_s` + bytes x `send_byte_s` of the sender; likewise of the receiver."""
 
     send_s: float
     send_byte_s: float

@@ -1,9 +1,9 @@
-"""Simulate the figures of Jia, Zaharia & Aiken (MLSys 2019, section 8): `make paper-strategies`; no campaign is needed.
+"""Simulate the figures of Jia, Zaharia & Aiken (MLSys 2019, section 8): `make paper-strategies`.
 
 Their six networks on their two clusters: samples per second of data parallelism, of an expert's rule and of the
 fastest strategy found, with ring all-reduce of gradients and, as in the paper, with messages to an owner of the
-weights; bytes sent; and the time of a search that simulates only what a proposal changes. Answers are kept in the
-folder --out, and reused.
+weights; bytes sent; and the time of a search that simulates only what a proposal changes. No campaign is needed.
+Answers are kept in the folder --out, and reused.
 """
 
 import json
@@ -100,7 +100,7 @@ def list_points(clusters: Sequence[str]) -> Iterator[Point]:
 
 
 def load_or_search(point: Point, proposals: int, folder: Path) -> list[dict[str, Any]]:
-    """Return the answers for a point without the strategies, from `folder` if they are there; else search, and keep them."""
+    """Return a point's answers, without strategies, from `folder` if there; else search and keep them."""
     path = folder / f"{point.name}.{proposals}.json"
     if path.exists():
         answers: list[dict[str, Any]] = json.loads(path.read_text())

@@ -24,7 +24,7 @@ GRADIENTS = (RING, MESSAGES)
 
 @dataclass(frozen=True)
 class Posed:
-    """A problem as arrays, with the space and topology that it comes from, and the configurations of each layer in order."""
+    """A problem as arrays, its space and topology, and each layer's configurations in order."""
 
     space: Space
     topology: Topology

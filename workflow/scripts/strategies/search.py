@@ -1,14 +1,14 @@
-"""Search for fast strategies: a program for the Python of the planner's environment, which has numba; JSON in, JSON out.
+"""Search for fast strategies: a program for the Python of the planner's environment, which has numba.
 
-stdin: an object with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "topology"
+stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "topology"
 (`strategies.topology.Topology.to_json`), "numbers_of_parameter", "gradients" (one of `problem.GRADIENTS`), "costs"
 (null, or `strategies.costs.Measured` of all parts), "proposals" (of each search), "seed", "starts" (names of
 `starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
 
-stdout: a list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees", "devices"}}),
-"seconds" of a step (null: not enough memory), "exchanged_bytes" and "gradient_bytes" of a step, "memory_bytes" of the
-device that needs most. A search also has "ended" (how many proposals ended where: END_NAMES), "wall_s", and
-"progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far.
+stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
+"devices"}}), "seconds" of a step (null: not enough memory), "exchanged_bytes" and "gradient_bytes" of a step,
+"memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where: END_NAMES),
+"wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far.
 """
 
 import json
@@ -33,13 +33,13 @@ from strategies.topology import Topology, topology_from_json
 METROPOLIS, ANNEALING = "metropolis", "annealing"
 MAX_PROGRESS_STEPS = 100
 END_NAMES = ("before", "forward", "backward", "accepted")  # in the order of engine.BEFORE to ACCEPTED
-HOT_SHARE, COLD_SHARE = 0.05, 0.001  # first and last temperature of annealing, as shares of a data-parallel step
+HOT_SHARE, COLD_SHARE = 0.05, 0.001  # temperatures as shares of a data-parallel step
 STEADY_SHARE = 0.01  # temperature of Metropolis-Hastings
 SCHEDULES = {METROPOLIS: (STEADY_SHARE, STEADY_SHARE), ANNEALING: (HOT_SHARE, COLD_SHARE)}
 
 
 def cost_on(topology: Topology, numbers_of_parameter: int) -> Callable[[Space, int, Degrees], Cost]:
-    """Return the roofline cost on a topology's devices; an update reads and writes each number that is kept."""
+    """Return the roofline cost on a topology's devices; an update reads and writes each kept number."""
     return partial(roofline, device=topology.device, update_bytes=2 * BYTES * numbers_of_parameter)
 
 

@@ -68,7 +68,7 @@ class Simulator:
 
 
 def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[Note]]:
-    """Return one row per cell with a strategy that was measured or can be simulated, and why cells cannot be simulated.
+    """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
 
     `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time outside
     layers, and `error` the relative error of their sum.
@@ -125,7 +125,7 @@ MODEL_FACTORS = ("framework", "model", "dataset", "batch_size", "optimizer", "de
 
 
 def time_outside_layers(data: pd.DataFrame, row: pd.Series) -> float:
-    """Return the measured less the simulated step time of this model on one rank; NaN if there is no such cell."""
+    """Return measured less simulated step time of this model on one rank; NaN without such a cell."""
     one_rank = data[data["ranks"] == 1]
     for name in MODEL_FACTORS:
         one_rank = one_rank[one_rank[name] == row[name]]
@@ -237,7 +237,7 @@ def sort_rows(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) -> tables.Table:
-    """Return the table of what `compare` returned; without rows if no cell was both simulated and measured."""
+    """Return the table of what `compare` returned; no rows if no cell was both simulated and measured."""
     if data["error"].isna().all():
         empty = pd.DataFrame(columns=["cell"], dtype=str)
         reasons = not_simulated if len(data) or not_simulated else [NO_CELL]

@@ -75,7 +75,7 @@ class Topology:
         return math.prod(level.units for level in self.levels)
 
     def unit(self, level: int, device: int) -> int:
-        """Return the unit of a level that a device is in: itself on the lowest level, its node on the next."""
+        """Return the device's unit at a level: itself on the lowest level, its node on the next."""
         return device // math.prod(below.units for below in self.levels[:level])
 
     def level_between(self, sender: int, receiver: int) -> int:
