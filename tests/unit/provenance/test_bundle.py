@@ -1,4 +1,4 @@
-"""What a bundle is made of. Unpacked: tests/unit/environments/test_unbundle.py; whole, without a network: make bundle-test."""
+"""Content of a bundle. Unpacking: tests/unit/environments/test_unbundle.py; end to end: make bundle-test."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from provenance import bundle
 
 @pytest.fixture
 def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
-    """The quickstart on a data set whose archive lies in a file, with an empty cache."""
+    """Yield the quickstart on a data set whose archive is a file, with an empty cache."""
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     archive = tmp_path / "published.tar.gz"
     archive.write_bytes(b"pictures" * 1000)
@@ -42,7 +42,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
         function.cache_clear()
 
 
-def test_archives_are_fetched_once_and_go_where_they_are_looked_for(
+def test_archives_are_fetched_once_and_found_again(
     campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
@@ -65,9 +65,7 @@ def test_archives_are_fetched_once_and_go_where_they_are_looked_for(
     )
 
 
-def test_what_needs_no_file_or_lies_at_the_site_is_not_in_it(
-    campaign: Campaign, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_of_the_site_is_not_bundled(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:
     content = bundle.Content()
     bundle.add_dataset(content, "digits", campaign)
     own = replace(campaign, site=replace(campaign.site, datasets=Archives(Path("/data"), None)))
@@ -78,7 +76,7 @@ def test_what_needs_no_file_or_lies_at_the_site_is_not_in_it(
     assert "mine" in lines[1] and "config/sites/local.yaml: datasets.folder" in lines[1]
 
 
-def test_a_built_wheel_comes_before_what_says_that_it_is_whole(campaign: Campaign, tmp_path: Path) -> None:
+def test_built_wheel_comes_before_its_record(campaign: Campaign, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     names = ["wheels/0123456789ab/wheel.json", "wheels/0123456789ab/zebra.whl", "downloads/z/z"]
     described = bundle.manifest(bundle.Content(dict.fromkeys(names, tmp_path / "x")), campaign)
@@ -97,11 +95,11 @@ def test_a_built_wheel_comes_before_what_says_that_it_is_whole(campaign: Campaig
         ("cp311-cp311-linux_x86_64", (2, 0)),
     ],
 )
-def test_the_oldest_glibc_is_read_off_the_names(tags: str, oldest: tuple[int, int]) -> None:
+def test_oldest_glibc_is_read_from_wheel_names(tags: str, oldest: tuple[int, int]) -> None:
     assert bundle.glibc_of(f"one-1.0-{tags}.whl") == oldest
 
 
-def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
+def test_environments_include_tools_of_the_study(campaign: Campaign) -> None:
     names = [environment.name for environment in bundle.environments(campaign)]
     assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
     predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
@@ -110,7 +108,7 @@ def test_tools_of_the_study_are_in_it(campaign: Campaign) -> None:
     assert [environment.name for environment in bundle.environments(searched)] == ["pytorch", "planner"]
 
 
-def test_missing_parts_are_refused_before_anything_is_fetched(
+def test_missing_parts_are_refused_before_fetching(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bundle, "python_abi", lambda: "cp399-linux_x86_64")

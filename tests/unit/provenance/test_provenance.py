@@ -1,4 +1,4 @@
-"""The parts of provenance: what differs and by how much, what runs cost, what an archive holds. Whole: tests/workflow/test_provenance.py."""
+"""Differences, costs, archives and manifests. End to end: tests/workflow/test_provenance.py."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ from support.synthetic import campaign
 KEPT_CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
 
 
-def test_changes_are_told_by_group() -> None:
+def test_changes_are_listed_by_group() -> None:
     before = {
         "study": {"a.yaml": "1"},
         "site": {"cores": "2", "interface": '"lo"'},
@@ -59,7 +59,7 @@ def test_changes_are_told_by_group() -> None:
     assert compare_sources({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
 
 
-def test_what_is_no_product_any_more_is_put_aside_and_all_else_stays(tmp_path: Path) -> None:
+def test_former_products_are_moved_to_old(tmp_path: Path) -> None:
     for name in ("runs.csv", "explore.R", "figures/a.pdf", "figures/gone.pdf", "figures/gone.png", "figures/asked.pdf"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -75,9 +75,7 @@ def test_a_manifest_may_name_every_table() -> None:
     assert allowed == list(TABLES)
 
 
-def test_sources_change_with_what_they_are_of_and_with_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_sources_change_only_with_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     quickstart = load_campaign({"study": "quickstart", "site": "local", "records": "available"})
     sources = collect_sources(quickstart, ["workflow/scripts/figures/overview.py"])
@@ -96,7 +94,7 @@ def test_sources_change_with_what_they_are_of_and_with_nothing_else(
     assert collect_sources(quickstart, [])["study"] == {**sources["study"], str(strategies): digest_source(strategies)}
 
 
-def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
+def test_digests_of_runs_are_grouped_by_kind() -> None:
     row = {
         "framework": "a",
         "model": "m",
@@ -120,7 +118,7 @@ def test_digests_of_runs_are_gathered_by_what_has_them() -> None:
         ("a,b\n1,x\n", "a,b\n", "other-shape", {}),
     ],
 )
-def test_how_far_tables_differ_is_known(
+def test_difference_of_tables_is_described(
     tmp_path: Path, old: str, new: str, code: str, facts: dict[str, object]
 ) -> None:
     for name, text in (("old.csv", old), ("new.csv", new)):
@@ -129,7 +127,7 @@ def test_how_far_tables_differ_is_known(
     assert note is not None and note.code == code and note.facts == facts
 
 
-def test_how_far_pictures_differ_is_known(tmp_path: Path) -> None:
+def test_difference_of_pictures_is_described(tmp_path: Path) -> None:
     picture = np.full((10, 10, 3), 255, np.uint8)
     Image.fromarray(picture).save(tmp_path / "old.png")
     picture[0, :5] = 0
@@ -148,7 +146,7 @@ def test_how_far_pictures_differ_is_known(tmp_path: Path) -> None:
     )
 
 
-def test_what_runs_cost_is_counted() -> None:
+def test_costs_of_runs_are_summed() -> None:
     runs = campaign(2)[0].assign(started_at=None, ended_at=None)
     published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
     cost = count_costs(published, runs)
@@ -170,7 +168,7 @@ def test_a_citation_without_authors_names_the_study() -> None:
     )
 
 
-def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
+def test_archive_has_no_dates_and_owners(tmp_path: Path) -> None:
     (tmp_path / "program").write_text("#!/bin/sh\n")
     (tmp_path / "program").chmod(0o700)
     (tmp_path / "link").symlink_to("program")
@@ -192,7 +190,7 @@ def test_an_archive_has_no_dates_and_owners_of_its_own(tmp_path: Path) -> None:
     assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {(0, "", 1_790_000_000)}
 
 
-def test_the_checkout_in_an_archive_is_what_the_study_needs_and_nothing_private() -> None:
+def test_archive_has_no_private_files() -> None:
     published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
     names = archive.workflow_files(published)
     assert {
@@ -206,7 +204,7 @@ def test_the_checkout_in_an_archive_is_what_the_study_needs_and_nothing_private(
     assert [name for name in names if name.startswith("results/")] == ["results/README.md"]
 
 
-def test_the_appendix_is_the_same_in_markdown_and_latex() -> None:
+def test_appendix_is_same_in_markdown_and_latex() -> None:
     grid = Grid("A table.", ["name", "n"], [["a_b", "3"]], ("name",))
     part = appendix.Section("Time & disk", ["One 5 % line."], [("runs", "1 h")], [grid], [("make x", "it makes x")])
     text = appendix.to_markdown("Title", [part])
@@ -247,8 +245,8 @@ def test_a_manifest_that_names_no_file_is_refused(tmp_path: Path) -> None:
     assert refused.value.code == "empty-manifest"
 
 
-def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
-    """It alone would take longer than all the rest."""
+def test_parsing_does_not_import_pandas() -> None:
+    """Importing pandas takes longer than everything else."""
     program = "import provenance.differing, sys; sys.exit('pandas' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
@@ -259,7 +257,7 @@ def test_pandas_has_no_part_in_what_is_read_while_snakemake_parses() -> None:
 @pytest.mark.parametrize(
     "file", ["results/other/tables/cells.csv", "results/mine/figures/../../x.pdf", "/etc/hostname"]
 )
-def test_a_manifest_names_no_files_but_those_of_its_study(tmp_path: Path, file: str) -> None:
+def test_manifest_names_only_files_of_its_study(tmp_path: Path, file: str) -> None:
     content = {
         "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
         "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},

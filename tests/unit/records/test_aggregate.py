@@ -95,7 +95,7 @@ def aggregated(campaign: Campaign) -> tuple[pd.DataFrame, pd.DataFrame]:
     return runs, read_table(Path("epochs.csv"), "epochs")
 
 
-def test_runs_of_tokens_have_a_perplexity_where_the_next_is_told() -> None:
+def test_perplexity_exists_only_for_next_token_targets() -> None:
     runs = pd.DataFrame({"throughput_samples_s": [10.0] * 4, "validation_loss": [2.0, 2.0, 2.0, 1e6]})
     names = ("digits", "synthetic-text-50-16-4", "wikitext-2", "wikitext-2")
     columns = pd.DataFrame(token_columns(runs, [load_dataset(name) for name in names]))
@@ -103,7 +103,7 @@ def test_runs_of_tokens_have_a_perplexity_where_the_next_is_told() -> None:
     assert columns["perplexity"].fillna(0).tolist() == [0, 0, pytest.approx(np.exp(2)), 0]
 
 
-def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign) -> None:
+def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     runs, epochs = aggregated(campaign)
     row = runs.iloc[0]
@@ -126,7 +126,7 @@ def test_a_run_is_the_mean_of_its_epochs_that_are_not_warm_up(campaign: Campaign
     assert list(epochs.epoch) == [1, 2, 3, 4] and list(epochs.warm_up) == [True, False, False, False]
 
 
-def test_the_reference_is_that_of_the_slowest_node(campaign: Campaign) -> None:
+def test_reference_time_is_that_of_slowest_node(campaign: Campaign) -> None:
     benchmark = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
     before, after = {"node1": 0.25, "node2": 0.3}, {"node1": 0.5, "node2": 0.5}
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**benchmark, "before": before, "after": after})
@@ -145,7 +145,7 @@ def test_the_reference_is_that_of_the_slowest_node(campaign: Campaign) -> None:
     assert absent == [None] * 5
 
 
-def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path: Path) -> None:
+def test_every_planned_run_has_a_row(campaign: Campaign, tmp_path: Path) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2])
     failed = record(
         campaign, campaign.runs[1], [1.0], status="failed", reason="rank 0 ended with status 1: Error", measured=None
@@ -165,7 +165,7 @@ def test_every_run_has_a_row_whether_or_not_it_ran(campaign: Campaign, tmp_path:
     assert list(read_table(tmp_path / "runs.csv", "runs").run_id) == [run.run_id for run in campaign.runs]
 
 
-def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -> None:
+def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
     reason = "disturbed: 20% of the processor time went to others (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
@@ -175,7 +175,7 @@ def test_a_campaign_disturbed_throughout_says_what_decides(campaign: Campaign) -
     assert find_note(notes, "to-repeat").facts["command"] == "./ringside repeat invalid --study x"
 
 
-def test_one_disturbed_run_says_nothing_of_the_machine(campaign: Campaign) -> None:
+def test_one_disturbed_run_does_not_blame_the_machine(campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="disturbed: 20%")
     record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2])
     assert "all-disturbed" not in codes(summarize(aggregated(campaign)[0]))
@@ -209,7 +209,7 @@ def test_summaries_read_like_this() -> None:
     )
 
 
-def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Path) -> None:
+def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) -> None:
     before = [{"attempt": 1, "reason": "lost: Node failure on node2"}]
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], unfinished_attempts=before)
     _, attempt = attempts.start(folder_of(campaign, campaign.runs[1]))
@@ -221,7 +221,7 @@ def test_attempts_that_left_no_record_are_told(campaign: Campaign, tmp_path: Pat
     write_table(runs, "runs", tmp_path / "runs.csv")
 
 
-def test_a_framework_that_the_site_lacks_gives_missing_rows(campaign: Campaign) -> None:
+def test_unavailable_framework_gives_missing_rows(campaign: Campaign) -> None:
     poorer = replace(campaign, site=replace(campaign.site, frameworks=("pytorch-single",)))
     assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
     assert list(poorer.environments) == ["pytorch"]
@@ -249,7 +249,7 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
         ("2,false,\u0663,", "ascii"),
     ],
 )
-def test_epochs_that_nobody_measures_are_refused(campaign: Campaign, new: str, fragment: str) -> None:
+def test_impossible_epoch_values_are_refused(campaign: Campaign, new: str, fragment: str) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     assert "2,false,0.2," in table.read_text()
     table.write_text(table.read_text().replace("2,false,0.2,", new))
@@ -289,9 +289,7 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
         ({"status": "failed"}, ["status", "failed", "reason", "null"]),
     ],
 )
-def test_a_record_that_contradicts_place_or_plan_is_refused(
-    campaign: Campaign, changes: dict[str, Any], named: list[str]
-) -> None:
+def test_record_that_contradicts_plan_is_refused(campaign: Campaign, changes: dict[str, Any], named: list[str]) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], **changes)
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
@@ -301,7 +299,7 @@ def test_a_record_that_contradicts_place_or_plan_is_refused(
     assert error.hint.endswith(f"./ringside repeat {campaign.runs[0].run_id} --study quickstart")
 
 
-def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run's record, a broken record, a pipe, a folder as epochs.csv, wrong warm-up marks."""
     monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 1)
     folders = [record(campaign, run, [1.0, 0.2, 0.2, 0.2]) for run in campaign.runs]
@@ -329,7 +327,7 @@ def test_each_refused_record_has_its_error_whoever_read_it(campaign: Campaign, m
 @pytest.mark.parametrize(
     ("text", "named"), [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"), ('{"wall_s": NaN}', "NaN")]
 )  # fmt: skip
-def test_json_that_readers_take_in_different_ways_is_refused(tmp_path: Path, text: str, named: str) -> None:
+def test_ambiguous_json_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)
     record = record_of(tmp_path / "record.json")
     assert record["status"] == "broken" and named in record["reason"]
@@ -364,7 +362,7 @@ def test_a_run_that_lost_epochs_is_refused(campaign: Campaign) -> None:
         ("\n3,", "\n2,", "misnumbered-epochs", ["1", "2", "2", "4"]),
     ],
 )
-def test_epochs_that_no_time_can_be_made_of_are_refused(
+def test_untimed_and_misnumbered_epochs_are_refused(
     campaign: Campaign, old: str, new: str, code: str, got: Any
 ) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
@@ -404,7 +402,7 @@ def test_refused_records_read_like_this(campaign: Campaign) -> None:
     ]
 
 
-def test_runs_read_on_all_cores_make_the_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, run in enumerate(campaign.runs[:-1]):  # the last one is missing
         record(campaign, run, [1.0, 0.2 + place / 100, 0.2, 0.3])
     at_once = aggregated(campaign)[0]
@@ -427,7 +425,7 @@ def test_an_epoch_that_breaks_its_schema_names_its_run(campaign: Campaign, monke
     assert not Path("epochs.csv").exists() and not list(Path().glob(".epochs*"))
 
 
-def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign) -> None:
+def test_mean_is_missing_if_an_epoch_lacks_the_number(campaign: Campaign) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace("\n3,false,0.2,0.2,0.01,", "\n3,false,0.2,0.2,,"))
     row = aggregated(campaign)[0].iloc[0]
@@ -437,7 +435,7 @@ def test_a_mean_of_which_an_epoch_lacks_the_number_is_missing(campaign: Campaign
     assert mean_of_timed(list(read.values()), "imbalance_s") is None
 
 
-def test_the_advice_names_a_study_that_is_not_the_configured_one() -> None:
+def test_commands_name_a_study_that_is_not_configured() -> None:
     assert arguments_for("quickstart", "local") == CampaignArguments()
     assert arguments_for("another", "local") == CampaignArguments("another")
 
@@ -460,7 +458,7 @@ def traced_campaign(campaign: Campaign) -> Campaign:
     return Campaign(study, campaign.site, "available", design(study, campaign.site), None)
 
 
-def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: Campaign) -> None:
+def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -> None:
     """It is named with its file and with what repeats it, and stops nothing."""
     traced(traced_campaign, 1)
     run, folder = traced(traced_campaign, 2)
@@ -481,7 +479,7 @@ def test_a_run_whose_phases_are_damaged_counts_as_one_without(traced_campaign: C
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
 
 
-def test_only_successful_traced_runs_are_asked_for_phases(campaign: Campaign, traced_campaign: Campaign) -> None:
+def test_only_successful_traced_runs_have_phases_checked(campaign: Campaign, traced_campaign: Campaign) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for untimed in (campaign, traced_campaign):

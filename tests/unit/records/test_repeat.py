@@ -46,5 +46,5 @@ RUNS = ["pytorch-ddp.small-cnn.digits.b16.n2.s1.r1", "pytorch-single.small-cnn.d
         ("*pytorch-dpp*.n9.*", ""),
     ],
 )
-def test_the_pattern_that_was_meant_is_suggested(pattern: str, suggestion: str) -> None:
+def test_similar_pattern_is_suggested(pattern: str, suggestion: str) -> None:
     assert suggest_pattern(pattern, RUNS, STATUSES) == suggestion

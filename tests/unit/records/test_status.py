@@ -100,7 +100,7 @@ def names(standing: Standing) -> list[str]:
     return [name for line in lines if (name := line[: status.INDENT].strip()) and not line.startswith("[")]
 
 
-def test_a_campaign_that_has_not_begun_has_no_bar() -> None:
+def test_unstarted_campaign_has_no_progress_bar() -> None:
     standing = read(campaign())
     assert (standing.planned, standing.possible, standing.done, standing.left, standing.begun) == (4, 4, 0, 4, False)
     assert standing.run == "./ringside run"
@@ -163,7 +163,7 @@ def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
     assert (standing.left, standing.left_s) == (4, None) and not standing.problems
 
 
-def test_an_attempt_that_nobody_is_at_is_left_to_run() -> None:
+def test_abandoned_attempt_is_left_to_run() -> None:
     measured = campaign()
     begin(measured, measured.runs[0])
     attempts.give_up(begin(measured, measured.runs[1]), "stopped by SIGTERM")
@@ -206,7 +206,7 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
     assert standing.ended and (standing.planned, standing.done, standing.left, standing.left_s) == (2, 2, 0, 0)
 
 
-def test_what_the_site_cannot_do_is_a_problem_of_its_own() -> None:
+def test_infeasible_runs_are_a_separate_problem() -> None:
     standing = read(campaign(frameworks=("pytorch-ddp",)))
     (problem,) = standing.problems
     assert (problem.status, problem.count) == ("not here", 2) and "pytorch-single" in problem.reason
@@ -249,7 +249,7 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
     assert ended.first == measured.runs[1].run_id and "node1" in ended.reason
 
 
-def test_without_an_answer_young_attempts_live(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: str, patience_s: float) -> str:
         raise slurm.Unanswered("squeue: no answer within 5 s")
 
@@ -288,7 +288,7 @@ def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:
     ) == text  # fmt: skip
 
 
-def test_reasons_are_alike_but_for_their_numbers() -> None:
+def test_reasons_that_differ_in_numbers_are_grouped() -> None:
     problems = group_problems(
         [("failed", "rank 1 of 3", "a"), ("failed", "rank 2 of 3", "b"), ("failed", "no", "c"), ("timeout", "t", "d")]
     )
@@ -314,7 +314,7 @@ def test_no_lock_is_taken_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_who_holds_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = campaign()
     assert read(measured).machine is None
     with attempts.machine_lock("process 5 on here, which measures another run", print):
@@ -375,13 +375,13 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert standing["problems"] == [{"status": "failed", "reason": "no", "count": 1, "first": measured.runs[0].run_id}]
 
 
-def test_a_study_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: status.show_status("nothing")) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "config/studies/nothing.yaml" in error
 
 
-def test_what_was_submitted_is_looked_for_at_slurms_site(
+def test_submitted_campaign_is_read_at_slurm_site(
     capsys: pytest.CaptureFixture[str], queue: Callable[[str], None]
 ) -> None:
     queue("")
@@ -396,7 +396,7 @@ def test_what_was_submitted_is_looked_for_at_slurms_site(
     )
 
 
-def test_timings_are_counted_as_sweeps_are() -> None:
+def test_timings_are_counted_like_benchmarks() -> None:
     """One is broken, and somebody is at another one."""
     study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
     campaign_of_strategies = Campaign(study, site, "available", design(study, site), None)
@@ -524,7 +524,7 @@ def test_standings_read_like_this() -> None:
 
 
 RENDERED = """\
-strategies at here: 8 runs, not begun; ./ringside run starts it
+strategies at here: 8 runs, not started; start with ./ringside run
 
 strategies at here: 8 runs, none of which can run here
 
@@ -554,11 +554,11 @@ strategies at here: 1 of 8 runs done; the time left is known when one run has
 ended
 [#####-----------------------------------]  12 %
 done       1 ok
-sweeps     2 of 2 of the network done, 1 not ok
+sweeps     2 of 2 collective benchmarks done, 1 not ok
 timings    1 of 3 of parts and messages done
 to build   jax, pytorch (environments)
 to prepare digits (data sets)
-sessions   3 sessions, the last since 2027-01-15 08:00: 2 runs ended in it
+sessions   3 sessions, the last since 2027-01-15 08:00: 2 runs ended
 snakemake  is running in this checkout
 machine    held by process 5
 disturbed  much
@@ -570,7 +570,7 @@ strategies at here: 8 of 8 runs done; nothing is left to run
 done       8 ok
 jobs       none in the queue
 
-strategies at here: 8 runs, not begun; ./ringside run starts it
+strategies at here: 8 runs, not started; start with ./ringside run
 jobs       0 (block 1) runs on node[1-3] since 20:32
            1 (block 1) runs on node[1-3] since 20:32
            2 (block 1) runs on node[1-3] since 20:32
@@ -580,15 +580,15 @@ jobs       0 (block 1) runs on node[1-3] since 20:32
            and 1 more run
            7 pending, Dependency
 
-strategies at here: 8 runs, not begun; ./ringside run starts it
-precision  2 % wanted; told after the first blocks
+strategies at here: 8 runs, not started; start with ./ringside run
+precision  2 % targeted; first decision after the first blocks
 jobs       the queue is closed
 
 strategies at here: 8 of 8 runs done, 10 at most; which cells get more is
 decided when the campaign goes on
 [########################################] 100 %
 done       8 ok
-precision  2 % wanted; told when the campaign goes on
+precision  2 % targeted; next decision when the campaign continues
 
 strategies at here: 1 of 8 runs done, 10 at most; 8 left, about 25.0 h (until
 2027-01-16 09:00)

@@ -1,4 +1,4 @@
-"""The table of costs: each layer whole and in its smallest parts, and what messages take."""
+"""The table of costs: each layer and its smallest parts, and the cost of messages."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from strategies.costs_table import compare, message_notes, table
 from support.timed_parts import handled, run_of, timed
 
 
-def test_the_table_has_each_layer_whole_and_its_smallest_parts() -> None:
+def test_table_has_each_layer_and_its_smallest_parts() -> None:
     run = run_of()
     result = table(timed(run), handled())
     conv = compare(timed(run)).set_index("layer").loc["conv1"]

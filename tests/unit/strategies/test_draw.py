@@ -1,4 +1,4 @@
-"""Pictures of strategies."""
+"""Figures of strategies and of searches."""
 
 import re
 
@@ -9,7 +9,7 @@ from models.soap import divide
 from strategies import draw
 
 
-def test_layers_that_are_divided_alike_are_one_row_of_pieces():
+def test_layers_with_same_partition_share_a_row():
     model_graph = graph("lenet-5", (28, 28, 1), 10)
     space = divide(model_graph, 8)
     data = {layer.name: {"degrees": (4, 1, 1, 1), "devices": (0, 1, 2, 3)} for layer in space.layers}

@@ -1,4 +1,4 @@
-"""The simulation of a step: against times by hand, against a plain list of tasks, and a change against a simulation of all."""
+"""Simulation of a step, against times by hand and a list of tasks; incremental against full simulation."""
 
 import itertools
 import math
@@ -35,19 +35,19 @@ MODELS = {
 
 
 def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> Cost:
-    """Two seconds forward and four backward for each layer, shared by its parts."""
+    """Return two seconds forward and four backward for each layer, shared by its parts."""
     return Cost(2 / math.prod(degrees), 4 / math.prod(degrees), 0)
 
 
 def perceptron() -> Graph:
-    """64 inputs, 10 units: 650 parameters."""
+    """Return a model of 64 inputs and 10 units: 650 parameters."""
     builder = Builder("perceptron", (8, 8, 1), "glorot")
     builder.dense(builder.flatten(builder.input), 10)
     return builder.graph()
 
 
 def timeline(posed: Posed, state: engine.State) -> tuple[engine.Ints, engine.Ints]:
-    """When all parts end, forward and backward."""
+    """Return the ends of forward and backward passes of all parts."""
     ends, back = np.zeros_like(state.device), np.zeros_like(state.device)
     engine.copy_timeline(posed.arrays, state, ends, back)
     return ends, back
@@ -60,13 +60,13 @@ def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> P
     )
 
 
-def test_replicas_exchange_gradients_while_they_go_on_backward() -> None:
+def test_all_reduce_overlaps_backward_pass() -> None:
     posed = pose(divide(perceptron(), BATCH), PAIR, two_second_cost)
     # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes at 1,000 a second)
     assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(7 + 3.6)
 
 
-def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
+def test_ring_has_own_rates_and_blocks_devices() -> None:
     link = replace(PAIR.levels[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
     for send_s in (0.25, 2.5):
         device = replace(DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
@@ -78,7 +78,7 @@ def test_a_ring_has_rates_of_its_own_and_keeps_devices_from_computing() -> None:
         )
 
 
-def test_a_link_that_lets_bytes_through_at_once_hides_them_behind_latency() -> None:
+def test_burst_hides_bytes_behind_latency() -> None:
     for burst_s, step in ((0.0, 0.5 + 1.3), (0.25, 0.25 + 1.3), (9.0, 1.3)):
         posed = pose(
             divide(perceptron(), BATCH),
@@ -97,7 +97,7 @@ def test_a_link_that_lets_bytes_through_at_once_hides_them_behind_latency() -> N
         assert search.step_seconds(posed, halves) == pytest.approx(2 + message + 2 + 2 + 4 + 4 + message + 4)
 
 
-def test_sums_of_the_same_devices_wait_for_each_other() -> None:
+def test_sums_on_same_devices_are_bucketed() -> None:
     builder = Builder("perceptron", (8, 8, 1), "glorot")
     hidden = builder.dense(builder.dense(builder.flatten(builder.input), 10), 10)
     builder.dense(hidden, 10)
@@ -116,7 +116,7 @@ def test_sums_of_the_same_devices_wait_for_each_other() -> None:
         )
 
 
-def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
+def test_message_handling_blocks_computation() -> None:
     device = replace(DEVICE, send_s=0.25, receive_s=0.5)
     posed = pose(divide(perceptron(), BATCH), Topology(device, PAIR.levels), two_second_cost)
     parts = {
@@ -132,7 +132,7 @@ def test_a_device_that_handles_messages_computes_nothing_meanwhile() -> None:
     assert search.step_seconds(posed, parts) == pytest.approx(max(full + message, full + 0.25) + 2)
 
 
-def test_what_another_device_made_comes_over_the_link_and_its_gradient_back() -> None:
+def test_remote_output_and_gradient_cross_the_link() -> None:
     posed = pose(divide(perceptron(), BATCH), PAIR, two_second_cost)
     first, second = Part((1, 1, 1, 1), (0,)), Part((1, 1, 1, 1), (1,))
     strategy = {"flatten1": first, "dense1": second, "loss": second}
@@ -143,7 +143,7 @@ def test_what_another_device_made_comes_over_the_link_and_its_gradient_back() ->
     assert search.describe_strategy(posed, starts.data_parallel(posed))["gradient_bytes"] == 2 * BYTES * 650
 
 
-def test_devices_without_the_memory_cannot_run_it() -> None:
+def test_strategy_beyond_memory_is_infeasible() -> None:
     small = Topology(Device(1e12, 1e11, memory_bytes=4 * BYTES * 650), PAIR.levels)
     posed = pose(divide(perceptron(), BATCH), small, two_second_cost)
     assert search.step_seconds(posed, starts.data_parallel(posed)) == math.inf
@@ -153,7 +153,7 @@ def test_devices_without_the_memory_cannot_run_it() -> None:
 
 
 def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, PLR0915
-    """The time of a step, from regions and messages one by one, in picoseconds."""
+    """Return the time of a step in ps, from regions and messages one by one."""
     space, topology, problem = posed.space, posed.topology, posed.arrays
     layers = space.layers
     free: dict[object, int] = defaultdict(int)
@@ -342,7 +342,7 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str, gradients: str) -> None:
+def test_simulation_equals_list_of_tasks(name: str, gradients: str) -> None:
     posed = pose_model(name, gradients=gradients)
     for seed in range(2):
         strategy = starts.random_strategy(posed, seed)
@@ -351,8 +351,8 @@ def test_a_simulation_is_that_of_its_tasks_one_by_one(name: str, gradients: str)
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -> None:
-    """Times of every part, too, to the last picosecond; and what would take longer than it may is as if it had not been tried."""
+def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> None:
+    """Times of every part are equal in ps; a rejected change leaves the state as it was."""
     posed = pose_model(name, gradients=gradients)
     problem, rng = posed.arrays, np.random.default_rng(1)
     state = posed.state(starts.data_parallel(posed))
@@ -388,7 +388,7 @@ def test_a_change_ends_as_a_simulation_of_all_would(name: str, gradients: str) -
     assert kinds == {True, False}
 
 
-def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
+def test_search_finds_optimum_of_small_model() -> None:
     posed = pose(
         divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), two_second_cost, bucket_bytes=0
     )
@@ -408,7 +408,7 @@ def test_a_search_finds_the_best_of_all_strategies_of_a_small_model() -> None:
         assert search.step_seconds(posed, strategy) == min(times) == facts["progress"][-1][1]
 
 
-def test_what_no_bound_holds_for_is_said() -> None:
+def test_branch_and_bound_refuses_other_problems() -> None:
     data = starts.data_parallel
     for name, topology, words in (
         ("lenet-5", FOUR, "levels"),
@@ -421,7 +421,7 @@ def test_what_no_bound_holds_for_is_said() -> None:
 
 
 @pytest.mark.parametrize("method", search.SCHEDULES)
-def test_whether_only_a_change_is_simulated_makes_no_difference_to_a_search(method: str) -> None:
+def test_incremental_search_equals_full_one(method: str) -> None:
     posed = pose_model("lenet-5")
     begin = starts.data_parallel(posed)
     runs = [search.run_search(posed, begin, method, 150, 3, full) for full in (False, True)]

@@ -1,4 +1,4 @@
-"""What `ringside strategies` is asked, and what it answers."""
+"""Options and answers of `ringside strategies --model`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ PROPOSALS = 10_000
 
 @pytest.fixture(scope="module")
 def planner(real):
-    """The interpreter with numba."""
+    """Return the interpreter with numba."""
     return Path(real("planner")["python"]["executable"])
 
 
@@ -32,7 +32,7 @@ def topology(*options):
     return parse_question(*options).topology
 
 
-def test_devices_and_links_are_those_of_a_file_or_as_asked():
+def test_topology_is_that_of_file_or_options():
     assert topology().levels == (Level(4, 20e9, 5e-6), Level(4, 12.5e9, 1e-5))
     assert topology("--devices", "2").levels == (Level(2, 20e9, 5e-6),)
     assert topology("--devices", "16", "--node", "8").levels == (Level(8, 20e9, 5e-6), Level(2, 12.5e9, 1e-5))
@@ -57,7 +57,7 @@ def test_a_search_may_leave_out_the_random_start():
         (["--image", "2x2x1"], "not-possible-here", "", "lenet-5", "2 x 2"),
     ],
 )
-def test_a_question_that_is_none_is_refused(argv, code, file, got, words):
+def test_impossible_question_is_refused(argv, code, file, got, words):
     with pytest.raises(InputError) as refused:
         parse_question(*argv)
     assert (refused.value.code, refused.value.file, refused.value.got) == (code, file, got)
@@ -80,7 +80,7 @@ def test_a_broken_option_is_named_with_what_is_expected(argv, words):
     assert all(word in str(refused.value) for word in words) and len(str(refused.value).splitlines()) == 1
 
 
-def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
+def test_incremental_simulation_equals_full_one_on_all_models(planner):
     process = subprocess.run(
         [planner, CHECKOUT / "tests" / "support" / "planner_properties.py", str(PROPOSALS)],
         env=os.environ | {"PYTHONPATH": f"{CHECKOUT / 'workflow' / 'scripts'}{os.pathsep}{CHECKOUT / 'tests'}"},
@@ -93,7 +93,7 @@ def test_a_change_ends_as_a_simulation_of_all_on_all_models(planner):
     assert proposals >= PROPOSALS and accepted > proposals / 20 and "compiled: True" in process.stdout
 
 
-def test_a_model_that_fits_nowhere_is_said_to(planner):
+def test_model_beyond_memory_is_refused(planner):
     assert planner.exists()
     with pytest.raises(InputError) as refused:
         find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"))
@@ -101,7 +101,7 @@ def test_a_model_that_fits_nowhere_is_said_to(planner):
     assert "16.0 GB" in refused.value.problem and "--batch-size" in refused.value.hint
 
 
-def test_strategies_are_found_and_told(planner, tmp_path, capsys):
+def test_search_writes_table_answers_and_figures(planner, tmp_path, capsys):
     assert planner.exists()
     stem = tmp_path / "found"
     find.search(

@@ -1,4 +1,4 @@
-"""What was measured as a search takes it: costs of parts, links, messages; and what is said where something is missing."""
+"""Measurements in the form of a search: costs of parts, links, messages; missing ones are named."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ from strategies.topology import Level
 from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
 
 
-def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> None:
+def test_problem_has_measured_times_of_parts() -> None:
     run = run_of()
     space = divide(run.graph, 64)
     posed = pose(
@@ -33,14 +33,14 @@ def test_the_problem_of_a_step_has_the_times_of_parts_that_were_measured() -> No
     assert posed.arrays.memory_limit[0] == MEMORY
 
 
-def test_a_part_that_was_not_measured_is_refused() -> None:
+def test_unmeasured_part_is_refused() -> None:
     run = run_of()
     cost = cost_function(select_costs(timed(run), run))
     with pytest.raises(ValueError, match=r"^conv1: .*\(8, 1, 1, 1\)"):
         cost(divide(run.graph, 64), 0, (8, 1, 1, 1))
 
 
-def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
+def test_links_are_fitted_to_matching_benchmarks() -> None:
     network = pd.concat([both(), both(nodes=2), both(bandwidth=100, seconds=1.0)], ignore_index=True)
     result = measured_topology(network, handled(), run_of(), MEMORY)
     (link,) = result.levels
@@ -58,7 +58,7 @@ def test_links_are_those_of_the_sweeps_with_the_runs_nodes_and_rate() -> None:
     assert measured_topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
 
 
-def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is_no_time_beside_theirs() -> None:
+def test_virtual_links_have_a_burst() -> None:
     rate, latency = 12.5e6, {"point_to_point": 5e-4, "all_reduce": 1.2e-2}
     network = both(bandwidth=100, placement="virtual", link_bytes_s=rate)
     bus = [
@@ -86,14 +86,14 @@ def test_links_of_a_virtual_cluster_let_bytes_through_at_once_so_that_latency_is
         (both(seconds=1e-3), "times-do-not-grow", {}),
     ],
 )
-def test_links_that_were_not_measured_are_named(network: pd.DataFrame, code: str, facts: dict[str, Any]) -> None:
+def test_missing_link_measurements_are_named(network: pd.DataFrame, code: str, facts: dict[str, Any]) -> None:
     with pytest.raises(MissingMeasurement) as missing:
         measured_topology(network, handled(), run_of(), MEMORY)
     request = {"framework": "pytorch-strategy", "collective": "point_to_point", "nodes": 4}
     assert (missing.value.note.code, missing.value.note.facts) == (code, request | facts)
 
 
-def test_links_within_a_node_are_not_made_up() -> None:
+def test_links_within_a_node_are_refused() -> None:
     with pytest.raises(MissingMeasurement) as missing:
         measured_topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
     assert missing.value.note.code == "links-within-node" and missing.value.note.facts == {"ranks_per_node": 2}
@@ -111,7 +111,7 @@ def test_links_within_a_node_are_not_made_up() -> None:
         ({"devices": 2}, "too-few-devices", {"devices": 2, "ranks": 4}),
     ],
 )
-def test_costs_that_were_not_measured_are_named(change: dict[str, Any], code: str, facts: dict[str, Any]) -> None:
+def test_missing_cost_measurements_are_named(change: dict[str, Any], code: str, facts: dict[str, Any]) -> None:
     run = run_of()
     with pytest.raises(MissingMeasurement) as missing:
         select_costs(timed(run, **change), run)
@@ -124,7 +124,7 @@ def test_costs_that_were_not_measured_are_named(change: dict[str, Any], code: st
     )
 
 
-def test_a_message_costs_something_and_more_for_each_byte() -> None:
+def test_message_cost_grows_with_bytes() -> None:
     cost = message_cost(handled())
     assert cost is not None
     lines = (cost.send_s, cost.send_byte_s, cost.receive_s, cost.receive_byte_s)
@@ -132,7 +132,7 @@ def test_a_message_costs_something_and_more_for_each_byte() -> None:
     assert message_cost(handled().assign(status="failed")) is None
 
 
-def test_a_start_that_no_search_could_beat_is_what_was_found() -> None:
+def test_unbeaten_start_is_the_fastest_strategy() -> None:
     starts = [{"method": None, "start": name, "seconds": seconds} for name, seconds in (("data", 3.0), ("expert", 1.5))]
     sizes = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
     answers = [{**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]

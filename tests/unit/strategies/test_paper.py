@@ -1,4 +1,4 @@
-"""The paper's figures: what is asked for them, and what is drawn of answers that are kept."""
+"""The paper's figures: questions of the search, and figures of kept answers."""
 
 import json
 
@@ -11,7 +11,7 @@ from strategies.problem import MESSAGES, RING
 STARTED = {"alexnet": (0.3, 0.2, 0.1)}  # seconds of data parallelism, of the expert's rule, and of what was found
 
 
-def test_points_ask_for_64_samples_of_each_device_on_nodes_of_four():
+def test_points_have_64_samples_per_device():
     question = Point("rnn-lm", "k80", 32, MESSAGES).question(100)
     assert (question.batch, question.topology.devices, question.topology.levels[0].units) == (2048, 32, 4)
     assert (question.gradients, question.starts, question.proposals) == (MESSAGES, ("data", "expert"), 100)
@@ -32,7 +32,7 @@ def answers(data, expert, searched_s):
     ]
 
 
-def test_kept_answers_are_drawn_and_nothing_is_computed_again(tmp_path, capsys, monkeypatch):
+def test_kept_answers_are_drawn_without_search(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(paper, "run_planner", lambda question, python: pytest.fail("a search was started"))
     (tmp_path / "answers").mkdir()
     for point in paper.list_points(["p100"]):

@@ -1,4 +1,4 @@
-"""Simulated strategies beside measured ones: what is added to a step, errors, orders, and what is said where something is missing."""
+"""Simulated and measured step times: time outside layers, errors, orders, missing strategies."""
 
 import itertools
 from dataclasses import replace
@@ -67,7 +67,7 @@ def simulator(campaign: Campaign) -> Simulator:
 
 @pytest.fixture
 def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
-    """What would have been measured, had the simulation been right but for SLOWER."""
+    """Return the runs that would be measured if the simulation were right apart from SLOWER."""
     rows = []
     for run in campaign.runs:
         row = {**planned_row(campaign, run), "status": "ok", "reason": None, "session": "1", "site": "local"}
@@ -84,7 +84,7 @@ def cells(campaign: Campaign) -> dict[str, object]:
     return {run.cell: run for run in campaign.runs}
 
 
-def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
+def test_time_outside_layers_is_added_to_all_cells(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, missing = compare(runs, cells(campaign), simulator)
@@ -102,7 +102,7 @@ def test_what_one_rank_takes_beyond_its_layers_is_added_to_all(
     assert rows.loc[(4, "data"), "gradient_bytes"] > rows.loc[(4, "expert"), "gradient_bytes"]
 
 
-def test_without_a_cell_on_one_rank_nothing_is_added(
+def test_no_time_is_added_without_single_rank_cell(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     multi_rank = {cell: run for cell, run in cells(campaign).items() if run.geometry.ranks > 1}
@@ -112,7 +112,7 @@ def test_without_a_cell_on_one_rank_nothing_is_added(
     assert find_note(result.notes, "no-rest").facts == {"models": ["lenet-5"]}
 
 
-def test_the_table_is_read_by_model_link_and_strategy(
+def test_table_is_sorted_by_model_link_and_strategy(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, missing = compare(runs, cells(campaign), simulator)
@@ -136,7 +136,7 @@ def test_the_table_is_read_by_model_link_and_strategy(
     ]
 
 
-def test_cells_without_strategies_keep_what_was_measured(
+def test_cells_without_strategy_keep_measured_times(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     unfound = {
@@ -159,7 +159,7 @@ def test_cells_without_strategies_keep_what_was_measured(
     assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
-def test_orders_and_gains_compare_strategies_alone(
+def test_orders_and_speedups_compare_only_strategies(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
@@ -176,9 +176,7 @@ def test_orders_and_gains_compare_strategies_alone(
     assert rank_correlations(upside_down) == [-1.0]
 
 
-def test_an_order_counts_where_measured_times_differ_beyond_the_noise(
-    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
-) -> None:
+def test_order_counts_only_resolved_pairs(campaign: Campaign, simulator: Simulator, runs: pd.DataFrame) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
     assert count_correct_orders(data, pooled(runs)) == (3, 3)
     assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
@@ -192,7 +190,7 @@ def test_an_order_counts_where_measured_times_differ_beyond_the_noise(
     assert count_correct_orders(data[data["ranks"] == 1], pooled(runs)) == (0, 0)
 
 
-def test_the_figure_has_a_marker_for_each_cell_on_several_ranks_and_tells_the_errors(
+def test_figure_has_marker_per_multi_rank_cell(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     data, _ = compare(runs, cells(campaign), simulator)

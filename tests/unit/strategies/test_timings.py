@@ -1,4 +1,4 @@
-"""Parts and messages are really timed on this machine, and the plan has the strategies that are found from that."""
+"""Parts and messages are timed on this machine, and the plan has the strategies searched from that."""
 
 import json
 from dataclasses import replace
@@ -43,7 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 @pytest.fixture
 def study() -> Study:
-    """lenet-5 on two nodes, eight samples a step."""
+    """Return lenet-5 on two nodes, eight samples a step."""
     levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
     levels |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
     levels |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
@@ -53,7 +53,7 @@ def study() -> Study:
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: Study) -> Path:
-    """A folder for results, where this study and this site are the ones that programs load."""
+    """Return a folder for results, where programs load this study and this site."""
     monkeypatch.chdir(tmp_path)
     for module in ("plan.campaign", "strategies.found"):
         monkeypatch.setattr(f"{module}.load_site", lambda name: site)
@@ -64,7 +64,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: 
 
 
 def line(collective: str) -> list[dict[str, Any]]:
-    """A sweep of slow links, as rows of network.csv."""
+    """Return a benchmark of slow links as rows of network.csv."""
     columns = {"study": NAME, "framework": "pytorch-strategy", "collective": collective, "nodes": 2, "ranks": 2}
     columns |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
     return [
@@ -74,9 +74,7 @@ def line(collective: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_a_study_is_timed_and_its_strategy_found_and_planned(
-    real: Any, results: Path, study: Study, site: Site
-) -> None:
+def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: Study, site: Site) -> None:
     for environment in ("pytorch", "planner"):
         real(environment)
     before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
@@ -113,7 +111,7 @@ def test_a_study_is_timed_and_its_strategy_found_and_planned(
     assert not run.unfound and run.strategy == from_json(answer["parts"])
 
 
-def test_what_was_not_measured_is_said_and_nothing_is_written(real: Any, results: Path, study: Study) -> None:
+def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path, study: Study) -> None:
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
@@ -152,7 +150,7 @@ def test_a_timing_that_fails_is_data(
     assert reason is None if words is None else bool(reason) and all(word in reason for word in words)
 
 
-def test_the_command_refuses_an_old_key_and_what_the_study_lacks(study: Study, site: Site, monkeypatch: Any) -> None:
+def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkeypatch: Any) -> None:
     monkeypatch.setattr(measure, "load_site", lambda name: site)
     monkeypatch.setattr(measure, "load_study", lambda name: study)
     for name, words in (

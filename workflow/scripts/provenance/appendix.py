@@ -43,7 +43,7 @@ def appendix_sections(
         [
             f"{study.title}. {study.question}",
             f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and tables that were made from "
-            "them, and the workflow that made everything. Every number in a figure or a table comes from these records; "
+            "them, and the workflow. Every number in a figure or a table comes from these records; "
             "manifest.json lists, by SHA-256, which file was made from which.",
         ],
     )
@@ -51,7 +51,7 @@ def appendix_sections(
     yield Section(
         "Software",
         [
-            "Environments are built from the locks, which list every package with its hash; each record names the versions that it found."
+            "Environments are built from locks, which list every package with its hash; each record has the versions that the run used."
         ],
         grids=[setting.software(runs), setting.locks(campaign, site, runs)],
     )
@@ -72,7 +72,7 @@ def appendix_sections(
         commands=[
             (
                 remake,
-                "figures and tables from the records, training nothing; then compares them with those in the archive",
+                "rebuilds figures and tables from the records, without training, and compares them with those in the archive",
             ),
             *execution.commands,
         ],
@@ -80,8 +80,8 @@ def appendix_sections(
     yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
     yield Section(
         "Analysis",
-        ["Each figure has a caption and each table has notes beside it: they say how many runs a number comes from, and how intervals "
-         "and tests were computed. `./ringside verify` compares every file that was made again with the manifest."],
+        ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals and tests were "
+         "computed. `./ringside verify` compares every rebuilt file with the manifest."],
     )  # fmt: skip
 
 

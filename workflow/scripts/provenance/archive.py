@@ -39,7 +39,7 @@ from provenance.manifest import read
 from report.checkout import GIT_LIMIT_S, state
 
 WORKFLOW = "ringside"
-REBUILD_HINT = "make it again: ./ringside run"
+REBUILD_HINT = "rebuild it: ./ringside run"
 CHECKOUT_PATHS = (  # of a checkout without git: these, and files in folders with CHECKOUT_SUFFIXES
     "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
     "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
@@ -54,7 +54,7 @@ LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
 REMAKE = """\
 #!/bin/sh
-# Makes all figures and tables again from the records, training nothing, and compares them with those that lie here.
+# Rebuilds all figures and tables from the records, without training, and compares them with those in this folder.
 set -e
 cd "$(dirname "$0")/{workflow}"
 "${{PYTHON:-python3}}" ringside run {study} --site {site} --records {records}
@@ -66,14 +66,14 @@ README = """\
 {question}
 
 * `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` (one row per run, per epoch).
-* `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starts of your own analysis.
-* `./remake` makes all of them again from the records of every run, trains nothing, and compares every file: Linux, Python 3.11 or
-  newer with venv; it installs the locked libraries into `{workflow}/.venv`. Another processor may give other last digits.
-* `manifest.json`: the SHA-256 of every figure and table, and of all that stands behind it: study, site, locks, code, data, records.
+* `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starters for your own analysis.
+* `./remake` rebuilds all of them from the records of every run, without training, and compares every file. It needs Linux and
+  Python 3.11 or newer with venv, and installs the locked libraries into `{workflow}/.venv`. On another CPU last digits may differ.
+* `manifest.json`: the SHA-256 of every figure and table, and of all that they depend on: study, site, locks, code, data, records.
 * `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a paper.
 * `ro-crate-metadata.json`: the campaign as a Workflow Run RO-Crate.
-* `{workflow}/`: the workflow as it was, with its README; records, and what each run said, in `{workflow}/results/{study}/`. Logs
-  hold names of hosts and paths.
+* `{workflow}/`: the workflow as it was, with its README; records and logs of each run in `{workflow}/results/{study}/`. Logs
+  contain names of hosts and paths.
 """
 
 
@@ -242,7 +242,7 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     contents = archive_members(campaign, manifest)
     missing = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
     if missing:
-        raise InputError("missing-file", "is gone", file=missing[0], hint=REBUILD_HINT)
+        raise InputError("missing-file", "does not exist", file=missing[0], hint=REBUILD_HINT)
     ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)
     date_s = int(datetime.fromisoformat(ends.max()).timestamp()) if len(ends) else 0
     write_archive(contents, study, date_s, out)

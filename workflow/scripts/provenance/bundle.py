@@ -111,7 +111,7 @@ def add_environment(
     site, name = campaign.site, environment.name
     deployment = environment.deployment(site.realization)
     if deployment == "installed" or brings_own_image(environment, campaign):
-        content.report(f"{name}: not in it, since the site has it ({shown(site.file)}: {deployment})")
+        content.report(f"{name}: not included, the site has it ({shown(site.file)}: {deployment})")
     elif deployment == "apptainer":
         build(environment, site.cache, indexes, site.realization)
         image_digest = digest(environment, site.realization)
@@ -136,7 +136,7 @@ def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
     if "files" not in entry:
         content.report(f"{dataset}: needs no file")
     elif archive_store.folder:
-        content.report(f"{dataset}: not in it, since the site has it ({archive_store.site}: datasets.folder)")
+        content.report(f"{dataset}: not included, the site has it ({archive_store.site}: datasets.folder)")
     else:
         paths = [archive.path for archive in archives(dataset, entry, archive_store).values()]
         origins = [origin for path in paths if (origin := path.with_name(f"{path.name}.origin.json")).is_file()]
@@ -219,7 +219,7 @@ def make_bundle(study: str = "", site: str = "") -> None:
     if not campaign.records:
         raise InputError(
             "nothing-to-run",
-            f"can run nothing of {campaign.study.name}, so there is nothing to pack",
+            f"can run no cell of {campaign.study.name}; nothing to pack",
             file=shown(campaign.site.file),
         )
     check_available(campaign)

@@ -17,7 +17,7 @@ from provenance.sources import collect_sources
 MAX_NAMED = 3
 TITLES = {
     "study": "the study",
-    "site": "the site, where it is measured",
+    "site": "the site, keys that affect measurements",
     "locks": "locked software",
     "code": "code",
     "data": "data",
@@ -45,7 +45,7 @@ def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> lis
         return [str(error)]
     lines = compare_sources(content["sources"], collect_sources(campaign, code))
     if lines:
-        text = f"{campaign.study.name}: changed since its figures were made; what stands on it is made again:"
+        text = f"{campaign.study.name}: changed since its figures were made; dependent outputs will be rebuilt:"
         lines.insert(0, Note("figures-outdated", text, study=campaign.study.name))
     return lines + (compare_measured(content, campaign) if campaign.published else [])
 

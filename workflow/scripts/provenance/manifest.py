@@ -57,7 +57,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sour
     if sources.digest(current_sources) != sources_digest:
         raise InputError(
             "changed-since",
-            "what its figures are made of has changed while they were made",
+            "inputs of its figures changed while they were made",
             file=campaign.study.name,
             hint=REBUILD_HINT,
         )
@@ -96,12 +96,12 @@ def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
     """
     origin = read_record(origin_file)
     if origin is None:
-        raise InputError("unknown-origin", "it is not known what it was made of", file=files[0], hint=REBUILD_HINT)
+        raise InputError("unknown-origin", "its inputs are unknown", file=files[0], hint=REBUILD_HINT)
     if absent := [file for file in files if file not in origin.outputs]:
         raise InputError("unknown-origin", f"was not made with {files[0]}", file=absent[0], hint=REBUILD_HINT)
     for digests, problem in (
         (origin.outputs, "has changed since it was made"),
-        (origin.inputs, f"has changed since {files[0]} was made of it"),
+        (origin.inputs, f"has changed since {files[0]} was made from it"),
     ):
         current = digest_files(digests)
         if changed := [file for file in digests if digests[file] != current[file]]:
@@ -188,9 +188,9 @@ def main(
         study: name of a file in config/studies/
         site: name of a file in config/sites/
         records: campaign, available, or the folder with published tables
-        products: JSON: name -> files, and the file that says what they were made of
+        products: JSON: name -> files, and the record of what they were made from
         sources_digest: SHA-256 of all that the products depend on
-        keep: files beside the products that stay
+        keep: other files that stay
         out: manifest.json
     """
     campaign = measured_campaign(study, site, records)
@@ -198,9 +198,7 @@ def main(
     check(content, "manifest", out)
     write_json(out, content)
     if retired := retire(campaign.results, content["products"], keep):
-        print(
-            f"not made by this study any more, and moved into the folder {OLD_FOLDER} beside the others: {', '.join(retired)}"
-        )
+        print(f"no longer declared by the study, moved to {OLD_FOLDER}/ beside the others: {', '.join(retired)}")
 
 
 if __name__ == "__main__":

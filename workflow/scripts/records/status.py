@@ -66,16 +66,16 @@ def headline(standing: Standing) -> str:
     if not standing.possible:
         return f"{number_of(standing.planned, 'run')}, none of which can run here"
     if not standing.begun:
-        return f"{number_of(standing.planned, 'run')}, not begun; {standing.run} starts it"
+        return f"{number_of(standing.planned, 'run')}, not started; start with {standing.run}"
     done = f"{standing.done:,} of {number_of(standing.planned, 'run')} done"
     if standing.precision and standing.precision.open:
         done += f", {standing.precision.max_runs:,} at most"
         if not standing.left:
-            return f"{done}; which cells get more is decided when the campaign goes on"
+            return f"{done}; the next {standing.run} decides which cells get more"
     if not standing.left:
         return f"{done}; nothing is left to run"
     if standing.left_s is None:
-        return f"{done}; the time left is known when one run has ended"
+        return f"{done}; the time left is unknown until a run has ended"
     return f"{done}; {standing.left:,} left, about {duration(standing.left_s)} ({format_end(standing.left_s)})"
 
 
@@ -103,7 +103,7 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     if len(standing.under_way) > MAX_LISTED:
         yield "", f"and {len(standing.under_way) - MAX_LISTED} more"
     for name, counted, content in (
-        ("sweeps", standing.sweeps, "of the network"),
+        ("sweeps", standing.sweeps, "collective benchmarks"),
         ("timings", standing.timings, "of parts and messages"),
     ):
         if counted["planned"]:
@@ -126,13 +126,17 @@ def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
 def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> Iterator[tuple[str, str]]:
     """Yield how many cells meet the precision target, then those that do not, widest interval first."""
     if not precision.block:
-        hint = "told when the campaign goes on" if has_begun and not runs_left else "told after the first blocks"
-        yield "precision", f"{100 * precision.rule['until']:g} % wanted; {hint}"
+        hint = (
+            "next decision when the campaign continues"
+            if has_begun and not runs_left
+            else "first decision after the first blocks"
+        )
+        yield "precision", f"{100 * precision.rule['until']:g} % targeted; {hint}"
         return
-    ending = ", which is at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
+    ending = ", the limit at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
     is_final = not precision.open and not runs_left
     if is_final and any(cell["refine"] for cell in precision.cells.values()):
-        ending = "; ./ringside run says what was reached after the last one"
+        ending = "; ./ringside run reports what the last runs reached"
     yield "precision", f"{in_words(precision.cells, precision.rule)} after block {precision.block}{ending}"
     listed = {
         name: cell for name, cell in precision.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
@@ -189,7 +193,7 @@ def activity_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     if session := standing.last_session:
         start = datetime.fromisoformat(session["started_at"]).astimezone()
         sessions = f"{number_of(standing.sessions, 'session')}, the last since {start:%Y-%m-%d %H:%M}"
-        yield "sessions", f"{sessions}: {number_of(session['ended'], 'run')} ended in it"
+        yield "sessions", f"{sessions}: {number_of(session['ended'], 'run')} ended"
     if standing.snakemake:
         yield "snakemake", "is running in this checkout"
     elif standing.left and standing.begun and not standing.jobs:

@@ -15,12 +15,12 @@ from common.text import number_of
 from plan.timings import OF_PARTS
 from strategies.measured import message_cost
 
-TITLE = "What parts of layers cost"
+TITLE = "Cost of the parts of layers"
 METHOD = Note(
     "timing-method",
-    "Medians over repetitions of one part on one rank that does nothing else: forward and backward pass, and update of its weights. A layer's "
-    "largest number of equal parts is taken, up to the number of devices: by samples, and in the best other way. Parts are timed with what they "
-    "take at hand, so that messages are not in these times.",
+    "Medians over repetitions of one part on one otherwise idle rank: forward pass, backward pass, and update of its "
+    "weights. Each layer is split into the largest number of equal parts, up to the number of devices: by samples, and "
+    "in the best other way. Inputs are in memory, so times do not include messages.",
 )
 NO_COSTS = Note("nothing-timed", "No part was timed.")
 WORDS = ["framework", "model", "layer", "status"]
@@ -83,8 +83,8 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
         " ".join(message_notes(messages)),
         Note(
             "repetitions",
-            f"{number_of(int(repetitions.min()), 'repetition')} at least; the spread is the largest range between their quartiles over their median, of all "
-            "ways to divide a layer.",
+            f"At least {number_of(int(repetitions.min()), 'repetition')}. Spread: interquartile range over median, the "
+            "largest of all partitions of a layer.",
             least=int(repetitions.min()),
         )
         if len(repetitions)
@@ -99,12 +99,10 @@ def message_notes(messages: pd.DataFrame) -> list[Note]:
     for framework, rows in messages.groupby("framework"):
         if cost := message_cost(rows):
             costs = [
-                f"{tables.number(1e6 * fixed_s)} µs, and {tables.number(1e9 * byte_s)} ns for each byte"
+                f"{tables.number(1e6 * fixed_s)} µs plus {tables.number(1e9 * byte_s)} ns per byte"
                 for fixed_s, byte_s in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
             ]
-            text = (
-                f"A message of {framework} takes its sender {costs[0]}, and its receiver {costs[1]}, of processor time."
-            )
+            text = f"A {framework} message costs {costs[0]} of CPU time at the sender, and {costs[1]} at the receiver."
             notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))
         else:
             status, reason = rows.iloc[0]["status"], rows.iloc[0]["reason"]

@@ -23,13 +23,14 @@ LETTERS = {
 }  # by the number of dimensions of a sample
 DEVICE_COLOURS = "turbo"
 BARS = (
-    "Strategies of {model} on {devices} devices. Rows: layers, the first on top; those next to each other that are divided alike, on the same devices, "
-    "are one. Pieces: parts of a layer's output, in the colour of their device."
+    "Strategies of {model} on {devices} devices. A row is a layer, the first on top, or consecutive layers with the same "
+    "partition on the same devices. A piece is a part of the layer's output, in the colour of its device."
 )
-LETTERS_NOTE = "Letters: into how many parts samples (S), height (H), width (W), channels (C), positions (T) and units or heads (U) are cut; 1: not at all."
-PROGRESS = (
-    "Time of a step of the fastest strategy that a search had seen, over its proposals. Lines: methods and starts."
+LETTERS_NOTE = (
+    "Letters: number of parts of samples (S), height (H), width (W), channels (C), positions (T), and units or heads (U); "
+    "1: not partitioned."
 )
+PROGRESS = "Step time of the fastest strategy so far, by number of proposals. A line is a method with a start."
 
 
 def bars(graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]], devices: int) -> tuple[Figure, str]:
@@ -104,5 +105,5 @@ def format_axes(ax: Axes) -> None:
     ax.set_xscale("log")
     panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
     ax.set_xlabel("proposals")
-    ax.set_ylabel("time of a step (ms)")
+    ax.set_ylabel("step time (ms)")
     ax.grid(True)

@@ -46,11 +46,11 @@ MAX_SAMPLES = 10**7  # of samples and classes
 MAX_OPTIMIZER_NUMBERS = 16
 MAX_PROPOSALS = 10**9
 MAX_RATE = 1e6  # Gbit/s
-TITLE = "Strategies of {model} on {devices}, by the time of a step"
+TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
     "simulation-method",
-    "Simulated: computation by a roofline of what is written of the devices, messages by the rates and latencies of links. A device computes its "
-    "parts in the order of the program; a message waits for the links that it takes.",
+    "Simulated: computation by a roofline of the device's rates, messages by the rates and latencies of links. A device "
+    "computes its parts in program order; a message waits until the links that it uses are free.",
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = "Searches: {proposals} proposals from each start."
@@ -162,10 +162,10 @@ def build_question(
         next_size = question.batch + n_devices - remainder
         raise InputError(
             "indivisible-batch",
-            f"{question.batch} samples cannot be divided by {n_devices} devices",
+            f"{question.batch} samples cannot be split evenly over {n_devices} devices",
             file="--batch-size",
             got=question.batch,
-            hint=f"the next that can is {next_size}",
+            hint=f"the next multiple is {next_size}",
         )
     return question
 
@@ -284,11 +284,11 @@ def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
             f"the search took more than {MAX_SEARCH_S} s",
             file="--proposals",
             got=question.proposals,
-            hint="ask for fewer",
+            hint="set fewer proposals",
         ) from None
     except subprocess.CalledProcessError as error:
         problem = f"the search ended with status {error.returncode}"
-        raise InputError("search-failed", problem, got=error.returncode, hint="what it printed stands above") from None
+        raise InputError("search-failed", problem, got=error.returncode, hint="see its output above") from None
     answers: list[dict[str, Any]] = json.loads(process.stdout)
     return answers
 
@@ -350,7 +350,7 @@ def search(question: Question, out: Path | None = None) -> None:
         )
         raise InputError(
             "too-little-memory",
-            f"no strategy was found whose devices have the memory: the least is {size(least_bytes)} on a device, which has {size(available)}",
+            f"no strategy fits in memory: the best needs {size(least_bytes)} on a device with {size(available)}",
             file=question.graph.model,
             got=available,
             hint="give more devices, or a smaller --batch-size",

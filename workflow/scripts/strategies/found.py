@@ -40,17 +40,18 @@ from strategies.measured import (
 
 PROPOSALS = 20_000
 SEED = 1
-TITLE = "Strategies that were found, by the simulated time of a step"
+TITLE = "Searched strategies, by simulated step time"
 METHOD = Note(
     "simulation-method",
-    "Simulated: computation of each part as it was timed at the site (costs.csv), messages and sums by latency and bandwidth as they were fitted to "
-    "its sweeps (network.csv), and what ranks do for messages as that was timed (messages.csv).",
+    "Simulated: computation of each part as timed at the site (costs.csv); messages and all-reduce by latency and "
+    "bandwidth fitted to its collective benchmark (network.csv); CPU time of messages as timed (messages.csv).",
 )
 SEARCHED = (
-    "The fastest of two searches from three starts, with {proposals} proposals each; data parallelism is one of the starts. "
+    "The fastest result of two searches from each of three starts, with {proposals} proposals each; one start is data "
+    "parallelism. "
     "Speed-up: over data parallelism."
 )
-NO_QUESTION = Note("no-question", "The study asks for no strategy that is found.")
+NO_QUESTION = Note("no-question", "The study has no cell with a searched strategy (parallelism: found).")
 
 
 def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
@@ -91,7 +92,7 @@ def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """
     fits = [answer for answer in answers if answer["seconds"]]
     if not fits:
-        raise MissingMeasurement(Note("too-little-memory", "no strategy was found whose devices have the memory"))
+        raise MissingMeasurement(Note("too-little-memory", "no strategy fits in the memory of the devices"))
     return min(fits, key=lambda answer: answer["seconds"])
 
 

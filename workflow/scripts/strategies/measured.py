@@ -67,7 +67,7 @@ def select_costs(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
     request = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
     first = require_row(rows, subject, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
-        text = f"{subject}: measured for {first['devices']} devices at most, asked is {run.geometry.ranks}"
+        text = f"{subject}: measured for at most {first['devices']} devices, needed for {run.geometry.ranks}"
         raise MissingMeasurement(
             Note("too-few-devices", text, **request, devices=int(first["devices"]), ranks=run.geometry.ranks)
         )
@@ -130,8 +130,8 @@ def measured_topology(
         return Topology(device, (Level(1, math.inf),))
     if geometry.ranks_per_node > 1:
         text = (
-            f"links: {geometry.ranks_per_node} ranks are on a node, and no sweep measures links within one; "
-            "say devices_per_node: 1"
+            f"links: {geometry.ranks_per_node} ranks share a node, and no benchmark measures links within it; "
+            "set devices_per_node: 1"
         )
         raise MissingMeasurement(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
     sent, summed = (fit_collective(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))
@@ -179,7 +179,7 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     fitted = fit.fit_token_buckets(rows) if link_burst_bytes(rows) else fit.fit(rows)
     if fitted is None or not fitted.bandwidth_bytes_s.value > 0:
         raise MissingMeasurement(
-            Note("times-do-not-grow", f"{subject}: its times do not grow with sizes; repeat the sweep", **request)
+            Note("times-do-not-grow", f"{subject}: times do not grow with size; repeat the benchmark", **request)
         )
     return fitted
 

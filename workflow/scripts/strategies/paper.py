@@ -43,16 +43,16 @@ PROGRESS_NETWORKS = ("alexnet", "rnn-lm", "rnn-translation")
 GRADIENT_LABELS = {RING: "rings", MESSAGES: "messages"}
 LINES = {"data": ("data parallelism", 0), "expert": ("an expert's rule", 1), "found": ("the fastest found", 2)}
 THROUGHPUT = (
-    "Samples a second of each device, by devices, on {cluster}, simulated, with 64 samples on each. Gradients go around rings (filled) or as messages "
-    "to an owner (open)."
+    "Simulated samples per second and device on {cluster}, by number of devices, with 64 samples on each. Gradients are "
+    "summed by ring all-reduce (filled) or by messages to an owner (open)."
 )
 SENT = (
-    "Bytes that all devices send in a step on {devices} devices of {cluster}, with gradients as messages to an owner: outputs with their gradients "
-    "(light), and gradients of weights (dark)."
+    "Bytes sent by all devices in a step on {devices} devices of {cluster}, with messages of gradients to an owner: "
+    "outputs with their gradients (light), and gradients of weights (dark)."
 )
 PROGRESS = (
-    "Time of a step of the fastest strategy that Metropolis-Hastings had seen, over the time of the search, on 16 devices of p100. Solid: "
-    "only what a proposal changes is simulated; dashed: all of each proposal, the same ones."
+    "Step time of the fastest strategy so far, by duration of a Metropolis-Hastings search, on 16 devices of p100. Solid: "
+    "only what a proposal changes is simulated; dashed: each of the same proposals is simulated completely."
 )
 
 
@@ -155,7 +155,7 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
         ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
         ax.grid(True)
     figure.supxlabel("devices", fontsize=style.FONT_SIZE)
-    figure.supylabel("samples a second of each device", fontsize=style.FONT_SIZE)
+    figure.supylabel("samples per second and device", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=3)
     return figure, panels.two_paragraphs([THROUGHPUT.format(cluster=cluster)], [])
 
@@ -201,8 +201,8 @@ def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure
         ax.set_title(network)
         ax.set_xscale("log")
         ax.grid(True)
-        ax.set_xlabel("time of the search (s)")
-    figure.supylabel("time of a step (ms)", fontsize=style.FONT_SIZE)
+        ax.set_xlabel("duration of the search (s)")
+    figure.supylabel("step time (ms)", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=2)
     return figure, panels.two_paragraphs([PROGRESS], [])
 

@@ -35,14 +35,15 @@ TARGET_ERROR = 0.10
 MIN_STRATEGIES = 3  # of a set whose order is reported
 METHOD = Note(
     "simulation-method",
-    "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the network's sweeps (network.csv); nothing "
-    "was fitted to the cells themselves. What one rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, so that its own error is 0.",
+    "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the "
+    "collective benchmark (network.csv); nothing was fitted to the cells themselves. The time that one rank takes beyond "
+    "its own simulation, for samples and bookkeeping, is added to all cells of a model, so the error on one rank is 0.",
 )
-NO_REST = "The study has no cell of {models} on one rank, so that what a step takes beside its layers is not in simulated times."
-NO_CELL = Note("no-strategy-cell", "The study has no cell whose layers are divided each by itself.")
+NO_REST = "The study has no cell of {models} on one rank, so simulated times lack the time outside layers."
+NO_CELL = Note("no-strategy-cell", "The study has no cell with a parallelization strategy.")
 SENT = Note(
     "bytes-sent",
-    "Sent: outputs and their gradients, and gradients of weights, of all ranks in a step, by the strategy.",
+    "Sent: outputs, their gradients, and gradients of weights, by all ranks in a step of the strategy.",
 )
 
 
@@ -204,8 +205,8 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
         notes.append(
             Note(
                 "order",
-                f"Order: of {resolved} pairs of strategies whose measured times differ beyond the noise, {right} are simulated in that order; Kendall's "
-                f"tau {sum(taus) / len(taus):.2f} on average of {len(taus)} sets, {min(taus):.2f} at least.",
+                f"Order: the simulator ranked {right} of {resolved} pairs correctly whose measured times differ beyond the "
+                f"noise. Kendall's tau: {sum(taus) / len(taus):.2f} on average over {len(taus)} sets, at least {min(taus):.2f}.",
                 pairs=resolved,
                 right=right,
                 taus=taus,
@@ -218,8 +219,8 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
         notes.append(
             Note(
                 "gains",
-                f"What was found, over data parallelism: {min(values):.2f} to {max(values):.2f} times as fast; faster beyond the noise in {faster} of "
-                f"{len(gains)} sets, slower in {len(slower)}.",
+                f"Searched strategies are {min(values):.2f} to {max(values):.2f} times as fast as data parallelism: faster "
+                f"beyond the noise in {faster} of {len(gains)} sets, slower in {len(slower)}.",
                 gains=values,
                 faster=faster,
                 slower=len(slower),
