@@ -367,6 +367,18 @@ def test_a_watch_ends_with_the_campaign(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().out.split("\n\n") == ["1 of 2", "2 of 2\n"]
 
 
+def test_json_keeps_keys_that_programs_read() -> None:
+    standing = made_up(
+        jobs=[Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node1")],
+        precision=Precision({}, max_runs=10, open=True, block=0, cells={}),
+    )
+    content = json.loads(status.to_json(standing))
+    assert content["jobs"] == [
+        {"number": "7", "what": "block 1", "state": "RUNNING", "since": "2026-11-21T20:32:46", "where": "node1"}
+    ]
+    assert content["precision"] == {"rule": {}, "most": 10, "open": True, "block": 0, "cells": {}}
+
+
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     measured = campaign()
     record(measured, measured.runs[0], "failed", "no")
@@ -550,7 +562,7 @@ not here   2 x no b
 to repeat  ./ringside repeat failed
 snakemake  is not running in this checkout; to continue: ./ringside run
 
-strategies at here: 1 of 8 runs done; the time left is known when one run has
+strategies at here: 1 of 8 runs done; the time left is unknown until a run has
 ended
 [#####-----------------------------------]  12 %
 done       1 ok
@@ -584,8 +596,8 @@ strategies at here: 8 runs, not started; start with ./ringside run
 precision  2 % targeted; first decision after the first blocks
 jobs       the queue is closed
 
-strategies at here: 8 of 8 runs done, 10 at most; which cells get more is
-decided when the campaign goes on
+strategies at here: 8 of 8 runs done, 10 at most; the next ./ringside run
+decides which cells get more
 [########################################] 100 %
 done       8 ok
 precision  2 % targeted; next decision when the campaign continues
@@ -603,13 +615,13 @@ strategies at here: 8 of 8 runs done; nothing is left to run
 [########################################] 100 %
 done       8 ok
 precision  ratios of 2 of 3 cells within 2 %, 1 perhaps by chance after block 4;
-           ./ringside run says what was reached after the last one
+           ./ringside run reports what the last runs reached
            b: n = 3, no interval, perhaps by chance
            a: n = 3, ratio within 3.1 %
 
 strategies at here: 8 of 8 runs done; nothing is left to run
 [########################################] 100 %
 done       8 ok
-precision  0 of 1 cell within 2 % after block 5, which is at_most: no cell gets
+precision  0 of 1 cell within 2 % after block 5, the limit at_most: no cell gets
            more runs
            a: n = 3, within 3.1 %"""
