@@ -26,5 +26,5 @@ TIMELINE = Timeline(
     pd.DataFrame(ROWS, columns=list(INTERVALS)),
     hosts=("alpha", "beta"),
     devices=("CPU A", "CPU B"),
-    about={"run_id": "a.r1", "clock_error_s": 1e-6, "transport": None},
+    metadata={"run_id": "a.r1", "clock_error_s": 1e-6, "transport": None},
 )

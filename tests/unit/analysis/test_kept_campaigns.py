@@ -26,7 +26,7 @@ from strategies.measured import load_measurements
 from support.pages import WORDS, not_said, on_one_line, section, unsaid, unsaid_on
 from traces import bottlenecks, cost, exposed
 from traces.cells import Measured
-from traces.cells import of as of_traces
+from traces.cells import select_traced as of_traces
 
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in CAMPAIGNS.iterdir() if path.is_dir())
@@ -332,7 +332,9 @@ def test_small_messages_take_as_long_as_the_text_says() -> None:
 @functools.cache
 def replayed() -> pd.DataFrame:
     """Return the predictions of what-if-virtual that were measured."""
-    study = what_if.Study(records(WHAT_IF), law.points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps"))
+    study = what_if.Study(
+        records(WHAT_IF), law.benchmark_points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps")
+    )
     rows = what_if.predict(study)
     return rows[rows["measured_s"].notna()].assign(nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int))
 
@@ -365,7 +367,7 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
         ],
         "tracing": [interval(row, "ratio") for _, row in traced.iterrows()],
     }
-    assert (traced["ratio_low"] < cost.LITTLE).all() and (traced["ratio_high"] > cost.LITTLE).all()
+    assert (traced["ratio_low"] < cost.MAX_COST_RATIO).all() and (traced["ratio_high"] > cost.MAX_COST_RATIO).all()
     assert (rows.loc[accumulated, "error"] > 0).all()
     assert unsaid(WHAT_IF, claims) == []
     spread = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} %"
@@ -419,18 +421,18 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
 
 def by_strategy() -> pd.DataFrame:
     """Return the four-node cells of strategies-virtual with predicted seconds in messages."""
-    cells = physics.prepared(records(STRATEGIES), meshes=True)
-    prediction = physics.plain(cells, law.points(records(STRATEGIES, "network")))
+    cells = physics.measured_cells(records(STRATEGIES), include_meshes=True)
+    prediction = physics.base_model(cells, law.benchmark_points(records(STRATEGIES, "network")))
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
     for places, part in prediction.parts(four_nodes):
-        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = part.beyond(0.0), part.computed
+        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = part.exposed(0.0), part.computed
     return four_nodes
 
 
 def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
     runs, cells = records(STRATEGIES), by_strategy()
     strategies = ["data", "sharded", "tensor", "pipeline", "data2-tensor2"]
-    predicted = crossover.compare(runs, law.points(records(STRATEGIES, "network")))
+    predicted = crossover.rank_strategies(runs, law.benchmark_points(records(STRATEGIES, "network")))
     predicted = predicted[predicted["measured_s"].notna()]
     rows = []
     for (model, batch, rate), own in cells.groupby(["model", "batch_size", "rate"]):
@@ -451,8 +453,8 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
         )
     assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
     right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
-    measured = physics.prepared(runs, meshes=True)
-    swept = law.points(records(STRATEGIES, "network"))
+    measured = physics.measured_cells(runs, include_meshes=True)
+    swept = law.benchmark_points(records(STRATEGIES, "network"))
     _, errors = evaluate(measured, swept, {PHYSICS: methods({"pytorch-mesh"})[PHYSICS]})
     off = errors.set_index("left_out")["mape"]
     by_name = {name: 100 * off[f"parallelism {name}"] for name in strategies}
@@ -553,7 +555,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     assert unsaid(PHASES, claims) == []
     assert set(verdicts) == {"agree", "computing is faster"} and (costs["ratio_low"] <= 1).all()
     assert all(hidden["tensorflow-multiworker", nodes] < 0.001 for nodes in (2, 4))
-    assert len(of_horovod) == 2 and of_horovod["evidence"].str.startswith("8.00 exchanges").all()
+    assert len(of_horovod) == 2 and of_horovod["evidence"].str.startswith("8.00 all-reduces").all()
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from figures import draw, outlook, panels, residuals, scaling, style
 from figures.network import NO_SWEEP
 from figures.prediction import NOTHING
 from figures.view import view
-from prediction.bound import shortest
+from prediction.bound import shortest_epochs
 from support.captions import why_not_drawn
 from support.synthetic import BASES, campaign, designed_campaign, sweeps, write_campaign, write_frames
 
@@ -582,7 +582,7 @@ def test_the_bound_needs_a_sweep_and_is_above_what_was_measured(treated, tmp_pat
     drawn, caption = drawn_by("scaling", records)
     assert names_in(drawn.legends[0])[-1] == "upper bound"
     assert {"bound", "bound-drawn"} <= set(codes(caption.notes))
-    least = shortest(records.runs, records.table("network"))
+    least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()
     assert set(least) == set(means.index)
     above = means / pd.Series(least)

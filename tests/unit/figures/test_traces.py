@@ -81,7 +81,7 @@ def test_of_many_ranks_three_are_drawn(records, tmp_path):
 
 
 def test_waiting_is_divided_into_what_is_exposed(records):
-    measured = cells.of(records.every_run, records.table("phases"))
+    measured = cells.select_traced(records.every_run, records.table("phases"))
     made = phases.parts(measured, in_ms=False)
     assert made.sum(axis=1).to_numpy() == pytest.approx(100)
     of = made.loc[TRACED]

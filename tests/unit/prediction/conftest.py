@@ -6,5 +6,5 @@ from common.files import CHECKOUT
 
 
 @pytest.fixture(scope="session")
-def kept():
+def campaigns():
     return CHECKOUT / "docs" / "campaigns"

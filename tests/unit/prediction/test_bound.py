@@ -4,16 +4,16 @@ import pandas as pd
 import pytest
 
 from common.schemas import schema
-from prediction.bound import shortest
-from support import known_physics as known
+from prediction.bound import shortest_epochs
+from support import known_physics as synthetic
 from support.known_physics import Truth
 
 NO_SWEEP = pd.DataFrame(columns=list(schema("network")["properties"]))
 
 
 def measured(truth):
-    runs, network = known.runs(truth, noise=0, replicates=1), known.network(truth, noise=0)
-    return runs.set_index("cell")["epoch_time_s"], pd.Series(shortest(runs, network))
+    runs, network = synthetic.runs(truth, noise=0, replicates=1), synthetic.network(truth, noise=0)
+    return runs.set_index("cell")["epoch_time_s"], pd.Series(shortest_epochs(runs, network))
 
 
 def test_a_truth_that_hides_all_and_never_waits_reaches_the_bound():
@@ -33,6 +33,6 @@ def test_what_waits_or_does_not_hide_stays_above_it(truth):
 
 
 def test_without_a_sweep_there_is_none():
-    assert shortest(known.runs(), NO_SWEEP) == {}
-    failed = known.runs().assign(status="failed", epoch_time_s=float("nan"))
-    assert shortest(failed, known.network()) == {}
+    assert shortest_epochs(synthetic.runs(), NO_SWEEP) == {}
+    failed = synthetic.runs().assign(status="failed", epoch_time_s=float("nan"))
+    assert shortest_epochs(failed, synthetic.network()) == {}

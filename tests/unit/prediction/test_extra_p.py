@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prediction.methods import _answers
+from prediction.methods import _run_extra_p
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,13 @@ def test_it_finds_what_points_were_made_from(python):
         {"parameters": ["p", "b"], "points": [[at, [5 + at[0] * at[1]]] for at in places], "wanted": [[64, 256]]},
         {"parameters": ["p"], "points": [[[p], [640 / p]] for p in (2, 4, 8, 16, 32)], "wanted": [[64]]},
     ]
-    one, two, shrinking = _answers(python, jobs)
-    assert one["predicted"] == [pytest.approx(131)]
+    item, two, shrinking = _run_extra_p(python, jobs)
+    assert item["predicted"] == [pytest.approx(131)]
     assert two["predicted"] == [pytest.approx(5 + 64 * 256, rel=1e-3)]
     assert shrinking["predicted"] == [pytest.approx(10, rel=1e-3)]  # the exponents for strong scaling
-    assert not one["warnings"]
+    assert not item["warnings"]
 
 
 def test_it_says_what_it_asks_for(python):
-    (answer,) = _answers(python, [{"parameters": ["p"], "points": [[[1], [3]], [[2], [4]]], "wanted": [[4]]}])
+    (answer,) = _run_extra_p(python, [{"parameters": ["p"], "points": [[[1], [3]], [[2], [4]]], "wanted": [[4]]}])
     assert any("at least 5" in text for text in answer["warnings"])

@@ -24,10 +24,20 @@ from declared.figures import Declared
 from figures import panels, prediction, style
 from prediction import baselines, law, methods, physics
 from prediction.fold import Fold, Prediction
-from prediction.held_out import ALL, IN_SAMPLE, NOTHING, ON_LOOPBACK, evaluate, folds, main, summary, table
-from prediction.methods import PHYSICS, by_hand, extra_p, regression
-from prediction.physics import pooled_cv, prepared
-from support import known_physics as known
+from prediction.held_out import (
+    ALL,
+    EMULATED,
+    IN_SAMPLE,
+    NOTHING_TO_PREDICT,
+    evaluate,
+    main,
+    make_folds,
+    summarize_method,
+    table,
+)
+from prediction.methods import PHYSICS, extra_p_method, predict_by_hand, regression_method
+from prediction.physics import measured_cells, pooled_cv
+from support import known_physics as synthetic
 from support.captions import why_not_drawn
 from support.known_physics import Truth
 from support.pages import lacking, not_said, page, unsaid
@@ -36,11 +46,11 @@ from support.pages import lacking, not_said, page, unsaid
 @pytest.fixture(scope="module")
 def study():
     truth = Truth(sigma=0.3)
-    return prepared(known.runs(truth, replicates=2)), law.points(known.network(truth))
+    return measured_cells(synthetic.runs(truth, replicates=2)), law.benchmark_points(synthetic.network(truth))
 
 
 def by_title(cells, sweeps):
-    return {fold.title: fold for fold in folds(cells, sweeps)}
+    return {fold.title: fold for fold in make_folds(cells, sweeps)}
 
 
 def test_the_folds_are_those_that_the_design_allows(study):
@@ -58,8 +68,8 @@ def test_the_folds_are_those_that_the_design_allows(study):
         "corner of least communication",
     ]
     cells, sweeps = study
-    few = cells[(cells["nodes"] <= 2) & (cells["batch_size"] <= 64) & (cells["rate"] == 125e6)]
-    assert list(by_title(few, sweeps)) == [IN_SAMPLE]
+    subset = cells[(cells["nodes"] <= 2) & (cells["batch_size"] <= 64) & (cells["rate"] == 125e6)]
+    assert list(by_title(subset, sweeps)) == [IN_SAMPLE]
     assert list(by_title(cells.iloc[:0], sweeps)) == [IN_SAMPLE]
 
 
@@ -68,13 +78,13 @@ def test_what_is_left_out_is_seen_by_nobody(study):
         assert (fold.test["nodes"] > 1).all()
         if title != IN_SAMPLE:
             assert not set(fold.test["cell"]) & set(fold.train["cell"])
-    found = by_title(*study)
-    assert found["4 and 6 nodes"].sweeps["nodes"].max() == 3
-    assert found["batch size 64"].train["batch_size"].unique().tolist() == [32, 128]
-    slow = found["links of 100 Mbit/s"]
+    result = by_title(*study)
+    assert result["4 and 6 nodes"].sweeps["nodes"].max() == 3
+    assert result["batch size 64"].train["batch_size"].unique().tolist() == [32, 128]
+    slow = result["links of 100 Mbit/s"]
     assert 12.5e6 not in set(slow.sweeps["link_bytes_s"])
     assert set(slow.train.loc[slow.train["rate"] == 12.5e6, "nodes"]) == {1}  # one node uses no link
-    corner = found["corner of least communication"]
+    corner = result["corner of least communication"]
     assert corner.test[["nodes", "batch_size", "rate"]].to_numpy().tolist() == [[6, 128, 125e6]]
     assert corner.train["nodes"].max() == 4
     assert 128 not in set(corner.train["batch_size"])
@@ -101,24 +111,24 @@ def test_noise_is_the_pooled_coefficient_of_variation_of_a_mean():
 
 def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():
     rng = np.random.default_rng(5)
-    truth, n, many = 10.0, 5, 4000
-    drawn = truth * (1 + 0.08 * rng.standard_normal((many, n)))
+    truth, n, large = 10.0, 5, 4000
+    drawn = truth * (1 + 0.08 * rng.standard_normal((large, n)))
     cells = pd.DataFrame(
-        {"cell": range(many), "epoch_time_s": drawn.mean(axis=1), "sd": drawn.std(axis=1, ddof=1), "n": n}
+        {"cell": range(large), "epoch_time_s": drawn.mean(axis=1), "sd": drawn.std(axis=1, ddof=1), "n": n}
     )
     cells["error"] = truth / cells["epoch_time_s"] - 1
-    row = summary(cells.assign(left_out="", method="truth", common=True), Prediction(np.full(many, truth)))
+    row = summarize_method(cells.assign(left_out="", method="truth", common=True), Prediction(np.full(large, truth)))
     assert row["mape"] == pytest.approx(row["noise"], rel=0.03)
 
 
 def test_by_hand_is_what_a_person_would_write(study):
     fold = by_title(*study)["6 nodes"]
     cell = fold.test.iloc[[0]]
-    one = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
-    gradients = methods.physics.model_tensors("small-cnn", "digits").total_bytes
-    expected = one["epoch_time_s"].mean() / 6 + cell["steps"] * 2 * 5 / 6 * gradients / cell["rate"]
-    found = by_hand(Fold("", "", fold.train, fold.sweeps, cell)).seconds
-    assert found == pytest.approx(expected.to_numpy(), rel=0.03)
+    item = fold.train[(fold.train["nodes"] == 1) & (fold.train["batch_size"] == cell["batch_size"].iloc[0])]
+    gradients = methods.physics.model_gradients("small-cnn", "digits").total_bytes
+    expected = item["epoch_time_s"].mean() / 6 + cell["steps"] * 2 * 5 / 6 * gradients / cell["rate"]
+    result = predict_by_hand(Fold("", "", fold.train, fold.sweeps, cell)).seconds
+    assert result == pytest.approx(expected.to_numpy(), rel=0.03)
 
 
 def test_the_regressions_are_those_of_statsmodels(study):
@@ -127,9 +137,9 @@ def test_the_regressions_are_those_of_statsmodels(study):
     first = len(fold.train)
     y = fold.train["epoch_time_s"]
     expected = WLS(y, x[:first], weights=fold.train["n"] / y**2).fit().predict(x[first:])
-    found = regression(linear_columns)(fold)
-    assert found.seconds == pytest.approx(expected)
-    assert not found.problem and not found.remarks
+    result = regression_method(linear_columns)(fold)
+    assert result.seconds == pytest.approx(expected)
+    assert not result.problem and not result.remarks
 
 
 def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
@@ -138,7 +148,7 @@ def test_a_regression_fitted_to_relative_errors_is_no_weak_opponent(study):
     x = np.column_stack(list(linear_columns(pd.concat([fold.train, fold.test])).values()))
     first, y = len(fold.train), fold.train["epoch_time_s"]
     of_seconds = WLS(y, x[:first], weights=fold.train["n"]).fit().predict(x[:first])
-    own = regression(linear_columns)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
+    own = regression_method(linear_columns)(Fold("", "", fold.train, fold.sweeps, fold.train)).seconds
     assert np.sum((own / y - 1) ** 2) < 0.9 * np.sum((of_seconds / y - 1) ** 2)
 
 
@@ -161,13 +171,13 @@ def remade(study, seconds):
 
 @pytest.mark.parametrize("title", ["6 nodes", "batch size 64", "links of 300 Mbit/s", "corner of most communication"])
 def test_ernest_finds_what_has_its_form(study, title):
-    gradients = methods.physics.model_tensors("small-cnn", "digits").total_bytes
+    gradients = methods.physics.model_gradients("small-cnn", "digits").total_bytes
     fold = by_title(*remade(study, lambda cell: ernest_seconds(cell, gradients)))[title]
-    assert baselines.ernest(swept=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=1e-6)
+    assert baselines.ernest(with_benchmark=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=1e-6)
 
 
 def test_ernest_with_the_sweep_takes_messages_from_it(study):
-    gradients, truth = methods.physics.model_tensors("small-cnn", "digits").total_bytes, Truth()
+    gradients, truth = methods.physics.model_gradients("small-cnn", "digits").total_bytes, Truth()
 
     def seconds(cell):
         message = truth.all_reduce(gradients, cell.nodes, cell.rate) if cell.nodes > 1 else 0.0
@@ -176,11 +186,11 @@ def test_ernest_with_the_sweep_takes_messages_from_it(study):
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64"):
         fold = folds_of[title]
-        assert baselines.ernest(swept=True)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=0.02)
-    without = Fold("", "", fold.train, fold.sweeps.iloc[:0], fold.test)
-    found = baselines.ernest(swept=True)(without)
-    assert np.isnan(found.seconds).all()
-    assert (found.problem.code, found.problem.facts) == ("not-determined", {"swept": True})
+        assert baselines.ernest(with_benchmark=True)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=0.02)
+    reduced = Fold("", "", fold.train, fold.sweeps.iloc[:0], fold.test)
+    result = baselines.ernest(with_benchmark=True)(reduced)
+    assert np.isnan(result.seconds).all()
+    assert (result.problem.code, result.problem.facts) == ("not-determined", {"swept": True})
 
 
 def test_a_log_linear_model_finds_a_power_law(study):
@@ -190,12 +200,12 @@ def test_a_log_linear_model_finds_a_power_law(study):
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64", "links of 300 Mbit/s"):
         fold = folds_of[title]
-        assert baselines.log_linear(swept=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"])
+        assert baselines.log_linear(with_benchmark=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"])
     cells, sweeps = study
-    few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
-    found = baselines.log_linear(swept=False)(few)
-    assert np.isnan(found.seconds).all()
-    assert (found.problem.code, found.problem.facts) == ("not-determined", {"swept": False})
+    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
+    result = baselines.log_linear(with_benchmark=False)(subset)
+    assert np.isnan(result.seconds).all()
+    assert (result.problem.code, result.problem.facts) == ("not-determined", {"swept": False})
 
 
 def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
@@ -214,15 +224,15 @@ def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
 
 def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
     cells, sweeps = study
-    few = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
-    found = regression(quadratic_columns)(few)
-    assert np.isfinite(found.seconds).all()
-    (remark,) = found.remarks
+    subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
+    result = regression_method(quadratic_columns)(subset)
+    assert np.isfinite(result.seconds).all()
+    (remark,) = result.remarks
     assert (remark.code, remark.facts) == ("terms-left-out", {"terms": ["nodes²"]})
     _, rows = evaluate(
-        cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression(quadratic_columns)}
+        cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression_method(quadratic_columns)}
     )
-    notes = table(known.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
+    notes = table(synthetic.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
     (note,) = [note for note in notes if isinstance(note, Note) and note.facts.get("remark") == remark]
     assert note.facts["method"] == "quadratic regression" and note.facts["left_out"][0] == "3 nodes"
     assert note.startswith("quadratic regression (3 nodes") and note.endswith(remark)
@@ -231,40 +241,40 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
 def test_a_regression_does_not_predict_an_unseen_level(study):
     cells, sweeps = study
     named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
-    found = regression(linear_columns)(by_title(named, sweeps)["6 nodes"])
-    assert np.isnan(found.seconds).all()
-    assert (found.problem.code, found.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
+    result = regression_method(linear_columns)(by_title(named, sweeps)["6 nodes"])
+    assert np.isnan(result.seconds).all()
+    assert (result.problem.code, result.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
 
 
 def test_where_no_cell_is_left_a_regression_says_so(study):
     fold = by_title(*study)["6 nodes"]
-    found = regression(linear_columns)(replace(fold, train=fold.train.iloc[:0]))
-    assert np.isnan(found.seconds).all() and found.problem.code == "no-cell"
+    result = regression_method(linear_columns)(replace(fold, train=fold.train.iloc[:0]))
+    assert np.isnan(result.seconds).all() and result.problem.code == "no-cell"
 
 
 def test_a_regression_does_not_guess_an_unseen_factor(study):
     cells, sweeps = study
-    few = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
-    found = regression(linear_columns)(few)
-    assert np.isnan(found.seconds).all()
-    assert (found.problem.code, found.problem.facts) == ("one-level", {"factors": ["nodes"]})
+    subset = by_title(cells[cells["nodes"].isin([2, 3])], sweeps)["3 nodes"]
+    result = regression_method(linear_columns)(subset)
+    assert np.isnan(result.seconds).all()
+    assert (result.problem.code, result.problem.facts) == ("one-level", {"factors": ["nodes"]})
 
 
 def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
     """An interpreter that stands for Extra-P's: it predicts the sum of a place's coordinates."""
-    asked = tmp_path / "asked.json"
+    request = tmp_path / "asked.json"
     stand_in = tmp_path / "python"
     stand_in.write_text(
-        f"#!{sys.executable}\nimport json, sys\njobs = json.load(sys.stdin)\njson.dump(jobs, open({str(asked)!r}, 'w'))\n"
+        f"#!{sys.executable}\nimport json, sys\njobs = json.load(sys.stdin)\njson.dump(jobs, open({str(request)!r}, 'w'))\n"
         "json.dump([{'predicted': [sum(p) for p in job['wanted']]} for job in jobs], sys.stdout)\n"
     )
     stand_in.chmod(0o755)
     fold = by_title(*study)["6 nodes"]
-    found = extra_p(stand_in)(fold)
-    assert found.seconds == pytest.approx(fold.test[["nodes", "batch_size", "rate"]].sum(axis=1))
-    (remark,) = found.remarks
-    assert remark is methods.FEW
-    (job,) = json.loads(asked.read_text())
+    result = extra_p_method(stand_in)(fold)
+    assert result.seconds == pytest.approx(fold.test[["nodes", "batch_size", "rate"]].sum(axis=1))
+    (remark,) = result.remarks
+    assert remark is methods.FEW_LEVELS
+    (job,) = json.loads(request.read_text())
     assert job["parameters"] == ["nodes", "batch_size", "rate"]
     assert len(job["points"]) == 4 * 3 * 3  # one node at every rate, too
     assert max(place[0] for place, _ in job["points"]) == 4
@@ -276,8 +286,8 @@ def test_extra_p_is_asked_only_where_it_is_there():
 
 
 def test_an_extra_p_whose_interpreter_is_gone_is_no_row(tmp_path):
-    known.written(known.runs(), "runs", tmp_path)
-    known.network(folder=tmp_path)
+    synthetic.written(synthetic.runs(), "runs", tmp_path)
+    synthetic.network(folder=tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps({"python": {"executable": str(tmp_path / "gone")}}))
     with pytest.raises(InputError) as refused:
         main(**paths(tmp_path), extrap=tmp_path / "environment.json")
@@ -293,8 +303,8 @@ def test_a_framework_that_streams_nothing_has_nothing_to_hide():
 def errors_of(study: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of a kept campaign every prediction, and the rows of its table by what was left out and method."""
     folder = CHECKOUT / "docs" / "campaigns" / study
-    cells = prepared(read_table(folder / "runs.csv", "runs"))
-    sweeps = law.points(read_table(folder / "network.csv", "network"))
+    cells = measured_cells(read_table(folder / "runs.csv", "runs"))
+    sweeps = law.benchmark_points(read_table(folder / "network.csv", "network"))
     every, rows = evaluate(cells, sweeps, methods.methods(set(cells["framework"])))
     return every, rows.set_index(["left_out", "method"])
 
@@ -315,9 +325,9 @@ def test_the_kept_campaigns_are_predicted_almost_as_well_as_their_noise_allows(v
     assert (at.xs("linear regression", level=1)["mape"] > 2 * at.xs(PHYSICS, level=1)["mape"]).all()
 
 
-def test_the_table_of_errors_in_the_text_is_that_of_the_records(kept):
+def test_the_table_of_errors_in_the_text_is_that_of_the_records(campaigns):
     _, at = errors_of("prediction-virtual")
-    lines = (kept / "README.md").read_text().splitlines()
+    lines = (campaigns / "README.md").read_text().splitlines()
     head = next(line for line in lines if line.startswith("| left out | cells | physical model"))
     titles = [title.strip() for title in head.split("|")[3:-2]]
     for left_out, of_fold in in_the_text(at):
@@ -331,7 +341,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     """docs/campaigns/README.md and docs/explanation/predictions.md."""
     every, rows = errors_of("prediction-virtual")
     at = 100 * rows[["mape", "mape_low", "mape_high", "beyond", "beyond_low", "beyond_high", "worst"]]
-    other, unshaped = (100 * errors_of(f"tf-strategies-{name}")[1]["mape"] for name in ("virtual", "unshaped"))
+    second, unshaped = (100 * errors_of(f"tf-strategies-{name}")[1]["mape"] for name in ("virtual", "unshaped"))
     in_all, six, swept = at.loc[ALL], at.loc["6 nodes"], "Ernest with the sweep"
     physical = every[every["method"] == PHYSICS].reset_index(drop=True)
     worst = physical.loc[physical["error"].abs().idxmax()]
@@ -341,8 +351,8 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     mape = by_title[PHYSICS]
     left = mape[mape.index.str.match("batch size|links of")]
 
-    def mean(method, what="mape"):
-        value, low, high = (in_all.loc[method, f"{what}{end}"] for end in ("", "_low", "_high"))
+    def mean(method, column="mape"):
+        value, low, high = (in_all.loc[method, f"{column}{end}"] for end in ("", "_low", "_high"))
         return f"{value:.1f} [{low:.1f}, {high:.1f}]"
 
     def worst_of(left_out):
@@ -354,7 +364,7 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
             *(mean(method, "beyond") for method in ("Ernest", swept, "by hand", "log-linear")),
             f"{every['cell'].nunique()}",
             f"{better.removeprefix('batch size ')}",
-            f"{other[ALL, PHYSICS]:.1f} and {other[ALL, swept]:.1f} %",
+            f"{second[ALL, PHYSICS]:.1f} and {second[ALL, swept]:.1f} %",
             f"{unshaped['3 nodes', 'Ernest']:.1f} %",
             f"{unshaped['3 nodes', PHYSICS]:.1f} %",
         ],
@@ -392,9 +402,9 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
         ],
     }
     text = page("docs/explanation/predictions.md").text
-    assert [one for near, numbers in claims.items() for one in lacking(text, near, *numbers)] == []
-    others = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((other, ALL), (unshaped, "3 nodes"))]
-    assert others == [False, True]
+    assert [item for near, numbers in claims.items() for item in lacking(text, near, *numbers)] == []
+    rest = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((second, ALL), (unshaped, "3 nodes"))]
+    assert rest == [False, True]
 
 
 def test_what_the_same_campaign_again_says_is_in_the_text():
@@ -402,19 +412,19 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
     every = errors_of("prediction-virtual-again")[0]
     runs = read_table(CHECKOUT / "docs" / "campaigns" / "prediction-virtual-again" / "runs.csv", "runs")
     rows = []
-    for left_out, of in in_the_text(again):
+    for left_out, group in in_the_text(again):
         numbers = [
             first.loc[(left_out, PHYSICS), "mape"],
-            *of.loc[[PHYSICS, "Ernest"], "mape"],
-            of.loc[PHYSICS, "noise"],
+            *group.loc[[PHYSICS, "Ernest"], "mape"],
+            group.loc[PHYSICS, "noise"],
         ]
-        rows.append([left_out, str(of.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
+        rows.append([left_out, str(group.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
     physical = every[(every["method"] == PHYSICS) & (every["left_out"] != IN_SAMPLE)]
     known_to = physical["sd"] / physical["epoch_time_s"] / np.sqrt(physical["n"])
     reference = runs.groupby("nodes")["reference_s"].median()
     fast = physical[(physical["rate"] == 125e6) & physical["kind"].isin(["nodes", "batch size", "link rate"])]
     at = -100 * fast.groupby(["nodes", "batch_size"])["error"].mean()
-    more = [
+    extra = [
         f"{100 * again.loc[(ALL, 'Ernest'), name]:.1f}".replace("-", "−")
         for name in ("beyond", "beyond_low", "beyond_high")
     ]
@@ -425,7 +435,7 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
             f"{100 * again.loc[(ALL, PHYSICS), 'mape']:.1f} %",
             f"{100 * first.loc[(ALL, PHYSICS), 'mape']:.1f} %",
             f"{100 * again.loc[(ALL, 'Ernest'), 'mape']:.1f} %",
-            f"{more[0]} [{more[1]}, {more[2]}]",
+            f"{extra[0]} [{extra[1]}, {extra[2]}]",
             f"{adjustment(runs).alone['reference'].correlation:.2f}",
         ],
         "real cluster": [
@@ -442,20 +452,22 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
     runs = read_table(folder / "runs.csv", "runs")
     every, now = errors_of("prediction-horovod-virtual")
     names = ["Ernest", "Ernest with the sweep", "by hand"]
-    sweeps = law.points(read_table(folder / "network.csv", "network"))
-    some = {name: methods.methods({"horovod-tensorflow"})[name] for name in (PHYSICS, "Ernest")}
-    plain = evaluate(prepared(runs.assign(reference_s=math.nan)), sweeps, some)[1].set_index(["left_out", "method"])
-    cells = prepared(runs)
+    sweeps = law.benchmark_points(read_table(folder / "network.csv", "network"))
+    subset = {name: methods.methods({"horovod-tensorflow"})[name] for name in (PHYSICS, "Ernest")}
+    plain = evaluate(measured_cells(runs.assign(reference_s=math.nan)), sweeps, subset)[1].set_index(
+        ["left_out", "method"]
+    )
+    cells = measured_cells(runs)
     monkeypatch.setattr(physics, "CONFOUNDED", {"the frozen form did not know that they cannot be told apart"})
-    of_frozen, rows = evaluate(cells, sweeps, some)
+    of_frozen, rows = evaluate(cells, sweeps, subset)
     frozen = rows.set_index(["left_out", "method"])
-    on_two = physics.fit(cells[cells["nodes"] <= 2], sweeps[sweeps["nodes"] <= 2])
+    on_two = physics.fit_model(cells[cells["nodes"] <= 2], sweeps[sweeps["nodes"] <= 2])
 
     def percent(share, digits=1):
         return f"{100 * share:.{digits}f}".replace("-", "−")
 
-    def known(found):
-        left = found[(found["method"] == PHYSICS) & (found["left_out"] != IN_SAMPLE)]
+    def synthetic(result):
+        left = result[(result["method"] == PHYSICS) & (result["left_out"] != IN_SAMPLE)]
         return left["error"][left["sd"] / left["epoch_time_s"] / np.sqrt(left["n"]) < 0.02].abs().mean()
 
     def beyond(at):
@@ -463,18 +475,22 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         return f"{value} [{low}, {high}]"
 
     table = []
-    for left_out, of in in_the_text(now):
-        shares = [frozen.loc[(left_out, PHYSICS), "mape"], *of.loc[[PHYSICS, *names], "mape"], of.loc[PHYSICS, "noise"]]
-        table.append(f"| {left_out} | {of.loc[PHYSICS, 'cells']} | {' | '.join(map(percent, shares))} |")
+    for left_out, group in in_the_text(now):
+        shares = [
+            frozen.loc[(left_out, PHYSICS), "mape"],
+            *group.loc[[PHYSICS, *names], "mape"],
+            group.loc[PHYSICS, "noise"],
+        ]
+        table.append(f"| {left_out} | {group.loc[PHYSICS, 'cells']} | {' | '.join(map(percent, shares))} |")
     left = every[(every["method"] == PHYSICS) & every["kind"].isin(["nodes", "batch size", "link rate"])]
     at = 100 * left.groupby(["nodes", "batch_size", "rate"])["error"].mean()
     two, fast = at.loc[2], at.loc[2].xs(250e6, level="rate")
-    found, reference = adjustment(runs), runs.groupby("nodes")["reference_s"].median()
+    result, reference = adjustment(runs), runs.groupby("nodes")["reference_s"].median()
     assert two[[(4, 62.5e6), (4, 125e6), (8, 62.5e6)]].round().agg(["min", "max"]).tolist() == [7, 14]
     assert at.loc[4:].abs().max() < 7.5
     claims = {
         "target": [
-            f"{percent(known(of_frozen))} %",
+            f"{percent(synthetic(of_frozen))} %",
             f"{percent(frozen.loc[(ALL, PHYSICS), 'mape'])} %",
             f"{percent(now.loc[(ALL, 'Ernest'), 'mape'])} %",
             beyond(frozen),
@@ -483,7 +499,7 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
             f"{percent(*on_two.hidden.values(), 0)} %",
             f"{percent(*on_two.scatter.values(), 0)} %",
             f"{percent(now.loc[(ALL, PHYSICS), 'mape'])} %",
-            f"{percent(known(every))} %",
+            f"{percent(synthetic(every))} %",
             beyond(now),
         ],
         "batches of 8 and 16": [
@@ -493,9 +509,9 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         "Adjusted means": [
             f"{percent(runs['foreign_cpu_share'].max())} %",
             f"{percent(runs['steal_share'].max())} %",
-            f"{found.adjusted.slopes.values[0]:.2f} %",
-            f"{found.alone['reference'].correlation:.2f}",
-            f"{percent(found.narrower, 0)} %",
+            f"{result.adjusted.slopes.values[0]:.2f} %",
+            f"{result.alone['reference'].correlation:.2f}",
+            f"{percent(result.narrower, 0)} %",
             f"{percent(now.loc[(ALL, PHYSICS), 'noise'])} %",
             f"{percent(plain.loc[(ALL, PHYSICS), 'noise'])} %",
             f"{percent(plain.loc[(ALL, PHYSICS), 'mape'])} %",
@@ -521,53 +537,55 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
 )
 @pytest.mark.slow
 def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
-    known.runs(folder=tmp_path, **options)
-    known.network(folder=tmp_path, nodes=options.get("nodes", known.NODES), rates=options.get("rates", known.RATES))
+    synthetic.runs(folder=tmp_path, **options)
+    synthetic.network(
+        folder=tmp_path, nodes=options.get("nodes", synthetic.NODES), rates=options.get("rates", synthetic.RATES)
+    )
     main(**paths(tmp_path))
-    said = (tmp_path / "prediction.md").read_text()
-    assert "nan" not in said
-    assert PHYSICS in said or NOTHING in said
+    message = (tmp_path / "prediction.md").read_text()
+    assert "nan" not in message
+    assert PHYSICS in message or NOTHING_TO_PREDICT in message
     draw(tmp_path)
 
 
 def test_a_study_without_a_success_says_so(tmp_path):
-    runs = known.runs().assign(status="failed", reason="it broke", epoch_time_s=None)
-    known.written(runs, "runs", tmp_path)
-    known.network(folder=tmp_path)
+    runs = synthetic.runs().assign(status="failed", reason="it broke", epoch_time_s=None)
+    synthetic.written(runs, "runs", tmp_path)
+    synthetic.network(folder=tmp_path)
     main(**paths(tmp_path))
-    assert NOTHING in (tmp_path / "prediction.md").read_text()
+    assert NOTHING_TO_PREDICT in (tmp_path / "prediction.md").read_text()
     draw(tmp_path)
 
 
 def test_a_study_whose_batches_were_not_counted_says_so(tmp_path):
-    runs = known.runs()
-    known.written(runs.assign(steps=runs["steps"].mask(runs["cell"].notna())), "runs", tmp_path)
-    known.network(folder=tmp_path)
+    runs = synthetic.runs()
+    synthetic.written(runs.assign(steps=runs["steps"].mask(runs["cell"].notna())), "runs", tmp_path)
+    synthetic.network(folder=tmp_path)
     main(**paths(tmp_path))
-    said = (tmp_path / "prediction.md").read_text()
-    uncounted = physics.uncounted(read_timed(tmp_path / "runs.csv"))
+    message = (tmp_path / "prediction.md").read_text()
+    uncounted = physics.left_out_note(read_timed(tmp_path / "runs.csv"))
     assert set(uncounted.facts["uncounted"]) == set(runs["cell"])
-    assert NOTHING in said and uncounted in said
+    assert NOTHING_TO_PREDICT in message and uncounted in message
     draw(tmp_path)
 
 
 def test_the_table_says_what_stands_behind_it(study):
     cells, sweeps = study
-    runs = known.runs(Truth(sigma=0.3), replicates=2)
+    runs = synthetic.runs(Truth(sigma=0.3), replicates=2)
     _, rows = evaluate(cells, sweeps, methods.methods({"pytorch-ddp"}))
-    made = table(runs, cells, sweeps, rows)
-    facts = find_note(made.notes, "methods").facts
+    built = table(runs, cells, sweeps, rows)
+    facts = find_note(built.notes, "methods").facts
     carrier = ("pytorch-ddp", "site")
     assert 0.25 <= facts["scatter"][carrier] < 0.335 and facts["hidden"][carrier] < 0.1
     assert facts["latency_s"][carrier]["all_reduce"] == pytest.approx(0.5e-3, rel=0.1)
-    assert made.notes[-1] == conditions.setting_note(runs)
-    worst = made.display.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
+    assert built.notes[-1] == conditions.setting_note(runs)
+    worst = built.display.set_index(["left out", "method"]).loc[("6 nodes", PHYSICS), "worst cell"]
     assert worst.startswith("batch size ")
     assert "6 nodes, links of " in worst
 
 
 def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path):
-    def some(fold):
+    def part(fold):
         """Ten percent too long at batch size 32, nothing at the others."""
         seconds = 1.1 * fold.test["epoch_time_s"]
         return Prediction(seconds.where(fold.test["batch_size"] == 32).to_numpy())
@@ -575,11 +593,11 @@ def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path
     def all_of_them(fold):
         """Right but for the slowest cell, which is below 0, and the fastest, which is far beyond."""
         seconds = fold.test["epoch_time_s"]
-        wrong = {seconds.idxmax(): -1.0, seconds.idxmin(): 100 * seconds.min()}
-        return Prediction(pd.Series(wrong).reindex(seconds.index).fillna(seconds).to_numpy())
+        bad = {seconds.idxmax(): -1.0, seconds.idxmin(): 100 * seconds.min()}
+        return Prediction(pd.Series(bad).reindex(seconds.index).fillna(seconds).to_numpy())
 
-    every, rows = evaluate(*study, {"some": some, "all": all_of_them})
-    known.runs(folder=tmp_path, replicates=2)
+    every, rows = evaluate(*study, {"some": part, "all": all_of_them})
+    synthetic.runs(folder=tmp_path, replicates=2)
     drawn, caption = drawn_of(tmp_path, every)
     (ax,) = drawn.axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["some *", "all"]
@@ -611,45 +629,45 @@ def at_32(fold):
     return Prediction(1.1 * fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy(), "so it is")
 
 
-def nothing(fold):
+def empty(fold):
     return Prediction(np.full(len(fold.test), np.nan), "not built")
 
 
 def test_methods_are_compared_on_the_cells_that_all_predict(study):
-    every, rows = evaluate(*study, {"half wrong": half_wrong, "at 32": at_32, "nothing": nothing})
+    every, rows = evaluate(*study, {"half wrong": half_wrong, "at 32": at_32, "nothing": empty})
     at = rows.set_index(["left_out", "method"])
-    one, other = (at.loc[("6 nodes", name)] for name in ("half wrong", "at 32"))
-    assert (one["predicted"], other["predicted"], one["common"], other["common"]) == (9, 3, 3, 3)
-    assert (one["mape"], one["mape_common"]) == (pytest.approx(2 / 3), 0)
-    assert (other["mape"], other["mape_common"]) == (pytest.approx(0.1), pytest.approx(0.1))
+    item, second = (at.loc[("6 nodes", name)] for name in ("half wrong", "at 32"))
+    assert (item["predicted"], second["predicted"], item["common"], second["common"]) == (9, 3, 3, 3)
+    assert (item["mape"], item["mape_common"]) == (pytest.approx(2 / 3), 0)
+    assert (second["mape"], second["mape_common"]) == (pytest.approx(0.1), pytest.approx(0.1))
     assert math.isnan(at.loc[("6 nodes", "nothing"), "mape_common"])
     # where all of a fold is predicted by one method alone, it is compared with nothing else
     assert at.loc[("batch size 64", "half wrong"), "common"] == at.loc[("batch size 64", "half wrong"), "cells"]
     left = every[every["left_out"] != IN_SAMPLE]
     total = at.loc[(ALL, "half wrong")]
-    wrong = left[(left["method"] == "half wrong")]
-    assert (total["cells"], total["mape"]) == (len(wrong), pytest.approx(wrong["error"].mean()))
-    assert total["common"] == (wrong["batch_size"] == 32).sum() and total["mape_common"] == 0
-    made = table(known.runs(replicates=2), *study, rows)
-    shown = made.display.set_index(["left out", "method"])
-    assert shown.loc[("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]].tolist() == [
+    bad = left[(left["method"] == "half wrong")]
+    assert (total["cells"], total["mape"]) == (len(bad), pytest.approx(bad["error"].mean()))
+    assert total["common"] == (bad["batch_size"] == 32).sum() and total["mape_common"] == 0
+    created = table(synthetic.runs(replicates=2), *study, rows)
+    displayed = created.display.set_index(["left out", "method"])
+    assert displayed.loc[("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]].tolist() == [
         "9",
         "3",
         "0.0",
     ]
-    assert shown.loc[("", "nothing"), "worst cell"].unique().tolist() == ["not made: not built"]
-    assert "common-cells" in codes(made.notes)
-    assert find_note(made.notes, "method-leaves-out").facts == {"method": "at 32", "problem": "so it is"}
+    assert displayed.loc[("", "nothing"), "worst cell"].unique().tolist() == ["not predicted: not built"]
+    assert "common-cells" in codes(created.notes)
+    assert find_note(created.notes, "method-leaves-out").facts == {"method": "at 32", "problem": "so it is"}
     _, rows = evaluate(*study, {"half wrong": half_wrong})
-    made = table(known.runs(replicates=2), *study, rows)
-    assert "common cells" not in made.display and "common-cells" not in codes(made.notes)
+    created = table(synthetic.runs(replicates=2), *study, rows)
+    assert "common cells" not in created.display and "common-cells" not in codes(created.notes)
 
 
 def test_on_emulated_nodes_it_is_a_check_of_the_methods(tmp_path):
-    known.written(known.runs(nodes=(1, 2, 3)).assign(placement="emulated"), "runs", tmp_path)
-    known.network(folder=tmp_path, nodes=(2, 3))
+    synthetic.written(synthetic.runs(nodes=(1, 2, 3)).assign(placement="emulated"), "runs", tmp_path)
+    synthetic.network(folder=tmp_path, nodes=(2, 3))
     main(**paths(tmp_path))
-    assert ON_LOOPBACK in (tmp_path / "prediction.md").read_text()
+    assert EMULATED in (tmp_path / "prediction.md").read_text()
     assert "emulated" in codes(drawn_of(tmp_path)[1].notes)
 
 

@@ -17,15 +17,18 @@ def test_the_best_division_is_that_of_trying_all() -> None:
     for strengths in ((1.0, 0.5), (1.0, 0.5, 0.25), (1.0, 1.0, 0.05)):
         ranks = Ranks(TRUTH.batch_s, TRUTH.sample_s, 0.0, 96, "measured", strengths)
         tried = best_by_trying(96, strengths)
-        assert ranks.seconds(ranks.best()) == pytest.approx(ranks.seconds(tried), rel=0.03), (ranks.best(), tried)
+        assert ranks.seconds(ranks.balanced_samples()) == pytest.approx(ranks.seconds(tried), rel=0.03), (
+            ranks.balanced_samples(),
+            tried,
+        )
 
 
 def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
-    found = predict(*unlike())
-    assert len(found) == 6 and set(found["source"]) == {DECLARED, MEASURED}
-    assert found["error"].abs().max() < 0.05, found[["cell", "source", "error"]]
+    result = predict(*unlike())
+    assert len(result) == 6 and set(result["source"]) == {DECLARED, MEASURED}
+    assert result["error"].abs().max() < 0.05, result[["cell", "source", "error"]]
     equal, measured = (
-        found[(found["ranks"] == 2) & (found["shares"] == level)].iloc[0] for level in ("equal", "measured")
+        result[(result["ranks"] == 2) & (result["shares"] == level)].iloc[0] for level in ("equal", "measured")
     )
     assert equal["samples"] == "192/192" and measured["samples"] == measured["measured_samples"]
     assert equal["best_samples"] == measured["samples"] and equal["best_s"] == pytest.approx(measured["predicted_s"])
@@ -33,21 +36,21 @@ def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
         "half as fast a device costs with as many samples, and saves with its own"
     )
     assert np.sign(equal["measured_saved"]) == -1 and np.sign(measured["measured_saved"]) == 1
-    assert set(found.loc[found["ranks"] == 3, "without"]) == {equal["cell"], measured["cell"]}
+    assert set(result.loc[result["ranks"] == 3, "without"]) == {equal["cell"], measured["cell"]}
 
 
 def test_where_no_rank_trains_alone_nothing_is_predicted() -> None:
     runs, network = unlike()
-    made = table(several := runs[runs["ranks"] > 1], network)
-    assert predict(several, network).empty and made.data.empty
-    left = find_note(made.notes, "cells-not-predicted").facts["cells"]
-    assert set(left) == set(several["cell"]) and len(left) == several["cell"].nunique()
+    built = table(multi_node := runs[runs["ranks"] > 1], network)
+    assert predict(multi_node, network).empty and built.data.empty
+    left = find_note(built.notes, "cells-not-predicted").facts["cells"]
+    assert set(left) == set(multi_node["cell"]) and len(left) == multi_node["cell"].nunique()
     assert "cells-not-predicted" not in codes(table(runs, network).notes)
 
 
 def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
-    one = Ranks(2.0, 0.1, 0.0, 100, "equal", (1.0,))
-    before_s = one.seconds([100])
+    item = Ranks(2.0, 0.1, 0.0, 100, "equal", (1.0,))
+    before_s = item.seconds([100])
     for shares in ("equal", "measured"):
         two = Ranks(2.0, 0.1, 1.5, 100, shares, (1.0, 0.5))
         speed = break_even(two, before_s)
@@ -67,5 +70,5 @@ def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:
     assert written.display["speeds from"].tolist() == [DECLARED, DECLARED, MEASURED] * 2
     assert written.display["strengths"].tolist()[:2] == ["1/0.5", "1/0.5"]
     assert (written.data["break_even"] > 0).all() and (tmp_path / "hybrid.tex").exists()
-    nothing = table(runs[runs["nodes"] == 1], network.iloc[:0])
-    assert nothing.data.empty and codes(nothing.notes)[0] == "nothing-to-predict"
+    zero = table(runs[runs["nodes"] == 1], network.iloc[:0])
+    assert zero.data.empty and codes(zero.notes)[0] == "nothing-to-predict"

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from models.collectives import COLLECTIVES
-from prediction.law import LARGEST, PIPELINED, SUM, Law, fit, points, rate_text
-from support import known_physics as known
+from prediction.law import LARGEST, PIPELINED, SUM, Law, benchmark_points, fit_law, rate_text
+from support import known_physics as synthetic
 from support.known_physics import Truth
 
 ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the papers
@@ -40,7 +40,7 @@ def test_a_ring_costs_what_thakur_et_al_say(p, size):
 def test_two_ranks_are_hockneys_line():
     """t = (n + n_half) / r_inf (Hockney 1994, equation 1)."""
     r_inf, n_half = 1e8, 2e4
-    law = fit(sweeps(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
+    law = fit_law(sweeps(lambda size, n, rate: (size + n_half) / r_inf, nodes=(2,)))
     assert law.step_s == pytest.approx(n_half / r_inf, rel=1e-6)
     assert law.link / 125e6 == pytest.approx(1 / r_inf, rel=1e-6)
     assert np.isnan(law.misfit)  # one place
@@ -49,19 +49,19 @@ def test_two_ranks_are_hockneys_line():
 @pytest.mark.parametrize(("algorithm", "growth"), [("ring", lambda n: n - 1), ("tree", np.log2)])
 def test_the_algorithm_is_found(algorithm, growth):
     truth = lambda size, n, rate: 1e-3 * growth(n) + 2 * (n - 1) / n * size / (0.9 * rate)  # noqa: E731
-    law = fit(sweeps(truth))
+    law = fit_law(sweeps(truth))
     assert law.algorithm == algorithm
     assert law.step_s == pytest.approx(1e-3, rel=0.01)
     assert 1 / law.link == pytest.approx(0.9, rel=0.01)
     assert seconds(law, 3e6, 64, 125e6) == pytest.approx(truth(3e6, 64, 125e6), rel=0.01)
-    assert fit(sweeps(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
+    assert fit_law(sweeps(truth, nodes=(2, 3))).algorithm == "ring"  # two numbers of ranks cannot tell
 
 
 @pytest.mark.parametrize("way", [PIPELINED, SUM, LARGEST])
 def test_what_happens_at_once_is_found_and_other_rates_follow(way):
     truth = Truth(byte_s=20e-9, step_s=0.002, way=way)
-    law = fit(points(known.network(truth, noise=0.01)))
-    assert law.way == way
+    law = fit_law(benchmark_points(synthetic.network(truth, noise=0.01)))
+    assert law.mode == way
     assert 1 / law.link == pytest.approx(truth.share, rel=0.02)
     assert law.cost_s == pytest.approx(truth.byte_s, rel=0.02)
     assert law.step_s == pytest.approx(truth.step_s, rel=0.05)
@@ -73,24 +73,24 @@ def test_what_happens_at_once_is_found_and_other_rates_follow(way):
 def test_bytes_keep_others_from_the_link_and_latency_does_not():
     size, at = np.array([4e6]), [np.array([3]), np.array([3]), np.array([125e6])]
     for way, expected in ((PIPELINED, 1e-3), (LARGEST, 0.0)):
-        here = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).at(*at)
-        assert here.occupied(size) == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
-        assert here.seconds(size) - here.occupied(size) == pytest.approx(expected)
+        local = Law("ring", way, 0.0, 0.5e-3, 1.0, 0.0).at(*at)
+        assert local.occupied(size) == pytest.approx(2 * 2 / 3 * 4e6 / 125e6)
+        assert local.seconds(size) - local.occupied(size) == pytest.approx(expected)
 
 
 def test_one_rate_is_all_the_links_and_no_rate_all_the_processors():
-    made = known.network(Truth(byte_s=1e-9), rates=(125e6,), noise=0.0)
-    law = fit(points(made))
+    built = synthetic.network(Truth(byte_s=1e-9), rates=(125e6,), noise=0.0)
+    law = fit_law(benchmark_points(built))
     assert law.cost_s == 0
     assert seconds(law, 4e6, 3, 1.25e9) < seconds(law, 4e6, 3, 125e6) / 5
-    law = fit(points(made.assign(link_bytes_s=np.nan)))
+    law = fit_law(benchmark_points(built.assign(link_bytes_s=np.nan)))
     assert law.link == 0
     assert law.cost_s == pytest.approx(1 / (0.9 * 125e6), rel=0.01)
 
 
 def test_a_shaped_and_an_unshaped_network_make_one_law():
-    shaped, free = (known.network(Truth(byte_s=3e-9), rates=(rate,), noise=0.01) for rate in (125e6, 1e15))
-    law = fit(points(pd.concat([shaped, free.assign(link_bytes_s=np.nan)])))
+    shaped, free = (synthetic.network(Truth(byte_s=3e-9), rates=(rate,), noise=0.01) for rate in (125e6, 1e15))
+    law = fit_law(benchmark_points(pd.concat([shaped, free.assign(link_bytes_s=np.nan)])))
     assert 1 / law.link == pytest.approx(0.9, rel=0.02)
     assert law.cost_s == pytest.approx(3e-9, rel=0.02)
 
@@ -105,7 +105,7 @@ def test_every_collective_has_a_law(collective):
         "point_to_point": lambda n: 1,
     }.get(collective, lambda n: (n - 1) / n)
     truth = lambda size, n, rate: 1e-3 * grows(2 * n) + leaves(n) * size / (0.9 * rate)  # noqa: E731
-    law = fit(sweeps(truth, collective=collective).assign(ranks=lambda made: 2 * made["nodes"]))
+    law = fit_law(sweeps(truth, collective=collective).assign(ranks=lambda built: 2 * built["nodes"]))
     assert (law.collective, 1 / law.link) == (collective, pytest.approx(0.9, rel=0.01))
     for nodes, rate in ((16, 125e6), (5, 1e9)):
         assert seconds(law, 3e6, nodes, rate, 2 * nodes) == pytest.approx(truth(3e6, nodes, rate), rel=0.01)
@@ -114,24 +114,24 @@ def test_every_collective_has_a_law(collective):
 
 def test_what_a_library_does_by_size_is_kept():
     odd = lambda size, n, rate: (3 if size == 2**20 else 1) * (1e-3 * (n - 1) + size / 1e8)  # noqa: E731
-    law = fit(sweeps(odd))
+    law = fit_law(sweeps(odd))
     assert seconds(law, 2**20, 3, 125e6) == pytest.approx(odd(2**20, 3, 0), rel=1e-6)
-    even = fit(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
+    even = fit_law(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
     at_1_mib, at_4_mib = (seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22))
     assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not swept, too
 
 
 def test_the_median_of_a_round_is_not_moved_by_one_hiccup():
-    made = known.network(rates=(125e6,), noise=0.0)
-    made = pd.concat([made.assign(repetition=k) for k in (1, 2, 3)])
-    made.loc[made["repetition"] == 3, "seconds"] = 9.0
-    assert points(made)["seconds"].max() < 9
+    built = synthetic.network(rates=(125e6,), noise=0.0)
+    built = pd.concat([built.assign(repetition=k) for k in (1, 2, 3)])
+    built.loc[built["repetition"] == 3, "seconds"] = 9.0
+    assert benchmark_points(built)["seconds"].max() < 9
 
 
 def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
     rng = np.random.default_rng(3)
     squares = [
-        fit(
+        fit_law(
             sweeps(
                 lambda size, n, rate: (
                     (1e-3 * (n - 1) + 2 * (n - 1) / n * size / 1e8) * np.exp(0.05 * rng.standard_normal())
@@ -146,23 +146,23 @@ def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
 
 
 def test_a_points_error_is_that_of_its_rounds():
-    made = known.network(rates=(125e6,), noise=0.0)
+    built = synthetic.network(rates=(125e6,), noise=0.0)
     rounds = pd.concat(
-        [made.assign(round=k, seconds=made["seconds"] * factor) for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))]
+        [built.assign(round=k, seconds=built["seconds"] * factor) for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))]
     )
     error = np.log([1.0, 1.1, 1.2]).std(ddof=1) / np.sqrt(3)
-    assert points(rounds)["error"].to_numpy() == pytest.approx(error)
-    assert points(made[made["round"] == 1])["error"].isna().all()
+    assert benchmark_points(rounds)["error"].to_numpy() == pytest.approx(error)
+    assert benchmark_points(built[built["round"] == 1])["error"].isna().all()
 
 
 def test_of_a_size_that_is_not_known_nothing_is_known():
-    made = fit(sweeps(lambda size, n, rate: 1e-3 + size / rate))
-    assert np.isnan(seconds(made, np.nan, 2, 125e6)) and seconds(made, 1e6, 2, 125e6) > 0
+    built = fit_law(sweeps(lambda size, n, rate: 1e-3 + size / rate))
+    assert np.isnan(seconds(built, np.nan, 2, 125e6)) and seconds(built, 1e6, 2, 125e6) > 0
 
 
 def test_no_law_without_two_sizes():
-    assert fit(sweeps(lambda *_: 1.0, sizes=(1024,))) is None
-    assert fit(points(known.network()).iloc[:0]) is None
+    assert fit_law(sweeps(lambda *_: 1.0, sizes=(1024,))) is None
+    assert fit_law(benchmark_points(synthetic.network()).iloc[:0]) is None
 
 
 def test_one_rank_exchanges_nothing():

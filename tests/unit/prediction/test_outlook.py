@@ -16,8 +16,8 @@ from declared.figures import Declared
 from figures import outlook as figure
 from figures import panels
 from prediction import outlook, physics, question
-from prediction.extrapolate import counts, last_above, redrawn, sweep_noise
-from support import known_physics as known
+from prediction.extrapolate import benchmark_noise, max_nodes_above, node_counts, refit_resampled
+from support import known_physics as synthetic
 from support.known_physics import Truth
 
 MODEL = ["--step-time", "0.1", "--batch-size", "32", "--gradient-bytes", "1e8"]
@@ -31,41 +31,41 @@ def ask(folder, *options):
 
 def answered(*options):
     """The answer as `ringside predict` has it before it writes it."""
-    return outlook.answer(asked(*options))
+    return outlook.answer(request(*options))
 
 
-def asked(*options):
+def request(*options):
     """The question that some options make."""
     return question.ask(**parse_arguments(question.ask, options))
 
 
 def predict(*options, out=None):
-    figure.predict(asked(*options), out)
+    figure.predict(request(*options), out)
 
 
 def test_the_last_number_of_nodes_above_a_level():
     nodes, efficiency = np.array([1, 2, 4, 8]), np.array([1.0, 0.9, 0.7, 0.4])
-    assert last_above(nodes, efficiency, 0.8) == 2  # 2.8 by a straight line over the logarithm of nodes
-    assert last_above(nodes, efficiency, 0.5) == 6  # 6.3
-    assert last_above(nodes, efficiency, 0.9) == 2
-    assert last_above(nodes, efficiency, 0.95) == 1
-    assert last_above(nodes, efficiency, 0.3) == math.inf
-    assert last_above(nodes, efficiency, 1.1) == 0
+    assert max_nodes_above(nodes, efficiency, 0.8) == 2  # 2.8 by a straight line over the logarithm of nodes
+    assert max_nodes_above(nodes, efficiency, 0.5) == 6  # 6.3
+    assert max_nodes_above(nodes, efficiency, 0.9) == 2
+    assert max_nodes_above(nodes, efficiency, 0.95) == 1
+    assert max_nodes_above(nodes, efficiency, 0.3) == math.inf
+    assert max_nodes_above(nodes, efficiency, 1.1) == 0
 
 
 def test_every_small_number_of_nodes_is_asked_for():
-    assert counts(20).tolist()[:16] == list(range(1, 17))
-    assert counts(1024)[-1] == 1024
-    assert counts(3).tolist() == [1, 2, 3]
-    assert len(counts(1024)) == 64
+    assert node_counts(20).tolist()[:16] == list(range(1, 17))
+    assert node_counts(1024)[-1] == 1024
+    assert node_counts(3).tolist() == [1, 2, 3]
+    assert len(node_counts(1024)) == 64
 
 
 def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
     """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
-    assert set(counts(1024)) <= set(counts(10**9))
-    few, many = (ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000"))
+    assert set(node_counts(1024)) <= set(node_counts(10**9))
+    subset, large = (ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000"))
     for name in ("nodes_at_80", "nodes_at_50"):
-        assert many.loc[np.isfinite(few[name]), name].tolist() == few[name][np.isfinite(few[name])].tolist()
+        assert large.loc[np.isfinite(subset[name]), name].tolist() == subset[name][np.isfinite(subset[name])].tolist()
 
 
 def test_by_numbers_alone_it_is_arithmetic(tmp_path):
@@ -103,9 +103,9 @@ def test_faster_links_are_never_worse(tmp_path):
 
 def test_without_out_the_table_is_printed(capsys):
     predict(*MODEL, "--rate", "25")
-    said = capsys.readouterr().out
-    assert "25 Gbit/s" in said
-    assert "100 MB of gradients" in said
+    message = capsys.readouterr().out
+    assert "25 Gbit/s" in message
+    assert "100 MB of gradients" in message
 
 
 @pytest.mark.parametrize(
@@ -178,21 +178,21 @@ def test_bad_input_is_one_line(capsys, options, out, named):
 def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
     options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
     predict(*options, *rest, "--nodes", "1000000000")
-    said = capsys.readouterr().out
-    assert "nan" not in said and "inf" not in said
+    message = capsys.readouterr().out
+    assert "nan" not in message and "inf" not in message
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     truth = Truth(hidden=0.5, sigma=0.2, update_s=0.0)
-    known.runs(truth, folder)
-    known.network(truth, folder)
+    synthetic.runs(truth, folder)
+    synthetic.network(truth, folder)
     return folder, truth
 
 
 def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(outlook, "DRAWS", 20)
+    monkeypatch.setattr(outlook, "N_REFITS", 20)
     folder, truth = study
     rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(["batch_size", "rate"])
     assert len(rows) == 3 * 2
@@ -203,44 +203,44 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
         assert row["greatest_speedup"] == pytest.approx(times[1] / times[8], rel=0.05)
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
     assert capsys.readouterr().err.splitlines() == ["intervals: 20 of 20 refits are done"]
-    said = (tmp_path / "outlook.md").read_text()
-    assert "nan" not in said
+    message = (tmp_path / "outlook.md").read_text()
+    assert "nan" not in message
     notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
     assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
     swept = find_note(notes, "swept")
     assert (swept.facts["nodes"], swept.facts["link_bytes_s"]) == ([2, 3, 4, 6], [12.5e6, 37.5e6, 125e6])
-    assert all(note in said for note in (swept, find_note(notes, "virtual-nodes")))
+    assert all(note in message for note in (swept, find_note(notes, "virtual-nodes")))
 
 
 def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
     folder, _ = study
-    made = outlook.by_study(folder)
-    quiet = made.cells.assign(sd=np.where(made.cells["nodes"] == 1, 0.0, 0.2 * made.cells["epoch_time_s"]), n=2)
+    built = outlook.load_study(folder)
+    quiet = built.cells.assign(sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2)
     rng = np.random.default_rng(1)
-    drawn = [redrawn(quiet, made.sweeps, made.fitted, rng) for _ in range(5)]
+    drawn = [refit_resampled(quiet, built.sweeps, built.fitted, rng) for _ in range(5)]
     assert all(
-        one.computation[name] == pytest.approx(made.fitted.computation[name])
-        for one in drawn
-        for name in one.computation
+        item.computation[name] == pytest.approx(built.fitted.computation[name])
+        for item in drawn
+        for name in item.computation
     )
     noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
-    other = redrawn(noisy, made.sweeps, made.fitted, rng)
-    assert any(other.computation[name] != pytest.approx(made.fitted.computation[name]) for name in other.computation)
+    second = refit_resampled(noisy, built.sweeps, built.fitted, rng)
+    assert any(second.computation[name] != pytest.approx(built.fitted.computation[name]) for name in second.computation)
 
 
 def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "DRAWS", 3)
-    known.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
-    known.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
+    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    synthetic.runs(folder=tmp_path, nodes=(1, 2), rates=(125e6,))
+    synthetic.network(folder=tmp_path, nodes=(2,), rates=(125e6,))
     ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     notes = answered("--from", str(tmp_path), "--rate", "1").notes
     intervals = find_note(notes, "intervals")
     assert intervals.facts == {"refits": 3, "swept_at_one_place": ["pytorch-ddp"]}
     assert intervals in (tmp_path / "outlook.md").read_text()
-    made = outlook.by_study(tmp_path)
-    noise = sweep_noise(made.sweeps, made.fitted)
+    built = outlook.load_study(tmp_path)
+    noise = benchmark_noise(built.sweeps, built.fitted)
     assert noise == pytest.approx(
-        np.sqrt((made.sweeps["error"] ** 2).mean()) if made.sweeps["error"].notna().all() else 0
+        np.sqrt((built.sweeps["error"] ** 2).mean()) if built.sweeps["error"].notna().all() else 0
     )
 
 
@@ -248,9 +248,9 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     folder, _ = study
     rows = ask(tmp_path, "--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     assert rows["model"].tolist() == ["resnet-50"]
-    found = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
-    given = find_note(found.notes, "step-given")
-    assert given.facts == {"step_time": 1, "batch_size": 32} and given in (tmp_path / "outlook.md").read_text()
+    result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
+    options = find_note(result.notes, "step-given")
+    assert options.facts == {"step_time": 1, "batch_size": 32} and options in (tmp_path / "outlook.md").read_text()
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
@@ -259,11 +259,11 @@ def test_another_model_on_a_studys_network(study, tmp_path):
 
 @pytest.mark.parametrize("nodes", [(1,), (1, 2, 4)], ids=["one node", "no sweep"])
 def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
-    known.runs(folder=tmp_path, nodes=nodes)
-    known.network(folder=tmp_path, nodes=(1,))
+    synthetic.runs(folder=tmp_path, nodes=nodes)
+    synthetic.network(folder=tmp_path, nodes=(1,))
     rows = ask(tmp_path, "--from", str(tmp_path))
     assert rows.empty
-    _told_alone(tmp_path, outlook.NOTHING)
+    _told_alone(tmp_path, outlook.NOTHING_TO_PREDICT)
 
 
 def _told_alone(folder, why, *options):
@@ -271,39 +271,41 @@ def _told_alone(folder, why, *options):
     of_table, caption = ((folder / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert of_table.split("\n\n")[1] == why
     assert caption.splitlines()[0] == f"{panels.NOT_DRAWN}{panels.as_clause(why)}."
-    for said in (of_table, caption):
-        assert said.lower().count(why[1:].lower()) == 1 and "nan" not in said
-    found = codes(answered("--from", str(folder), *options).notes)
-    assert not {"intervals", "swept", "extrapolated", "step-given"} & set(found)
+    for message in (of_table, caption):
+        assert message.lower().count(why[1:].lower()) == 1 and "nan" not in message
+    result = codes(answered("--from", str(folder), *options).notes)
+    assert not {"intervals", "swept", "extrapolated", "step-given"} & set(result)
 
 
 @pytest.mark.parametrize("placement", ["virtual", "emulated"])
 def test_a_study_without_a_successful_run_has_no_outlook(tmp_path, placement):
-    known.written(known.runs().assign(status="invalid", placement=placement, epoch_time_s=None), "runs", tmp_path)
-    known.network(folder=tmp_path)
+    synthetic.written(
+        synthetic.runs().assign(status="invalid", placement=placement, epoch_time_s=None), "runs", tmp_path
+    )
+    synthetic.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path)).empty
     _told_alone(tmp_path, conditions.NO_SUCCESS)
 
 
 def test_cells_of_uncounted_batches_are_left_out_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "DRAWS", 3)
-    runs = known.runs(nodes=(1, 2, 3))
+    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    runs = synthetic.runs(nodes=(1, 2, 3))
     least = runs["batch_size"] == 32
-    known.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
-    known.network(folder=tmp_path)
+    synthetic.written(runs.assign(steps=runs["steps"].mask(least)), "runs", tmp_path)
+    synthetic.network(folder=tmp_path)
     rows = ask(tmp_path, "--from", str(tmp_path), "--rate", "1")
     assert sorted(rows["batch_size"]) == [64, 128]
-    said = (tmp_path / "outlook.md").read_text()
-    left_out = physics.uncounted(read_timed(tmp_path / "runs.csv"))
-    assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in said
-    known.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
+    message = (tmp_path / "outlook.md").read_text()
+    left_out = physics.left_out_note(read_timed(tmp_path / "runs.csv"))
+    assert set(left_out.facts["uncounted"]) == set(runs.loc[least, "cell"]) and left_out in message
+    synthetic.written(runs.assign(exchanges=runs["exchanges"].mask(runs["cell"].notna())), "runs", tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), "--rate", "1").empty
-    assert outlook.NOTHING in (tmp_path / "outlook.md").read_text()
+    assert outlook.NOTHING_TO_PREDICT in (tmp_path / "outlook.md").read_text()
 
 
-def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(outlook, "DRAWS", 3)
-    rows = ask(tmp_path, "--from", str(kept / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
+def test_links_without_a_rate_are_no_faster_than_themselves(campaigns, tmp_path, monkeypatch):
+    monkeypatch.setattr(outlook, "N_REFITS", 3)
+    rows = ask(tmp_path, "--from", str(campaigns / "tf-strategies-unshaped"), "--rate", "0.1", "1", "10")
     by_rate = rows[rows["model"] == "small-cnn-600"].set_index("rate")["greatest_speedup"]
     assert by_rate[1.25e7] < 0.5 * by_rate[1.25e9]
 
@@ -312,16 +314,16 @@ def test_links_without_a_rate_are_no_faster_than_themselves(kept, tmp_path, monk
     "options", [[], ["--step-time", "0.1", "--model", "resnet-50"]], ids=["study", "another model"]
 )
 def test_emulated_nodes_have_no_outlook(tmp_path, options):
-    known.written(known.runs().assign(placement="emulated"), "runs", tmp_path)
-    known.network(folder=tmp_path)
+    synthetic.written(synthetic.runs().assign(placement="emulated"), "runs", tmp_path)
+    synthetic.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
     _told_alone(tmp_path, outlook.EMULATED, *options)
-    assert all(outlook.INSTEAD in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
+    assert all(outlook.WHAT_TO_DO in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert (tmp_path / "outlook.pdf").is_file()
 
 
 def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(outlook, "DRAWS", 5)
+    monkeypatch.setattr(outlook, "N_REFITS", 5)
     folder, _ = study
     outlook.main(runs=folder / "runs.csv", network=folder / "network.csv", out=tmp_path / "outlook")
     assert capsys.readouterr().out == ""

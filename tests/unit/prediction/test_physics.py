@@ -8,36 +8,36 @@ from statsmodels.regression.linear_model import OLS
 
 from prediction import held_out, law, physics
 from prediction.fold import Prediction
-from prediction.physics import expected_largest, fit, prepared, press
-from support import known_physics as known
+from prediction.physics import expected_maximum, fit_model, measured_cells, press
+from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 
 NOISE = 0.02
 DDP = ("pytorch-ddp", "site")
 
 
-def made(truth, **options):
-    return prepared(known.runs(truth, noise=NOISE, **options)), law.points(known.network(truth))
+def built(truth, **options):
+    return measured_cells(synthetic.runs(truth, noise=NOISE, **options)), law.benchmark_points(synthetic.network(truth))
 
 
 def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
     """Some runs were slowed down, and their reference says it: the physics is found as if they were not."""
     truth = Truth(update_s=0.0)
-    runs, sweeps = known.runs(truth, noise=0.002), law.points(known.network(truth))
+    runs, sweeps = synthetic.runs(truth, noise=0.002), law.benchmark_points(synthetic.network(truth))
     rng = np.random.default_rng(3)
     slow = np.exp(0.3 * (rng.random(len(runs)) < 0.4))
-    told = {"reference_kind": "mixed-1", "environment_digest": "e", "device": "cpu", "session": "s"}
-    disturbed = runs.assign(epoch_time_s=runs["epoch_time_s"] * slow, reference_s=0.3 * slow, **told)
-    cells, without = prepared(disturbed), prepared(disturbed.assign(reference_s=math.nan))
-    undisturbed = prepared(runs)["epoch_time_s"] * slow.mean()
+    reported = {"reference_kind": "mixed-1", "environment_digest": "e", "device": "cpu", "session": "s"}
+    disturbed = runs.assign(epoch_time_s=runs["epoch_time_s"] * slow, reference_s=0.3 * slow, **reported)
+    cells, reduced = measured_cells(disturbed), measured_cells(disturbed.assign(reference_s=math.nan))
+    undisturbed = measured_cells(runs)["epoch_time_s"] * slow.mean()
     assert (cells["epoch_time_s"] / undisturbed - 1).abs().max() < 0.02
-    assert (without["epoch_time_s"] / undisturbed - 1).abs().max() > 0.05
+    assert (reduced["epoch_time_s"] / undisturbed - 1).abs().max() > 0.05
     table = held_out.table(disturbed, cells, sweeps, held_out.evaluate(cells, sweeps, {"physical": physics_of})[1])
     assert held_out.ADJUSTED in table.notes
 
 
 def physics_of(fold):
-    return Prediction(fit(fold.train, fold.sweeps).predict(fold.test))
+    return Prediction(fit_model(fold.train, fold.sweeps).predict(fold.test))
 
 
 def error(model, cells):
@@ -49,8 +49,8 @@ def error(model, cells):
 )
 def test_the_largest_of_normal_numbers(count, expected):
     """Harter, Expected values of normal order statistics, Biometrika 48 (1961), table 1."""
-    assert expected_largest(count) == pytest.approx(expected, abs=6e-6)
-    assert expected_largest(1) == 0
+    assert expected_maximum(count) == pytest.approx(expected, abs=6e-6)
+    assert expected_maximum(1) == 0
 
 
 def test_press_is_that_of_statsmodels():
@@ -66,8 +66,8 @@ def test_press_is_that_of_statsmodels():
 @pytest.mark.parametrize(("hidden", "sigma"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.4), (0.5, 0.3), (1.0, 0.1)])
 def test_the_parameters_are_found(hidden, sigma):
     truth = Truth(hidden=hidden, sigma=sigma, update_s=0.0)
-    cells, sweeps = made(truth)
-    model = fit(cells, sweeps)
+    cells, sweeps = built(truth)
+    model = fit_model(cells, sweeps)
     assert model.hidden[DDP] == pytest.approx(hidden, abs=0.06)
     assert model.scatter[DDP] == pytest.approx(sigma, abs=0.04)
     (computation,) = model.computation.values()
@@ -76,8 +76,8 @@ def test_the_parameters_are_found(hidden, sigma):
 
 def test_an_update_is_told_from_a_batch_where_accumulation_varies():
     truth = Truth(update_s=0.02)
-    cells, sweeps = made(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
-    for computation in fit(cells, sweeps).computation.values():
+    cells, sweeps = built(truth, every=(1, 4), models=("small-cnn", "small-cnn-600"))
+    for computation in fit_model(cells, sweeps).computation.values():
         assert computation == pytest.approx([truth.batch_s, truth.sample_s, truth.update_s], rel=0.1)
 
 
@@ -85,29 +85,31 @@ def test_an_update_is_told_from_a_batch_where_accumulation_varies():
     "truth", [Truth(), Truth(hidden=0.7), Truth(sigma=0.4), Truth(hidden=0.5, sigma=0.3, byte_s=2e-8)]
 )
 def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
-    cells, sweeps = made(truth, every=(1, 4))
-    few = cells["nodes"] <= 3
-    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
-    assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
-    assert error(model, cells[~few]).abs().max() < 0.06
+    cells, sweeps = built(truth, every=(1, 4))
+    subset = cells["nodes"] <= 3
+    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~subset]).abs().mean() < 1.5 * NOISE
+    assert error(model, cells[~subset]).abs().max() < 0.06
 
 
 def test_what_cannot_be_told_apart_is_not_fitted_twice():
     """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting one that is paid."""
-    cells, sweeps = made(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
-    alike = fit(cells[cells["sync_every"] == 1], sweeps[sweeps["nodes"] == 2])
-    assert 0 in (alike.hidden[DDP], alike.scatter[DDP])
-    both = fit(cells, sweeps[sweeps["nodes"] == 2])
-    assert (both.hidden[DDP], both.scatter[DDP]) == pytest.approx((0.5, 0.4), abs=0.15)
+    cells, sweeps = built(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
+    equal = fit_model(cells[cells["sync_every"] == 1], sweeps[sweeps["nodes"] == 2])
+    assert 0 in (equal.hidden[DDP], equal.scatter[DDP])
+    pair = fit_model(cells, sweeps[sweeps["nodes"] == 2])
+    assert (pair.hidden[DDP], pair.scatter[DDP]) == pytest.approx((0.5, 0.4), abs=0.15)
 
 
 FSDP = "pytorch-fsdp"
 SWEPT = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-def sharded(truth, rates=known.RATES, **options):
-    runs = known.runs(truth, noise=NOISE, framework=FSDP, rates=rates, **options)
-    return prepared(runs), law.points(known.network(truth, framework=FSDP, rates=rates, collectives=SWEPT))
+def sharded(truth, rates=synthetic.RATES, **options):
+    runs = synthetic.runs(truth, noise=NOISE, framework=FSDP, rates=rates, **options)
+    return measured_cells(runs), law.benchmark_points(
+        synthetic.network(truth, framework=FSDP, rates=rates, collectives=SWEPT)
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,22 +118,22 @@ def sharded(truth, rates=known.RATES, **options):
 )
 def test_fsdp_gathers_and_scatters_by_laws_of_their_own(hidden, models, every):
     truth = Sharded(hidden=hidden, batch_s=0.1, byte_s=1e-11)
-    rates = (1.25e9, 2.5e9, 12.5e9) if hidden else known.RATES  # on which messages take as long as computing
+    rates = (1.25e9, 2.5e9, 12.5e9) if hidden else synthetic.RATES  # on which messages take as long as computing
     cells, sweeps = sharded(truth, rates, models=models, every=every)
-    few = cells["nodes"] <= 3
-    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
-    assert error(model, cells[~few]).abs().mean() < 1.5 * NOISE
+    subset = cells["nodes"] <= 3
+    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~subset]).abs().mean() < 1.5 * NOISE
     assert model.hidden[FSDP, "site"] == pytest.approx(hidden, abs=0.1)
 
 
 def test_without_sweeps_of_shards_fsdp_is_taken_for_one_all_reduce():
     truth = Sharded(gloo=6.0)
     cells, sweeps = sharded(truth)
-    several = cells[cells["nodes"] > 1]
-    with_shards, without = fit(cells, sweeps), fit(cells, sweeps[sweeps["collective"] != "all_gather"])
-    assert error(with_shards, several).abs().mean() < 1.5 * NOISE
-    assert error(without, several).mean() < -5 * NOISE, "3 times as much is sent"
-    assert not without.shards((FSDP, "site")) and without.hidden[FSDP, "site"] == 0
+    multi_node = cells[cells["nodes"] > 1]
+    with_shards, reduced = fit_model(cells, sweeps), fit_model(cells, sweeps[sweeps["collective"] != "all_gather"])
+    assert error(with_shards, multi_node).abs().mean() < 1.5 * NOISE
+    assert error(reduced, multi_node).mean() < -5 * NOISE, "3 times as much is sent"
+    assert not reduced.shards((FSDP, "site")) and reduced.hidden[FSDP, "site"] == 0
 
 
 def test_another_physics_is_noticed():
@@ -141,67 +143,67 @@ def test_another_physics_is_noticed():
         def seconds_of(self, model, dataset, nodes, *rest):
             return super().seconds_of(model, dataset, nodes, *rest) * (1 + 0.02 * (nodes - 1) ** 2)
 
-    cells, sweeps = made(Crowded())
-    few = cells["nodes"] <= 3
-    model = fit(cells[few], sweeps[sweeps["nodes"] <= 3])
-    assert error(model, cells[~few]).abs().mean() > 5 * NOISE
+    cells, sweeps = built(Crowded())
+    subset = cells["nodes"] <= 3
+    model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
+    assert error(model, cells[~subset]).abs().mean() > 5 * NOISE
 
 
 def test_sweeps_that_are_left_out_are_not_used():
-    cells, sweeps = made(Truth())
-    few = fit(cells[cells["nodes"] <= 3], sweeps[sweeps["nodes"] <= 3])
+    cells, sweeps = built(Truth())
+    subset = fit_model(cells[cells["nodes"] <= 3], sweeps[sweeps["nodes"] <= 3])
     spoiled = sweeps.assign(seconds=sweeps["seconds"].where(sweeps["nodes"] <= 3, 99.0))
-    again = fit(cells[cells["nodes"] <= 3], spoiled[spoiled["nodes"] <= 3])
-    assert np.allclose(few.predict(cells), again.predict(cells))
+    again = fit_model(cells[cells["nodes"] <= 3], spoiled[spoiled["nodes"] <= 3])
+    assert np.allclose(subset.predict(cells), again.predict(cells))
 
 
 def test_the_undistributed_base_stands_for_one_node():
     truth = Truth()
-    single = known.runs(truth, nodes=(1,), rates=(125e6,), framework="pytorch-single")
-    several = known.runs(truth, nodes=(2, 3))
-    cells = prepared(known.joined(single, several))
-    model = fit(cells, law.points(known.network(truth)))
+    single = synthetic.runs(truth, nodes=(1,), rates=(125e6,), framework="pytorch-single")
+    multi_node = synthetic.runs(truth, nodes=(2, 3))
+    cells = measured_cells(synthetic.joined(single, multi_node))
+    model = fit_model(cells, law.benchmark_points(synthetic.network(truth)))
     assert error(model, cells).abs().mean() < 2 * NOISE
 
 
 def test_a_global_batch_is_shared_out():
     truth = Truth()
-    runs = known.runs(truth)
-    cells = prepared(runs)
+    runs = synthetic.runs(truth)
+    cells = measured_cells(runs)
     # 32 samples on each of two nodes are a global batch of 64
     halved = cells[(cells["nodes"] == 2) & (cells["batch_size"] == 32)].assign(batch_size=64, batch_scope="global")
-    model = fit(cells, law.points(known.network(truth)))
+    model = fit_model(cells, law.benchmark_points(synthetic.network(truth)))
     assert error(model, halved).abs().max() < 0.05
 
 
 def test_without_runs_on_one_node_or_a_sweep_nothing_is_predicted():
-    cells, sweeps = made(Truth())
-    several = cells[cells["nodes"] > 1]
-    assert np.isnan(fit(several, sweeps).predict(several)).all()
-    assert np.isnan(fit(cells, sweeps.iloc[:0]).predict(several)).all()
+    cells, sweeps = built(Truth())
+    multi_node = cells[cells["nodes"] > 1]
+    assert np.isnan(fit_model(multi_node, sweeps).predict(multi_node)).all()
+    assert np.isnan(fit_model(cells, sweeps.iloc[:0]).predict(multi_node)).all()
     unknown = cells.assign(model="a model that nobody described")
-    assert np.isnan(fit(unknown, sweeps).predict(unknown[unknown["nodes"] > 1])).all()
-    assert len(physics.fit(cells.iloc[:0], sweeps).predict(cells.iloc[:0])) == 0
+    assert np.isnan(fit_model(unknown, sweeps).predict(unknown[unknown["nodes"] > 1])).all()
+    assert len(physics.fit_model(cells.iloc[:0], sweeps).predict(cells.iloc[:0])) == 0
 
 
 def test_an_epoch_is_scaled_to_the_samples_of_the_data_set():
-    runs = known.runs(noise=0.0, nodes=(1, 3), batches=(96,), rates=(125e6,), replicates=1)
-    cells = prepared(runs).set_index("nodes")
+    runs = synthetic.runs(noise=0.0, nodes=(1, 3), batches=(96,), rates=(125e6,), replicates=1)
+    cells = measured_cells(runs).set_index("nodes")
     assert cells["samples"].nunique() == 1
-    assert cells.at[1, "steps"] * 96 == pytest.approx(known.SAMPLES)
-    assert cells.at[3, "steps"] * 96 * 3 == pytest.approx(known.SAMPLES)
+    assert cells.at[1, "steps"] * 96 == pytest.approx(synthetic.SAMPLES)
+    assert cells.at[3, "steps"] * 96 * 3 == pytest.approx(synthetic.SAMPLES)
 
 
 def test_meshes_are_left_out_and_named():
-    runs = known.runs(Truth(), noise=NOISE)
+    runs = synthetic.runs(Truth(), noise=NOISE)
     last = runs["cell"].iloc[-1]
     divided = runs.assign(parallelism=runs["parallelism"].where(runs["cell"] != last, "tensor"))
     assert runs.set_index("cell").at[last, "ranks"].max() > 1
-    assert set(prepared(runs)["cell"]) - set(prepared(divided)["cell"]) == {last}
-    left_out = physics.uncounted(divided)
+    assert set(measured_cells(runs)["cell"]) - set(measured_cells(divided)["cell"]) == {last}
+    left_out = physics.left_out_note(divided)
     assert (left_out.code, left_out.facts) == (
         "cells-left-out",
         {"uncounted": [], "divided": [last], "of_strategies": []},
     )
     assert last in left_out
-    assert physics.uncounted(runs) == "" == physics.uncounted(runs.assign(parallelism="data"))
+    assert physics.left_out_note(runs) == "" == physics.left_out_note(runs.assign(parallelism="data"))

@@ -11,23 +11,27 @@ from prediction import crossover, law, physics
 from prediction.held_out import evaluate, table
 from prediction.law import Law
 from prediction.methods import PHYSICS, methods
-from prediction.strategies import Place, step
-from support import known_physics as known
+from prediction.strategies import Place, predict_step
+from support import known_physics as synthetic
 from support.known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATEGIES, SWEPT, Meshes, runs
 
 
 def known_to(truth, parallelism, **options):
-    sweeps = known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
-    return physics.prepared(runs(truth, parallelism, **options), meshes=True), law.points(sweeps)
+    sweeps = synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
+    return physics.measured_cells(runs(truth, parallelism, **options), include_meshes=True), law.benchmark_points(
+        sweeps
+    )
 
 
 def test_every_strategy_is_predicted_from_one_node_and_the_sweeps():
     cells, sweeps = known_to(Meshes(), STRATEGIES)
-    model = physics.plain(cells, sweeps)
-    several = cells[cells["nodes"] > 1]
-    off = (model.predict(several) / several["epoch_time_s"] - 1).abs()
-    assert set(several["parallelism"]) == set(STRATEGIES)
-    assert off.groupby(several["parallelism"]).mean().max() < 1.5 * NOISE, off.groupby(several["parallelism"]).mean()
+    model = physics.base_model(cells, sweeps)
+    multi_node = cells[cells["nodes"] > 1]
+    off = (model.predict(multi_node) / multi_node["epoch_time_s"] - 1).abs()
+    assert set(multi_node["parallelism"]) == set(STRATEGIES)
+    assert off.groupby(multi_node["parallelism"]).mean().max() < 1.5 * NOISE, off.groupby(
+        multi_node["parallelism"]
+    ).mean()
 
 
 def test_waiting_is_found_from_some_strategies_for_others():
@@ -36,7 +40,7 @@ def test_waiting_is_found_from_some_strategies_for_others():
         cells, sweeps, {PHYSICS: methods({MESH})[PHYSICS], "without waiting": methods({MESH})["without waiting"]}
     )
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index(["left_out", "method"])["mape"]
-    assert set(left.index.get_level_values(0)) == {f"parallelism {one}" for one in STRATEGIES}
+    assert set(left.index.get_level_values(0)) == {f"parallelism {item}" for item in STRATEGIES}
     assert left.xs(PHYSICS, level=1).max() < 1.5 * NOISE and left.xs("without waiting", level=1).min() > 2 * NOISE
     assert {"nodes", "link rate", "strategy"} <= set(every["kind"])
     notes = table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes
@@ -53,8 +57,8 @@ def test_what_a_library_takes_within_layers_is_found_from_others():
     _, rows = evaluate(cells, sweeps, {PHYSICS: methods({MESH})[PHYSICS]})
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index("left_out")["mape"]
     assert len(left) == len(STRATEGIES) and left.max() < 1.5 * NOISE
-    (found,) = physics.fit(cells, sweeps).dispatch.values()
-    assert found == pytest.approx(0.02, rel=0.1)
+    (result,) = physics.fit_model(cells, sweeps).dispatch.values()
+    assert result == pytest.approx(0.02, rel=0.1)
 
 
 def test_updates_are_told_from_batches_by_models_of_unlike_size():
@@ -62,29 +66,29 @@ def test_updates_are_told_from_batches_by_models_of_unlike_size():
     cells, sweeps = known_to(Meshes(), STRATEGIES)
     alone = cells[cells["nodes"] == 1]
     call_s, parameter_s, sample_s = 1e-4, 1e-8, 1e-3
-    both = [alone.assign(model=name, cell=alone["cell"] + name) for name in ("small-cnn", "vgg-16")]
+    pair = [alone.assign(model=name, cell=alone["cell"] + name) for name in ("small-cnn", "vgg-16")]
     graphs = {name: model_graph(name, "digits") for name in ("small-cnn", "vgg-16")}
-    for own, graph in zip(both, graphs.values(), strict=True):
+    for own, graph in zip(pair, graphs.values(), strict=True):
         constant = call_s * len(graph.operators) + parameter_s * graph.parameters
         own["epoch_time_s"] = own["steps"] * (constant + sample_s * own["local_batch"])
-    made = physics.plain(pd.concat(both, ignore_index=True), sweeps)
-    for levels, (alpha, beta, update) in made.divisible.items():
+    built = physics.base_model(pd.concat(pair, ignore_index=True), sweeps)
+    for levels, (alpha, beta, update) in built.divisible.items():
         (graph,) = (graph for name, graph in graphs.items() if name in levels)
         assert alpha == pytest.approx(call_s * len(graph.operators)) and beta == pytest.approx(sample_s)
         assert update == pytest.approx(parameter_s * graph.parameters)
-        assert made.computation[levels][2] == 0.0, "where nothing is divided, it makes no difference"
-    one = physics.plain(both[0], sweeps)
-    assert {key: tuple(own) for key, own in one.divisible.items()} == {
-        key: tuple(own) for key, own in one.computation.items()
+        assert built.computation[levels][2] == 0.0, "where nothing is divided, it makes no difference"
+    item = physics.base_model(pair[0], sweeps)
+    assert {key: tuple(own) for key, own in item.divisible.items()} == {
+        key: tuple(own) for key, own in item.computation.items()
     }
 
 
 def test_without_the_sweep_of_a_message_its_strategies_are_not_predicted():
     cells, sweeps = known_to(Meshes(), ("data", "tensor", "pipeline2"))
-    model = physics.plain(cells, sweeps[sweeps["collective"] != "point_to_point"])
+    model = physics.base_model(cells, sweeps[sweeps["collective"] != "point_to_point"])
     missing = np.isnan(model.predict(cells))
     assert set(cells.loc[missing, "parallelism"]) == {"pipeline2"}
-    assert physics.prepared(runs(Meshes(), ("tensor",)))["nodes"].max() == 1, "others leave them out"
+    assert physics.measured_cells(runs(Meshes(), ("tensor",)))["nodes"].max() == 1, "others leave them out"
 
 
 def bandwidth(collective):
@@ -93,37 +97,41 @@ def bandwidth(collective):
 
 
 def test_groups_that_leave_a_node_together_share_its_link():
-    mesh, nothing = Mesh(data=2, tensor=2), np.zeros(3)
-    apart, together = (step(CNN, mesh, 1, LEVELS, nothing, Place(n, 4, 1.0), bandwidth) for n in (4, 2))
+    mesh, empty = Mesh(data=2, tensor=2), np.zeros(3)
+    apart, together = (predict_step(CNN, mesh, 1, LEVELS, empty, Place(n, 4, 1.0), bandwidth) for n in (4, 2))
     assert together is None, "ranks of the tensor axis are on one node"
     assert apart.waited_s == pytest.approx(4 * (CLASSES + FLAT)), "2 (2 - 1) / 2 of both"
     mesh = Mesh(pipeline=2, data=2)
-    apart, together = (step(CNN, mesh, 4, LEVELS, nothing, Place(n, 4, 1.0), bandwidth) for n in (4, 2))
+    apart, together = (predict_step(CNN, mesh, 4, LEVELS, empty, Place(n, 4, 1.0), bandwidth) for n in (4, 2))
     assert together is None, "copies of a stage are on one node"
     pair = Mesh(pipeline=2)
-    assert step(CNN, pair, 4, LEVELS, nothing, Place(2, 2, 1.0), bandwidth).waited_s == 2 * 4 * 4 * FLAT
+    assert predict_step(CNN, pair, 4, LEVELS, empty, Place(2, 2, 1.0), bandwidth).waited_s == 2 * 4 * 4 * FLAT
 
 
 def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
     """All but one-node runs are missing: what they would measure stands in the truth."""
     truth = Meshes()
     every = runs(truth, STRATEGIES)
-    sweeps = law.points(known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT))
+    sweeps = law.benchmark_points(synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT))
     to_come = every["nodes"] > 1
     before = every.assign(
         status=every["status"].mask(to_come, "missing"), epoch_time_s=every["epoch_time_s"].mask(to_come)
     )
-    told, held = crossover.compare(before, sweeps), crossover.compare(every, sweeps)
-    assert told["measured_s"].isna().all() and not held["measured_s"].isna().all()
-    pd.testing.assert_frame_equal(told.drop(columns=["measured_s", "measured_place"]), held[list(told)[:-2]])
-    known_links = held.dropna(subset="measured_s")
+    reported, test_part = crossover.rank_strategies(before, sweeps), crossover.rank_strategies(every, sweeps)
+    assert reported["measured_s"].isna().all() and not test_part["measured_s"].isna().all()
+    pd.testing.assert_frame_equal(
+        reported.drop(columns=["measured_s", "measured_place"]), test_part[list(reported)[:-2]]
+    )
+    known_links = test_part.dropna(subset="measured_s")
     assert (known_links["predicted_s"] / known_links["measured_s"] - 1).abs().max() < 5 * NOISE
-    small = told[(told["nodes"] == 4) & (told["batch_size"] == 32)]
+    small = reported[(reported["nodes"] == 4) & (reported["batch_size"] == 32)]
     orders = small.sort_values(["rate", "place"]).groupby("rate")["strategy"].agg(tuple)
     assert orders.nunique() > 1, "links change their order"
     assert orders.index.max() == 100e9 / 8 and {place[0] for place in orders} == {"data"}, (
         "whose steps see 4 times as much"
     )
-    shown = crossover.table(before, known.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)).display
-    assert list(shown["fastest, measured"].unique()) == ["–"]
-    assert {links for links in shown["links"] if "*" in links} == {"10 Gbit/s*", "25 Gbit/s*", "100 Gbit/s*"}
+    displayed = crossover.table(
+        before, synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
+    ).display
+    assert list(displayed["fastest, measured"].unique()) == ["–"]
+    assert {links for links in displayed["links"] if "*" in links} == {"10 Gbit/s*", "25 Gbit/s*", "100 Gbit/s*"}

@@ -10,10 +10,10 @@ from analysis.measured import cells as measured_cells
 from analysis.measured import timed
 from common.notes import codes, find_note
 from prediction import law, what_if
-from support import known_physics as known
+from support import known_physics as synthetic
 from support.made_up_trace import Truth
 
-PHYSICS = known.Truth()
+PHYSICS = synthetic.Truth()
 SIZES = [2_102_824, 75_264]  # DDP's buckets of small-cnn
 RATES = (31.25e6, 62.5e6, 125e6)
 BASE = {"nodes": 2, "batch_size": 32, "bandwidth": 500, "sync_every": 1}
@@ -33,20 +33,20 @@ def step_of(nodes, batch, rate):
 def epoch_s(nodes, batch, rate, every):
     truth = step_of(nodes, batch, rate)
     if nodes == 1:
-        each = truth.data + truth.forward[0] + truth.backward[0] + truth.optimizer
+        entry = truth.data + truth.forward[0] + truth.backward[0] + truth.optimizer
     else:
         alone = truth.data + truth.forward[0] + truth.backward[0]
-        each = (truth.step_s() + (every - 1) * alone) / every
-    return known.SAMPLES / (nodes * batch) * each
+        entry = (truth.step_s() + (every - 1) * alone) / every
+    return synthetic.SAMPLES / (nodes * batch) * entry
 
 
 @pytest.fixture(scope="module")
 def study():
     """One thing is changed at a time; the base is traced three times, with its cost."""
-    runs = known.runs(nodes=(1, 2), batches=(32, 64), rates=RATES, every=(1, 4), noise=0)
+    runs = synthetic.runs(nodes=(1, 2), batches=(32, 64), rates=RATES, every=(1, 4), noise=0)
     off = sum((runs[name] != level).astype(int) for name, level in BASE.items() if name != "nodes")
-    one = (runs["nodes"] == 1) & (runs["sync_every"] == 1) & (runs["bandwidth"] == 500)
-    runs = runs[one | ((runs["nodes"] == 2) & (off <= 1))].reset_index(drop=True)
+    item = (runs["nodes"] == 1) & (runs["sync_every"] == 1) & (runs["bandwidth"] == 500)
+    runs = runs[item | ((runs["nodes"] == 2) & (off <= 1))].reset_index(drop=True)
     rates = runs["bandwidth_bytes_s"]
     runs["epoch_time_s"] = [
         epoch_s(*row) for row in zip(runs["nodes"], runs["batch_size"], rates, runs["sync_every"], strict=True)
@@ -61,8 +61,8 @@ def study():
         replace(truth, data=truth.data * (1 + 0.001 * number)).trace(STEPS).assign(run_id=run_id)
         for number, run_id in enumerate(traced["run_id"])
     ]
-    sweeps = law.points(known.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
-    return what_if.Study(known.joined(runs, traced), sweeps, pd.concat(steps, ignore_index=True))
+    sweeps = law.benchmark_points(synthetic.network(PHYSICS, nodes=(2,), rates=RATES, noise=0))
+    return what_if.Study(synthetic.joined(runs, traced), sweeps, pd.concat(steps, ignore_index=True))
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_what_cannot_be_measured_is_arithmetic(rows):
 
 
 def test_intervals_are_over_runs(rows, study):
-    one = rows.loc["no waiting for data"]
-    assert one["runs"] == 3
-    assert one["ratio_low"] < one["ratio"] < one["ratio_high"]
-    few = replace(study, steps=study.steps[study.steps["run_id"] == study.steps["run_id"].iloc[0]])
-    alone = what_if.predict(few)
+    item = rows.loc["no waiting for data"]
+    assert item["runs"] == 3
+    assert item["ratio_low"] < item["ratio"] < item["ratio_high"]
+    subset = replace(study, steps=study.steps[study.steps["run_id"] == study.steps["run_id"].iloc[0]])
+    alone = what_if.predict(subset)
     assert alone["ratio"].notna().all()
     assert alone[["ratio_low", "predicted_s_low"]].isna().all(axis=None)
 
@@ -113,12 +113,12 @@ def test_intervals_are_over_runs(rows, study):
 def test_without_sweeps_and_cells_on_one_replica_assumptions_stand_beside(study):
     """All of moving is the links' then, and work grows with the samples."""
     runs = study.runs[study.runs["nodes"] == 2].reset_index(drop=True)
-    found = what_if.predict(what_if.Study(runs, study.sweeps[:0], study.steps)).set_index("change")
+    result = what_if.predict(what_if.Study(runs, study.sweeps[:0], study.steps)).set_index("change")
     truth = step_of(2, 32, 62.5e6)
     half = replace(truth, moving=tuple(seconds / 2 for seconds in truth.moving)).step_s()
-    assert found.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)
-    assert found.loc["batch 2 times as large", "assumes"] == "work grows with the samples"
-    assert found.loc["an exchange every 4 batches", "assumes"] == "work of a batch stays"
+    assert result.loc["links 2 times as fast", "ratio"] == pytest.approx(half / truth.step_s(), rel=1e-3)
+    assert result.loc["batch 2 times as large", "assumes"] == "work grows with the samples"
+    assert result.loc["an exchange every 4 batches", "assumes"] == "work of a batch stays"
 
 
 def test_emulated_nodes_have_no_links(study):
@@ -127,28 +127,28 @@ def test_emulated_nodes_have_no_links(study):
 
 
 def test_the_table_says_how_far_it_is_off(rows, study):
-    made = what_if.table(rows.reset_index(drop=True), study)
-    errors = find_note(made.notes, "errors").facts
+    built = what_if.table(rows.reset_index(drop=True), study)
+    errors = find_note(built.notes, "errors").facts
     assert (errors["predictions"], errors["within"]) == (4, 4)
     assert (
         errors["mean"] == pytest.approx(rows["error"].abs().mean())
         and abs(errors["worst"]) == rows["error"].abs().max()
     )
-    assert made.display["error (%)"].tolist().count("–") == len(rows) - 4
-    assert made.notes[-1] == what_if.conditions.setting_note(timed(study.runs))
+    assert built.display["error (%)"].tolist().count("–") == len(rows) - 4
+    assert built.notes[-1] == what_if.conditions.setting_note(timed(study.runs))
 
 
 def test_errors_have_a_sign_as_numbers_elsewhere_have():
-    assert [what_if._signed(share) for share in (-0.061, 0.173, -0.0001)] == ["−6.1", "+17.3", "+0.0"]
+    assert [what_if._signed_percent(share) for share in (-0.061, 0.173, -0.0001)] == ["−6.1", "+17.3", "+0.0"]
 
 
 def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
     runs = study.runs.sort_values("nodes", ascending=False, kind="stable").assign(trace="phases")
-    kept = pd.concat(
+    campaigns = pd.concat(
         step_of(nodes, 32, 62.5e6).trace(STEPS).assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
         for nodes in (2, 1)
     )
-    rows = what_if.predict(replace(study, runs=runs, steps=kept))
+    rows = what_if.predict(replace(study, runs=runs, steps=campaigns))
     order = [cell for cell in measured_cells(runs)["cell"] if cell in set(rows["cell"])]
     assert list(dict.fromkeys(rows["cell"])) == order and ".n1." in order[0]
 
@@ -157,42 +157,43 @@ def test_traced_runs_that_are_missing_are_named(study, rows):
     run = study.runs.loc[study.runs["trace"] == "phases", "run_id"].iloc[0]
     runs = study.runs.assign(without_phases=None)
     runs.loc[runs["run_id"] == run, "without_phases"] = "attempt-1/phases.csv: is not there"
-    for some in (rows, rows[:0]):
+    for subset in (rows, rows[:0]):
         assert (
-            what_if.conditions.traced_runs_without_phases(runs) in what_if.table(some, replace(study, runs=runs)).notes
+            what_if.conditions.traced_runs_without_phases(runs)
+            in what_if.table(subset, replace(study, runs=runs)).notes
         )
     assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.traced_runs_without_phases(runs)
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
-    without = replace(study, steps=study.steps[:0])
-    none = what_if.predict(without)
+    reduced = replace(study, steps=study.steps[:0])
+    none = what_if.predict(reduced)
     assert none.empty
-    assert what_if.table(none, without).notes == [what_if.NO_TRACE, what_if.conditions.setting_note(timed(study.runs))]
+    assert what_if.table(none, reduced).notes == [what_if.NO_TRACE, what_if.conditions.setting_note(timed(study.runs))]
 
 
 def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
-    known.written(study.runs, "runs", tmp_path)
+    synthetic.written(study.runs, "runs", tmp_path)
     study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
     what_if.main(runs=tmp_path / "runs.csv", replay_steps=tmp_path / "replay_steps.csv", out=tmp_path / "what_if")
-    made = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
-    assert 0 < made.at["exchange fully hidden", "ratio"] < made.at["links 2 times as fast", "ratio"] < 1
+    built = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
+    assert 0 < built.at["exchange fully hidden", "ratio"] < built.at["links 2 times as fast", "ratio"] < 1
 
 
 def test_steps_that_cannot_be_replayed_are_left_out(study):
     """One of two ranks tells no exchange."""
     steps = study.steps
     silent = steps[~((steps["rank"] == 1) & (steps["phase"] == "exchange"))]
-    other = replace(study, steps=silent)
-    made = what_if.table(what_if.predict(other), other)
-    assert made.data.empty
+    second = replace(study, steps=silent)
+    built = what_if.table(what_if.predict(second), second)
+    assert built.data.empty
     (cell,) = study.runs.loc[study.runs["trace"] == "phases", "cell"].unique()
-    assert codes(made.notes)[:2] == ["no-trace", "cells-left-out"]
-    assert find_note(made.notes, "cells-left-out").facts["cells"] == [cell]
+    assert codes(built.notes)[:2] == ["no-trace", "cells-left-out"]
+    assert find_note(built.notes, "cells-left-out").facts["cells"] == [cell]
 
 
 def test_more_batches_than_were_kept_are_not_accumulated(study):
-    few = replace(study, steps=study.steps[study.steps["step"] <= 3])
-    rows = what_if.predict(few)
+    subset = replace(study, steps=study.steps[study.steps["step"] <= 3])
+    rows = what_if.predict(subset)
     assert "batch 2 times as large" in set(rows["change"]) and "accumulation" not in set(rows["question"])
     assert rows["ratio"].notna().all()

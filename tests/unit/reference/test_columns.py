@@ -65,7 +65,7 @@ def of_variance(runs: pd.DataFrame) -> tuple[variance.Components, variance.Mixed
 def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The tables of a made-up campaign with traced runs, which no kept one has."""
     runs, phases = gathered(tmp_path_factory.mktemp("traced"), steps=4)
-    measured = traced_cells.of(runs, phases)
+    measured = traced_cells.select_traced(runs, phases)
     return {
         "phases": traced_cells.table(measured).data,
         "bottlenecks": bottlenecks.table(measured, network).data,
@@ -79,14 +79,16 @@ def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -
 def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
-    prepared, sweeps = physics.prepared(runs), law.points(network)
+    prepared, sweeps = physics.measured_cells(runs), law.benchmark_points(network)
     every, errors = held_out.evaluate(prepared, sweeps, methods.methods(set(prepared["framework"]), None))
-    study = outlook.by_study(FOLDER)
-    drawn = extrapolate.answerable(
-        extrapolate.curves(study.fitted, extrapolate.hypothetical(extrapolate.cases(study.cells), [outlook.GIGABIT], 8))
+    study = outlook.load_study(FOLDER)
+    drawn = extrapolate.drop_incomplete_curves(
+        extrapolate.predict_curves(
+            study.fitted, extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [outlook.GIGABIT], 8)
+        )
     )
-    answers = extrapolate.answers(drawn)
-    curves, answers = extrapolate.with_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
+    answers = extrapolate.summarize_curves(drawn)
+    curves, answers = extrapolate.add_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
@@ -113,9 +115,9 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
         "prediction": errors,
         "prediction_cells": every,
         "outlook": answers,
-        "crossover": crossover.compare(runs, sweeps),
+        "crossover": crossover.rank_strategies(runs, sweeps),
         "hybrid": hybrid.predict(*unlike()),
-        "outlook_curves": outlook.written(curves),
+        "outlook_curves": outlook.curve_columns(curves),
         **of_traces,
         "what_if": pd.DataFrame(columns=what_if.COLUMNS),
         "costs": costs_table.compare(pd.DataFrame(columns=[*schema("costs")["properties"]])),

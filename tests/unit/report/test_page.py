@@ -26,7 +26,7 @@ from support.reports import COMMIT, PICTURES
 from support.synthetic import campaign
 from support.traces_made import read_runs, traced_campaign, write_attempt
 from traces import gather
-from traces.cells import STEP, words
+from traces.cells import STEP, phase_label
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&lt; \"'` \x1b[31m\x00\x07 \u202e {{ 7 * 7 }} ]]> <!--"
 SECTIONS = [
@@ -217,7 +217,7 @@ def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
     told = details[whole]["phases"]
     assert (told["ranks"], told["median"], told["slowest"]) == (2, 0, 1)
     steps = ("data", "forward", "backward", WAIT, "metrics", "optimizer", STEP)
-    assert [row[0] for row in told["step"]] == [words("step", phase) for phase in steps]
+    assert [row[0] for row in told["step"]] == [phase_label("step", phase) for phase in steps]
     assert told["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
     assert told["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
     assert told["start"][2][0] == "import" and told["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)

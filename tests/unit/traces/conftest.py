@@ -9,8 +9,8 @@ from traces import cells
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def built(tmp_path_factory):
     """Its folder, all its runs, the phases of the traced ones, and what tables read of them."""
     folder = tmp_path_factory.mktemp("traced")
     runs, phases = gathered(folder)
-    return SimpleNamespace(folder=folder, runs=runs, phases=phases, measured=cells.of(runs, phases))
+    return SimpleNamespace(folder=folder, runs=runs, phases=phases, measured=cells.select_traced(runs, phases))

@@ -11,14 +11,14 @@ from support.synthetic import write_frames
 from support.traces_made import attempt, read_runs, traced_campaign, write_attempt
 from traces import gather
 
-ONE = "pytorch-ddp.small-cnn.digits.b16.n2.s1"
+ITEM = "pytorch-ddp.small-cnn.digits.b16.n2.s1"
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Three traced and three untraced runs of one cell."""
     runs, epochs, intervals = traced_campaign(steps=6)
-    runs = runs[runs["cell"].isin([ONE, f"{ONE}.trace=phases"])]
+    runs = runs[runs["cell"].isin([ITEM, f"{ITEM}.trace=phases"])]
     write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])])
     for run_id in traced(runs)["run_id"]:
         write_attempt(tmp_path, runs, run_id, intervals[run_id])
@@ -30,7 +30,7 @@ def gathered(folder, capsys):
     options = {"runs": "runs.csv", "records": "runs", **written}
     gather.main(**{option: folder / name for option, name in options.items()})
     phases, steps = (read_table(folder / f"{name}.csv", name) for name in ("phases", "trace_steps"))
-    notes = gather.summary(read_runs(folder), phases)
+    notes = gather.summary_lines(read_runs(folder), phases)
     assert capsys.readouterr().out.splitlines() == notes
     return phases, steps, notes
 
@@ -41,7 +41,7 @@ def off(notes):
 
 
 def place(folder, replicate):
-    return next((folder / "runs" / f"{ONE}.trace=phases.r{replicate}").glob("*/attempt-1"))
+    return next((folder / "runs" / f"{ITEM}.trace=phases.r{replicate}").glob("*/attempt-1"))
 
 
 def test_every_traced_run_has_rows_of_every_rank(folder, capsys):
@@ -57,15 +57,15 @@ def test_every_traced_run_has_rows_of_every_rank(folder, capsys):
 
 def test_steps_are_those_of_the_run_in_the_middle(folder, capsys):
     _, steps, _ = gathered(folder, capsys)
-    assert set(steps["run_id"]) == {f"{ONE}.trace=phases.r2"}  # r1 is quicker, r3 slower
+    assert set(steps["run_id"]) == {f"{ITEM}.trace=phases.r2"}  # r1 is quicker, r3 slower
     assert steps["step"].nunique() == 5
     assert {"exchange", "backward"} <= set(steps["phase"])
 
 
 def test_a_run_that_does_not_add_up_is_named(folder, capsys):
     file = place(folder, 3) / "phases.csv"
-    lacking = pd.read_csv(file)
-    lacking[lacking["phase"] != "forward"].to_csv(file, index=False)
+    missing = pd.read_csv(file)
+    missing[missing["phase"] != "forward"].to_csv(file, index=False)
     phases, _, notes = gathered(folder, capsys)
     assert off(notes) == {3: pytest.approx(0.25, abs=0.01)}
     assert phases.loc[phases["run_id"].str.endswith("r3"), "off_share"].iloc[0] == pytest.approx(0.25, abs=0.01)
@@ -74,8 +74,8 @@ def test_a_run_that_does_not_add_up_is_named(folder, capsys):
 def test_phases_are_held_against_the_epochs_clock(folder, capsys):
     """Without step times: an epoch that lasted longer than all of its steps and the barrier."""
     file = place(folder, 1) / "epochs.csv"
-    told = pd.read_csv(file)
-    told.assign(closed_time_s=told["closed_time_s"] * 1.25).to_csv(file, index=False)
+    reported = pd.read_csv(file)
+    reported.assign(closed_time_s=reported["closed_time_s"] * 1.25).to_csv(file, index=False)
     assert off(gathered(folder, capsys)[2]) == {1: pytest.approx(0.2, abs=0.005)}
 
 
@@ -102,8 +102,8 @@ def test_and_against_the_meters_steps_where_it_took_them(folder, capsys):
 def lost(folder, *replicates):
     """These traced runs count as without phases."""
     runs = read_runs(folder)
-    those = runs["run_id"].isin([f"{ONE}.trace=phases.r{replicate}" for replicate in replicates])
-    runs["without_phases"] = runs["without_phases"].astype(object).where(~those, "attempt-1/phases.csv: lacks rank 1")
+    is_lost = runs["run_id"].isin([f"{ITEM}.trace=phases.r{replicate}" for replicate in replicates])
+    runs["without_phases"] = runs["without_phases"].astype(object).where(~is_lost, "attempt-1/phases.csv: lacks rank 1")
     write_table(runs, "runs", folder / "runs.csv")
 
 
@@ -113,7 +113,7 @@ def test_a_run_without_phases_is_left_out_and_named(folder, capsys):
     assert phases["run_id"].nunique() == 2
     assert find_note(notes, "traced-runs").facts == {"runs": 3, "with_phases": 2}
     named = find_note(notes, "run-without-phases").facts
-    assert named == {"run": f"{ONE}.trace=phases.r2", "why": "attempt-1/phases.csv: lacks rank 1"}
+    assert named == {"run": f"{ITEM}.trace=phases.r2", "why": "attempt-1/phases.csv: lacks rank 1"}
 
 
 def test_what_is_gathered_reads_like_this():
@@ -121,11 +121,11 @@ def test_what_is_gathered_reads_like_this():
     runs = pd.DataFrame(
         [{**row, "run_id": "a"}, {**row, "run_id": "b", "without_phases": "attempt-1/phases.csv: lacks rank 1"}]
     )
-    notes = gather.summary(runs, pd.DataFrame({"run_id": ["a"], "off_share": [0.25]}))
+    notes = gather.summary_lines(runs, pd.DataFrame({"run_id": ["a"], "off_share": [0.25]}))
     assert notes == [
         "2 traced runs, phases of 1",
         "  b: without phases: attempt-1/phases.csv: lacks rank 1",
-        "  a: the phases of a step add up to 25 % more or less than its time; at most 1 % is usual",
+        "  a: the phases of a step differ from its time by 25 %; expected at most 1 %",
     ]
 
 

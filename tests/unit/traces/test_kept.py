@@ -7,7 +7,7 @@ from common.errors import InputError
 from common.tables import read_table, write_table
 from support.made_up_trace import Truth
 from traces import kept
-from traces.kept import BLOCK
+from traces.kept import BLOCK_STEPS
 
 RUN = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases.r1"
 
@@ -22,29 +22,29 @@ def numbers(rows):
 
 
 def test_all_steps_of_timed_epochs_where_they_are_few():
-    found = kept.kept(trace(20), 1, 10**6)
-    assert numbers(found) == [(epoch, step) for epoch in (2, 3) for step in range(1, 21)]
-    one = trace(20)
-    assert len(found) == len(one[one["epoch"] > 1])
+    result = kept.select_steps(trace(20), 1, 10**6)
+    assert numbers(result) == [(epoch, step) for epoch in (2, 3) for step in range(1, 21)]
+    item = trace(20)
+    assert len(result) == len(item[item["epoch"] > 1])
 
 
 def test_many_steps_are_kept_in_blocks_from_first_to_last():
     rows = trace(80)
     per_step = len(rows) / (3 * 80)
-    found = kept.kept(rows, 1, int(4 * BLOCK * per_step))
-    steps = numbers(found)
-    assert len(steps) == 4 * BLOCK
+    result = kept.select_steps(rows, 1, int(4 * BLOCK_STEPS * per_step))
+    steps = numbers(result)
+    assert len(steps) == 4 * BLOCK_STEPS
     assert all(
-        steps[k : k + BLOCK] == [(steps[k][0], steps[k][1] + i) for i in range(BLOCK)]
-        for k in range(0, len(steps), BLOCK)
+        steps[k : k + BLOCK_STEPS] == [(steps[k][0], steps[k][1] + i) for i in range(BLOCK_STEPS)]
+        for k in range(0, len(steps), BLOCK_STEPS)
     )
     assert steps[0] == (2, 1)
     assert steps[-1] == (3, 80)
 
 
 def test_one_block_at_least_and_nothing_of_a_run_without_steps():
-    assert len(numbers(kept.kept(trace(80), 1, 1))) == BLOCK
-    assert kept.kept(trace(5), 3, 100).empty
+    assert len(numbers(kept.select_steps(trace(80), 1, 1))) == BLOCK_STEPS
+    assert kept.select_steps(trace(5), 3, 100).empty
 
 
 @pytest.fixture
@@ -70,23 +70,23 @@ def campaign(tmp_path):
 
 
 def test_times_count_from_the_first_that_is_kept(campaign):
-    found = kept.gather(*campaign)
-    assert set(found["run_id"]) == {RUN}
-    assert found["start"].min() == 0
+    result = kept.gather(*campaign)
+    assert set(result["run_id"]) == {RUN}
+    assert result["start"].min() == 0
     file = campaign[1] / "replay_steps.csv"
-    write_table(found, "replay_steps", file)
-    assert len(read_table(file, "replay_steps")) == len(found) == len(kept.kept(trace(20), 1, 10**6))
+    write_table(result, "replay_steps", file)
+    assert len(read_table(file, "replay_steps")) == len(result) == len(kept.select_steps(trace(20), 1, 10**6))
 
 
 def test_the_table_of_many_runs_stays_below_a_megabyte(campaign):
     runs, folder = campaign
-    many = pd.concat([runs[:1]] * 30).assign(run_id=[f"{RUN}{number}" for number in range(30)])
-    for run_id in many["run_id"]:
+    large = pd.concat([runs[:1]] * 30).assign(run_id=[f"{RUN}{number}" for number in range(30)])
+    for run_id in large["run_id"]:
         attempt = folder / run_id / ("0" * 12) / "attempt-2"
         attempt.mkdir(parents=True)
         trace(200).to_csv(attempt / "phases.csv", index=False)
     file = folder / "replay_steps.csv"
-    write_table(kept.gather(many, folder), "replay_steps", file)
+    write_table(kept.gather(large, folder), "replay_steps", file)
     assert file.stat().st_size < 1_000_000
 
 

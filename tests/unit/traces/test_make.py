@@ -22,30 +22,30 @@ def campaign() -> Campaign:
 
 
 def test_a_run_is_named_or_fitted(campaign: Campaign) -> None:
-    some = campaign.runs[3].run_id
-    assert make.the_one(campaign, some).run_id == some
-    cell, _, replicate = some.rpartition(".")
-    assert make.the_one(campaign, f"{cell[:-1]}*.{replicate}").run_id == some
+    subset = campaign.runs[3].run_id
+    assert make.find_run(campaign, subset).run_id == subset
+    cell, _, replicate = subset.rpartition(".")
+    assert make.find_run(campaign, f"{cell[:-1]}*.{replicate}").run_id == subset
 
 
 def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
     with pytest.raises(InputError) as refused:
-        make.the_one(campaign, "*")
-    several, known = refused.value, list(campaign.by_id)
-    assert (several.code, several.file, several.got) == ("ambiguous-name", "*", "*")
-    assert str(len(campaign.runs)) in several.problem
-    assert all(run in several.expected for run in known[: make.MOST_NAMED]) and known[-1] not in several.expected
-    some = campaign.runs[0].run_id
+        make.find_run(campaign, "*")
+    ambiguous, run_ids = refused.value, list(campaign.by_id)
+    assert (ambiguous.code, ambiguous.file, ambiguous.got) == ("ambiguous-name", "*", "*")
+    assert str(len(campaign.runs)) in ambiguous.problem
+    assert all(run in ambiguous.expected for run in run_ids[: make.MAX_NAMED]) and run_ids[-1] not in ambiguous.expected
+    subset = campaign.runs[0].run_id
     with pytest.raises(InputError) as refused:
-        make.the_one(campaign, f"{some}x")
+        make.find_run(campaign, f"{subset}x")
     none = refused.value
-    assert (none.code, none.file, none.got) == ("unknown-name", f"{some}x", f"{some}x")
-    assert some in none.hint and "\n" not in str(none)
+    assert (none.code, none.file, none.got) == ("unknown-name", f"{subset}x", f"{subset}x")
+    assert subset in none.hint and "\n" not in str(none)
 
 
 def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "custom")
-    traced, full = (make.at_level(campaign, run, level) for level in ("phases", "full"))
+    traced, full = (make.plan_traced(campaign, run, level) for level in ("phases", "full"))
     assert traced.run_id == run.run_id and traced.spec["levels"]["trace"] == "phases"
     assert len({traced.key, full.key, Path(campaign.records[run.run_id]).parent.name}) == 3
 
@@ -53,20 +53,20 @@ def test_a_traced_run_is_another_than_the_timed_one(campaign: Campaign) -> None:
 def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> None:
     run = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
     with pytest.raises(InputError) as refused:
-        make.at_level(campaign, run, "phases")
+        make.plan_traced(campaign, run, "phases")
     error = refused.value
     assert (error.code, error.file, error.got) == ("unsupported-level", run.run_id, "phases")
     assert run.framework.name in error.problem and run.framework.why["trace"] in error.problem
 
 
 def test_only_full_traces_need_the_sites_score_p(campaign: Campaign) -> None:
-    has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
-    there = replace(campaign, site=replace(campaign.site, installed=has, scorep=Path("/nowhere")))
+    present = (("lbann", Installed("/opt/lbann/bin/lbann")),)
+    equipped = replace(campaign, site=replace(campaign.site, installed=present, scorep=Path("/nowhere")))
     run = replace(campaign.runs[0], levels={**campaign.runs[0].levels, "framework": "lbann", "training_loop": "custom"})
     run = replace(run, framework=load_framework("lbann"))
-    assert make.at_level(there, run, "phases").key
+    assert make.plan_traced(equipped, run, "phases").key
     with pytest.raises(InputError) as refused:
-        make.at_level(there, run, "full")
+        make.plan_traced(equipped, run, "full")
     assert (refused.value.code, refused.value.file) == ("not-possible-here", run.run_id)
     assert "/nowhere" in refused.value.problem and "bin/scorep-config" in refused.value.problem
 
@@ -77,10 +77,10 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     site = replace(load_site("virtual"), cores=2, python_abi="cp311")
-    there = planned(campaign.study, site)
-    run = next(run for run in there.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
+    present = planned(campaign.study, site)
+    run = next(run for run in present.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
     with pytest.raises(InputError) as refused:
-        make.measured(there, make.at_level(there, run, "phases"))
+        make.measure(present, make.plan_traced(present, run, "phases"))
     error = refused.value
     assert (error.code, error.key) == ("needs-job", "launcher") and error.file.endswith("virtual.yaml")
     assert "salloc --nodes=2 " in error.hint and "--signal" not in error.hint
@@ -92,9 +92,9 @@ def test_what_ringside_trace_refuses_reads_like_this(campaign: Campaign) -> None
     first, *_, last = campaign.by_id
     fit = next(run for run in campaign.runs if run.levels["training_loop"] == "fit")
     for do, text in (
-        (lambda: make.the_one(campaign, f"{first[:-1]}?"), f"{first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
-        (lambda: make.the_one(campaign, f"{last}x"), f"{last}x: no run of tf-strategies-small is called so; the nearest are {last}, "),
-        (lambda: make.at_level(campaign, fit, "phases"), f"{fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
+        (lambda: make.find_run(campaign, f"{first[:-1]}?"), f"{first[:-1]}?: fits 2 runs of tf-strategies-small; expected one of {first[:-1]}"),
+        (lambda: make.find_run(campaign, f"{last}x"), f"{last}x: tf-strategies-small has no such run; the nearest are {last}, "),
+        (lambda: make.plan_traced(campaign, fit, "phases"), f"{fit.run_id}: {fit.framework.name} cannot be traced at level phases: "),
     ):  # fmt: skip
         with pytest.raises(InputError) as refused:
             do()
@@ -110,9 +110,9 @@ def test_only_an_attempt_whose_phases_are_whole_is_taken(tmp_path: Path) -> None
     (place / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows, ""]))
     attempt([0.0, 1.0], epochs=3, steps=4).to_csv(place / "phases.csv", index=False)
     (place / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
-    assert make.traced(tmp_path) == place
+    assert make.finished_trace(tmp_path) == place
     for name in ("clocks.csv", "spec.json", "phases.csv"):
-        kept = (place / name).read_text()
+        campaigns = (place / name).read_text()
         (place / name).unlink()
-        assert make.traced(tmp_path) is None
-        (place / name).write_text(kept)
+        assert make.finished_trace(tmp_path) is None
+        (place / name).write_text(campaigns)

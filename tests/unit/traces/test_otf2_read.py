@@ -30,10 +30,10 @@ Event = tuple[int, str, str]  # ms, > or < or a request's ! and ?, region or num
 
 def archive(folder: Path, ranks: Sequence[Sequence[Sequence[Event]]]) -> Path:
     """An archive of these events of the threads of these ranks, with a clock of 1 MHz that stood at 5 s."""
-    with otf2.writer.open(str(folder), "traces", timer_resolution=10**6) as made:
-        know = made.definitions
+    with otf2.writer.open(str(folder), "traces", timer_resolution=10**6) as built:
+        know = built.definitions
         machine = know.system_tree_node("machine", class_name="machine")
-        mains, told = [], []
+        mains, reported = [], []
         for rank, threads in enumerate(ranks):
             node = know.system_tree_node(f"node{rank}", class_name="node", parent=machine)
             process = know.location_group(
@@ -42,13 +42,13 @@ def archive(folder: Path, ranks: Sequence[Sequence[Sequence[Event]]]) -> Path:
             for thread, events in enumerate(threads):
                 location = know.location(f"thread {rank}.{thread}", type=LocationType.CPU_THREAD, group=process)
                 mains += [location] * (thread == 0)
-                told.append((location, events))
+                reported.append((location, events))
         mains.reverse()  # rank 0 is the process that was defined last
         know.group("", group_type=GroupType.COMM_LOCATIONS, paradigm=Paradigm.MPI, members=tuple(mains))
         all_of = know.group("all", group_type=GroupType.COMM_GROUP, paradigm=Paradigm.MPI, members=tuple(mains))
         world = know.comm("MPI_COMM_WORLD", group=all_of)
-        for location, events in told:
-            _put(made.event_writer_from_location(location), know, world, events)
+        for location, events in reported:
+            _put(built.event_writer_from_location(location), know, world, events)
     return folder / "traces.otf2"
 
 
@@ -68,19 +68,19 @@ def _put(writer: Any, know: Any, world: Any, events: Sequence[Event]) -> None:
 
 def rows(anchor: Path) -> list[tuple[Any, ...]]:
     """Rank, epoch, step, phase, start and end in ms."""
-    found = read(anchor).intervals
-    found[["start", "end"]] = (1000 * found[["start", "end"]]).round(3)
-    return sorted(found.itertuples(index=False, name=None), key=lambda row: (row[0], *row[4:], row[3]))
+    result = read(anchor).intervals
+    result[["start", "end"]] = (1000 * result[["start", "end"]]).round(3)
+    return sorted(result.itertuples(index=False, name=None), key=lambda row: (row[0], *row[4:], row[3]))
 
 
 @pytest.fixture
-def of(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
+def owner(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
     """The rows of one rank with the events of these threads."""
     return lambda *threads: [row[1:] for row in rows(archive(tmp_path / "archive", [threads]))]
 
 
-def test_the_innermost_region_is_the_phase(of: Callable[..., Any]) -> None:
-    assert of([
+def test_the_innermost_region_is_the_phase(owner: Callable[..., Any]) -> None:
+    assert owner([
         (0, ">", "epoch"), (0, ">", "step"), (1, ">", "backward"), (2, ">", "helper"), (3, ">", "MPI_Allreduce"), (5, "<", "MPI_Allreduce"),
         (6, "<", "helper"), (7, "<", "backward"), (9, "<", "step"), (9, ">", "MPI_Barrier"), (11, "<", "MPI_Barrier"), (12, "<", "epoch"),
     ]) == [
@@ -89,8 +89,8 @@ def test_the_innermost_region_is_the_phase(of: Callable[..., Any]) -> None:
     ]  # fmt: skip
 
 
-def test_what_returns_at_once_ends_with_its_request(of: Callable[..., Any]) -> None:
-    assert of([
+def test_what_returns_at_once_ends_with_its_request(owner: Callable[..., Any]) -> None:
+    assert owner([
         (0, ">", "step"), (1, ">", "MPI_Iallreduce"), (1, "!", "8"), (2, "<", "MPI_Iallreduce"), (2, ">", "MPI_Test"), (3, "<", "MPI_Test"),
         (4, "<", "step"), (4, ">", "step"), (5, ">", "MPI_Wait"), (7, "?", "8"), (8, "<", "MPI_Wait"), (8, "<", "step"),
     ]) == [
@@ -98,8 +98,8 @@ def test_what_returns_at_once_ends_with_its_request(of: Callable[..., Any]) -> N
     ]  # fmt: skip
 
 
-def test_another_thread_exchanges_beside_the_phases(of: Callable[..., Any]) -> None:
-    assert of(
+def test_another_thread_exchanges_beside_the_phases(owner: Callable[..., Any]) -> None:
+    assert owner(
         [(0, ">", "user:step"), (1, ">", "user:backward"), (8, "<", "user:backward"), (9, "<", "user:step")],
         [(2, ">", "MPI_Allreduce"), (6, "<", "MPI_Allreduce"), (7, ">", "MPI_Barrier"), (8, "<", "MPI_Barrier")],
     ) == [(1, 1, "other", 0, 1), (1, 1, "backward", 1, 8), (1, 1, "exchange", 2, 6), (1, 1, "other", 8, 9)]
@@ -115,43 +115,43 @@ def test_ranks_are_those_of_mpi_and_times_start_at_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resolution", "offset", "told", "seconds"),
+    ("resolution", "offset", "reported", "seconds"),
     [
         (10**9, 5, 1_795_602_498 * 10**9, 1_795_602_498.0),
         (10**6, 1_795_602_498_663_790, None, 1_795_602_498.66379),  # as Score-P's timer gettimeofday
         (2_596_142_600, 7_585_661_954_014, None, 0.0),  # as its timer tsc: 49 minutes of uptime
     ],
 )
-def test_the_time_of_day_of_an_archive(resolution: int, offset: int, told: int | None, seconds: float) -> None:
-    realtime = otf2.enums.Undefined.TIMESTAMP.value if told is None else told
+def test_the_time_of_day_of_an_archive(resolution: int, offset: int, reported: int | None, seconds: float) -> None:
+    realtime = otf2.enums.Undefined.TIMESTAMP.value if reported is None else reported
     clock = SimpleNamespace(timer_resolution=resolution, global_offset=offset, realtime_timestamp=realtime)
-    assert otf2_read.began(clock) == pytest.approx(seconds, abs=1e-6)
+    assert otf2_read.start_time(clock) == pytest.approx(seconds, abs=1e-6)
 
 
 def test_what_score_p_wrote(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN, tmp_path / "score_p")
     otf2_read.convert(tmp_path / "score_p" / "traces.otf2")
-    told = read_intervals(tmp_path / "score_p" / "phases.csv")
-    told["length"] = told["end"] - told["start"]
-    assert set(told["rank"]) == {0, 1}
-    training = told[told["epoch"] > 0]
+    reported = read_intervals(tmp_path / "score_p" / "phases.csv")
+    reported["length"] = reported["end"] - reported["start"]
+    assert set(reported["rank"]) == {0, 1}
+    training = reported[reported["epoch"] > 0]
     assert set(zip(training["epoch"], training["step"], strict=True)) == {(e, s) for e in (1, 2) for s in (0, 1, 2)}
 
     for (rank, _, step), mine in training.groupby(["rank", "epoch", "step"]):
-        beside = mine["phase"] == EXCHANGE
-        phases = mine[~beside].sort_values("start")
+        neighbour = mine["phase"] == EXCHANGE
+        phases = mine[~neighbour].sort_values("start")
         if step == 0:
             assert list(mine["phase"]) == ["barrier"]
             continue
         # One by MPI_Iallreduce, one by the other thread, one inside of backward, one sent, one received.
-        assert beside.sum() == 5
+        assert neighbour.sum() == 5
         assert (phases["start"].to_numpy()[1:] - phases["end"].to_numpy()[:-1] == 0).all(), (
             "phases divide the step's time"
         )
         spent = phases.groupby("phase")["length"].sum()
         assert spent["forward"] >= 0.004 and spent["optimizer"] >= 0.001
         assert spent["backward"] >= (0.012 if rank == 1 else 0.006)
-        longest = mine[beside].sort_values("length").iloc[-1]
+        longest = mine[neighbour].sort_values("length").iloc[-1]
         assert longest["length"] >= 0.012, "MPI_Iallreduce, from its call until both ranks have made it and wait for it"
 
     waited = (
@@ -161,7 +161,7 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
     )
     for epoch, step in ((e, s) for e in (1, 2) for s in (1, 2)):
         assert waited[0, epoch, step] > waited[1, epoch, step] + 0.004, "rank 0 waits for rank 1"
-    before = told[told["epoch"] == 0]
+    before = reported[reported["epoch"] == 0]
     assert set(before["phase"]) == {"join", "wait", EXCHANGE}, "MPI_Init_thread and MPI_Bcast"
     assert (tmp_path / "score_p" / "trace.json").exists()
 
@@ -184,7 +184,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["traces.otf2", "traces.def", "traces/0.evt"])
 @pytest.mark.parametrize(
-    "broken", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole.replace(b"\x00", b"\xdb")],
+    "broken", [lambda full: b"", lambda full: full[: len(full) // 2], lambda full: full.replace(b"\x00", b"\xdb")],
     ids=["empty", "half", "other bytes"],
 )  # fmt: skip
 def test_a_broken_archive_is_one_line_and_nothing_else(

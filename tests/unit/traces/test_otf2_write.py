@@ -21,37 +21,37 @@ def events(anchor: Path) -> tuple[Any, list[tuple[Any, Any]]]:
 
 
 def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path: Path) -> None:
-    made, told = events(otf2_write.write(replace(TIMELINE, began=1.8e9), tmp_path / "otf2"))
+    built, reported = events(otf2_write.write(replace(TIMELINE, began=1.8e9), tmp_path / "otf2"))
     assert [
         (group.name, group.location_group_type, group.system_tree_parent.name, group.system_tree_parent.parent.class_name)
-        for group in made.location_groups
+        for group in built.location_groups
     ] == [
         ("rank 0: alpha, CPU A", LocationGroupType.PROCESS, "alpha", "machine"),
         ("rank 1: beta, CPU B", LocationGroupType.PROCESS, "beta", "machine"),
     ]  # fmt: skip
-    assert [location.name for location in made.locations] == [
+    assert [location.name for location in built.locations] == [
         "rank 0: phases", "rank 0: exchange 1", "rank 1: phases", "rank 1: exchange 1", "rank 1: exchange 2"
     ]  # fmt: skip
-    clock = made.clock_properties
+    clock = built.clock_properties
     assert (clock.timer_resolution, clock.global_offset, clock.realtime_timestamp) == (10**9, 0, 1_800_000_000 * 10**9)
     assert clock.trace_length == 1_200_000_000
-    roles = {region.name: region.region_role for region in made.regions}
+    roles = {region.name: region.region_role for region in built.regions}
     assert roles["exchange"] == RegionRole.COLL_ALL2ALL and roles["forward"] == RegionRole.FUNCTION
     kinds = {
         group.name: {region.name for region in group.members}
-        for group in made.groups
+        for group in built.groups
         if group.group_type == GroupType.REGIONS
     }
     assert kinds["exchanging"] == {"exchange"} and {"forward", "backward"} <= kinds["computing"]
-    assert Counter(location.name for location, _ in told)["rank 0: phases"] == 2 * (6 + 2), "six phases, two steps"
+    assert Counter(location.name for location, _ in reported)["rank 0: phases"] == 2 * (6 + 2), "six phases, two steps"
 
 
 def test_times_never_go_back_and_regions_nest(tmp_path: Path) -> None:
-    _, told = events(otf2_write.write(TIMELINE, tmp_path / "otf2"))
-    for location in {location for location, _ in told}:
+    _, reported = events(otf2_write.write(TIMELINE, tmp_path / "otf2"))
+    for location in {location for location, _ in reported}:
         stack: list[Any] = []
         before = 0
-        for event in (event for there, event in told if there == location):
+        for event in (event for present, event in reported if present == location):
             assert event.time >= before
             before = event.time
             if isinstance(event, otf2.events.Enter):

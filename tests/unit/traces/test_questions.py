@@ -7,7 +7,7 @@ import pytest
 
 from support.made_up_trace import Truth
 from traces import questions
-from traces.replay import Exchange, Messages, chains, play
+from traces.replay import Exchange, Messages, build_chains, play
 
 STEPS = 8
 # One bucket at the end: nothing is hidden, and every answer is a sum.
@@ -15,13 +15,13 @@ PLAIN = Truth(ready=(1.0,), moving=(0.040,))
 WORK_S = 0.001 + 0.010 + 0.020
 
 
-def of(truth, steps=STEPS):
-    return chains(truth.trace(steps), lambda count: messages(truth.moving))
+def own(truth, steps=STEPS):
+    return build_chains(truth.trace(steps), lambda count: messages(truth.moving))
 
 
 def answer(question, truth, steps=STEPS):
     """Seconds of a step of as many samples as before."""
-    return question.ratio(of(truth, steps)) * truth.step_s()
+    return question.ratio(own(truth, steps)) * truth.step_s()
 
 
 def messages(seconds):
@@ -31,7 +31,7 @@ def messages(seconds):
 
 def times(share):
     """Everything that moves takes this share of its time."""
-    return questions.scaled(share)
+    return questions.scale_moving(share)
 
 
 halved = times(0.5)
@@ -39,17 +39,17 @@ halved = times(0.5)
 
 @pytest.mark.parametrize("truth", [PLAIN, Truth(), Truth(ready=(0.2, 0.9), moving=(0.03, 0.01))])
 def test_links_and_bytes_change_what_moves(truth):
-    wanted = replace(truth, moving=tuple(moving / 2 for moving in truth.moving)).step_s()
-    assert answer(questions.links(2, halved), truth) == pytest.approx(wanted)
-    assert answer(questions.half_the_bytes(halved), truth) == pytest.approx(wanted)
+    expected = replace(truth, moving=tuple(moving / 2 for moving in truth.moving)).step_s()
+    assert answer(questions.links(2, halved), truth) == pytest.approx(expected)
+    assert answer(questions.half_the_bytes(halved), truth) == pytest.approx(expected)
 
 
 def test_infinitely_fast_links_leave_no_exposed_transfer():
     """And slower ones add to it, no more than what moves."""
     for truth in (PLAIN, Truth()):
-        without = replace(truth, moving=tuple(0.0 for _ in truth.moving)).step_s()
-        assert answer(questions.links(1e12, times(1e-12)), truth) == pytest.approx(without)
-        assert answer(questions.hidden(), truth) == pytest.approx(without)
+        reduced = replace(truth, moving=tuple(0.0 for _ in truth.moving)).step_s()
+        assert answer(questions.links(1e12, times(1e-12)), truth) == pytest.approx(reduced)
+        assert answer(questions.hidden(), truth) == pytest.approx(reduced)
         slower = answer(questions.links(0.5, times(2)), truth)
         assert truth.step_s() < slower <= truth.step_s() + sum(truth.moving)
 
@@ -62,10 +62,10 @@ def test_hidden_ranks_still_wait_for_the_slowest():
 def test_the_slowest_rank_becomes_the_median():
     """All of its work: that around the exchange, too."""
     truth = replace(PLAIN, forward=(0.010, 0.010, 0.060), backward=(0.020,) * 3)
-    assert questions.balanced(of(truth)).ratio(of(truth)) * truth.step_s() == pytest.approx(
+    assert questions.balanced(own(truth)).ratio(own(truth)) * truth.step_s() == pytest.approx(
         replace(truth, forward=(0.010,) * 3).step_s(), rel=0.01
     )
-    assert questions.balanced(of(PLAIN)).ratio(of(PLAIN)) == pytest.approx(1)
+    assert questions.balanced(own(PLAIN)).ratio(own(PLAIN)) == pytest.approx(1)
 
 
 def test_no_data_takes_away_data():
@@ -73,22 +73,22 @@ def test_no_data_takes_away_data():
 
 
 def test_accumulation_leaves_exchange_and_update_to_the_last_batch():
-    found = answer(questions.accumulated(4, None, of(PLAIN)), PLAIN)
-    assert found == pytest.approx(WORK_S + (0.040 + 0.0005 + 0.002) / 4)
-    joined = [replace(chain, steps=chain.steps[:1]) for chain in of(PLAIN) for _ in range(4)]
-    assert questions.accumulated(4, None, joined).ratio(joined) * PLAIN.step_s() == pytest.approx(found)
+    result = answer(questions.accumulated(4, None, own(PLAIN)), PLAIN)
+    assert result == pytest.approx(WORK_S + (0.040 + 0.0005 + 0.002) / 4)
+    joined = [replace(chain, steps=chain.steps[:1]) for chain in own(PLAIN) for _ in range(4)]
+    assert questions.accumulated(4, None, joined).ratio(joined) * PLAIN.step_s() == pytest.approx(result)
 
 
 def test_batches_without_an_exchange_take_as_long_as_on_one_replica():
     """A batch and its update take 28 ms there; 31 ms of work beside an exchange."""
-    found = answer(questions.accumulated(4, 0.028, of(PLAIN)), PLAIN)
-    assert found == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)
+    result = answer(questions.accumulated(4, 0.028, own(PLAIN)), PLAIN)
+    assert result == pytest.approx((3 * 0.026 + PLAIN.step_s()) / 4)
 
 
 def test_unlike_batches_wait_less_when_they_are_added_up():
     """Ranks that are slow in turn wait for each other at every exchange, and not at all over a whole group."""
     truth = replace(PLAIN, forward=(0.010, 0.020))
-    (first,), (second,) = of(truth, 1), of(replace(truth, forward=(0.020, 0.010)), 1)
+    (first,), (second,) = own(truth, 1), own(replace(truth, forward=(0.020, 0.010)), 1)
     chain = [replace(first, steps=(first.steps[0], second.steps[0]) * 4)]
     added = questions.accumulated(2, None, chain).ratio(chain) * chain[0].seconds() / 8
     assert added == pytest.approx(0.001 + 0.015 + 0.020 + (0.040 + 0.0005 + 0.002) / 2)
@@ -107,7 +107,7 @@ def test_a_larger_batch_has_more_work_and_one_exchange():
 def test_the_law_scales_what_it_explains():
     """10 ms by the law become 6; what was longer stays, what was faster keeps its share."""
     before, after = (Messages(np.array([seconds]), np.array([0.001])) for seconds in (0.010, 0.006))
-    retime = questions.by_law(before, after)
+    retime = questions.retime_by_law(before, after)
     assert retime(Exchange(np.array([0.010, 0.015, 0.005])), 0).moving == pytest.approx([0.006, 0.011, 0.003])
 
 
@@ -115,11 +115,11 @@ def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
     """A small message after a large one: its bytes take half as long, its latency does not."""
     before = Messages(np.array([0.010]), np.array([0.002]))
     after = Messages(np.array([0.009]), np.array([0.001]))
-    found = questions.by_law(before, after)(Exchange(np.array([0.002]), behind=True, least_s=0.010), 0)
-    assert found.moving == pytest.approx([0.001])
-    assert found.least_s == pytest.approx(0.009)
-    assert found.ends(given=1.0, free=1.5, computing=0.0) == pytest.approx([1.501])
-    assert found.ends(given=1.0, free=0.5, computing=0.0) == pytest.approx([1.009])
+    result = questions.retime_by_law(before, after)(Exchange(np.array([0.002]), behind=True, least_s=0.010), 0)
+    assert result.moving == pytest.approx([0.001])
+    assert result.least_s == pytest.approx(0.009)
+    assert result.ends(handed_over=1.0, free=1.5, computing=0.0) == pytest.approx([1.501])
+    assert result.ends(handed_over=1.0, free=0.5, computing=0.0) == pytest.approx([1.009])
 
 
 SLOWED = Truth(ready=(0.5,), moving=(0.030,))  # 10 ms of it beside the backward pass
@@ -127,9 +127,9 @@ SLOWED = Truth(ready=(0.5,), moving=(0.030,))  # 10 ms of it beside the backward
 
 def test_beside_computing_an_exchange_gets_on_as_the_law_says_that_it_did():
     """Alone it takes 24 ms, so that the 10 ms beside the backward pass moved 4 ms of it."""
-    plain = of(SLOWED)
+    plain = own(SLOWED)
     law = lambda count: Messages(np.full(count, 0.024), np.full(count, 0.024))  # noqa: E731
-    assert questions.speed_beside(plain, law) == pytest.approx(0.4)
+    assert questions.speed_during_computation(plain, law) == pytest.approx(0.4)
     slowed = [chain.slowed(0.4) for chain in plain]
     assert slowed[0].seconds() == pytest.approx(plain[0].seconds())
     assert slowed[0].steps[0].exchanges[0].moving == pytest.approx([0.024, 0.024])
@@ -139,16 +139,19 @@ def test_beside_computing_an_exchange_gets_on_as_the_law_says_that_it_did():
 def test_links_twice_as_fast_shorten_what_is_beside_computing_unless_processors_move_it(processors):
     """Of 12 ms, 4 were moved beside the backward pass, or at the same rate of bytes only 2."""
     law = [Messages(np.array([seconds]), np.array([seconds])) for seconds in (0.024, 0.012)]
-    chains_ = [chain.slowed(0.4) for chain in of(SLOWED)]
-    found = questions.links(2, questions.by_law(*law, beside=processors)).ratio(chains_) * SLOWED.step_s()
+    chains_ = [chain.slowed(0.4) for chain in own(SLOWED)]
+    result = (
+        questions.links(2, questions.retime_by_law(*law, limited_by_processors=processors)).ratio(chains_)
+        * SLOWED.step_s()
+    )
     exposed = 0.012 - (0.002 if processors else 0.004)
-    assert found == pytest.approx(WORK_S + exposed + 0.0005 + 0.002)
+    assert result == pytest.approx(WORK_S + exposed + 0.0005 + 0.002)
 
 
 def test_an_exchange_that_ends_beside_computing_keeps_no_rank_waiting():
     hidden = replace(SLOWED, moving=(0.008,))
-    chains_ = [chain.slowed(0.5) for chain in of(hidden)]
-    assert chains_[0].seconds() == pytest.approx(of(hidden)[0].seconds())
+    chains_ = [chain.slowed(0.5) for chain in own(hidden)]
+    assert chains_[0].seconds() == pytest.approx(own(hidden)[0].seconds())
     (exchange,) = chains_[0].steps[0].exchanges
     assert exchange.moving == pytest.approx([0.004, 0.004])
     assert questions.hidden().ratio(chains_) == pytest.approx(1)
@@ -167,13 +170,13 @@ def test_less_never_takes_longer(seed):
         ready=tuple(np.sort(rng.uniform(0, 1, buckets))),
         moving=tuple(rng.uniform(0, 0.05, buckets)),
     )
-    plain = chains(truth.trace(STEPS, list(rng.uniform(0, 0.01, ranks))))
-    made = [chain.slowed(rng.uniform(questions.LEAST_BESIDE, 1)) for chain in plain]
-    assert [chain.seconds() for chain in made] == pytest.approx([chain.measured_s for chain in plain])
+    plain = build_chains(truth.trace(STEPS, list(rng.uniform(0, 0.01, ranks))))
+    built = [chain.slowed(rng.uniform(questions.MIN_SPEED, 1)) for chain in plain]
+    assert [chain.seconds() for chain in built] == pytest.approx([chain.measured_s for chain in plain])
     for question in (
-        questions.hidden(), questions.half_the_bytes(halved), questions.links(2, halved), questions.balanced(made), questions.no_data(),
-        questions.accumulated(4, None, made),
+        questions.hidden(), questions.half_the_bytes(halved), questions.links(2, halved), questions.balanced(built), questions.no_data(),
+        questions.accumulated(4, None, built),
     ):  # fmt: skip
-        assert question.ratio(made) <= 1 + 1e-9
-    assert questions.links(0.5, times(2)).ratio(made) >= 1 - 1e-9
-    assert questions.hidden().ratio(made) <= questions.links(2, halved).ratio(made) + 1e-9
+        assert question.ratio(built) <= 1 + 1e-9
+    assert questions.links(0.5, times(2)).ratio(built) >= 1 - 1e-9
+    assert questions.hidden().ratio(built) <= questions.links(2, halved).ratio(built) + 1e-9

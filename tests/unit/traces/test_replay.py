@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from support.made_up_trace import Truth
-from traces.replay import FINISH, Chain, Exchange, Give, Messages, Step, Wait, Work, chains, play
+from traces.replay import FINISH, Chain, Exchange, HandOver, Messages, Step, Wait, Work, build_chains, play
 
 REAL = Path(__file__).with_name("ddp.csv")  # eight steps of PyTorch DDP on two ranks, two buckets each
 
@@ -25,25 +25,35 @@ TRUTHS = {
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 def test_an_unchanged_step_takes_its_measured_time(truth):
-    (chain,) = chains(truth.trace(8, [0.001 * rank for rank in range(len(truth.forward))]))
+    (chain,) = build_chains(truth.trace(8, [0.001 * rank for rank in range(len(truth.forward))]))
     assert len(chain.steps) == 8
     assert chain.seconds() == pytest.approx(chain.measured_s, rel=1e-9)
     if truth.sync_every == 1:
-        assert chains(truth.trace(1))[0].seconds() == pytest.approx(truth.step_s(), rel=1e-9)
+        assert build_chains(truth.trace(1))[0].seconds() == pytest.approx(truth.step_s(), rel=1e-9)
 
 
 def test_so_does_a_real_one():
     """To 1 %: what a clock's error puts before the last rank's start is lost."""
-    made = chains(pd.read_csv(REAL))
-    assert sum(len(chain.steps) for chain in made) == 8
-    assert {len(step.exchanges) for chain in made for step in chain.steps} == {2}
-    for chain in made:
+    built = build_chains(pd.read_csv(REAL))
+    assert sum(len(chain.steps) for chain in built) == 8
+    assert {len(step.exchanges) for chain in built for step in chain.steps} == {2}
+    for chain in built:
         assert chain.seconds() == pytest.approx(chain.measured_s, rel=0.01)
 
 
 def test_a_step_by_hand():
     """Rank 0 hands over at 1 and 3, rank 1 at 2 and 4; the second exchange waits for the first, which ends at 12."""
-    give = lambda first, second: (Work("a", first), Give(0), Work("a", second), Give(1), Wait((0, 1)), Work(FINISH, 1))  # noqa: E731
+
+    def give(first, second):
+        return (
+            Work("a", first),
+            HandOver(0),
+            Work("a", second),
+            HandOver(1),
+            Wait((0, 1)),
+            Work(FINISH, 1),
+        )
+
     step = Step((give(1, 2), give(2, 2)), (Exchange(np.array([10.0, 10.0])), Exchange(np.array([5.0, 6.0]))))
     assert play(step, np.zeros(2))[0].tolist() == [18, 19]
     assert play(step, np.array([100.0, 0.0]))[0].tolist() == [117, 118]
@@ -57,7 +67,7 @@ def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
         (0, 1, 1, "exchange", 5.0, 6.0),
         (0, 1, 1, "wait", 2.0, 7.0),
     ]
-    (chain,) = chains(pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]))
+    (chain,) = build_chains(pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]))
     assert chain.seconds() == chain.measured_s == 7.0
     (step,) = chain.steps
     slower = replace(step, exchanges=(Exchange(np.array([4.0])), Exchange(np.array([2.0]))))
@@ -67,16 +77,16 @@ def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
 def test_steps_that_do_not_follow_each_other_are_chains_of_their_own():
     truth = Truth()
     rows = pd.concat([truth.trace(2), truth.trace(3, [5.0, 5.0], first=7), truth.trace(1, [9.0, 9.0], epoch=3)])
-    assert [len(chain.steps) for chain in chains(rows)] == [2, 3, 1]
+    assert [len(chain.steps) for chain in build_chains(rows)] == [2, 3, 1]
 
 
 def test_steps_that_are_not_whole_are_left_out():
     rows = Truth().trace(5)
-    without = rows[~((rows["rank"] == 1) & (rows["step"] == 2))]
-    other = rows[~((rows["rank"] == 1) & (rows["step"] == 4) & (rows["phase"] == "exchange"))]
-    assert [len(chain.steps) for chain in chains(without)] == [1, 3]
-    assert [len(chain.steps) for chain in chains(other)] == [3, 1]
-    assert chains(rows[:0]) == []
+    reduced = rows[~((rows["rank"] == 1) & (rows["step"] == 2))]
+    second = rows[~((rows["rank"] == 1) & (rows["step"] == 4) & (rows["phase"] == "exchange"))]
+    assert [len(chain.steps) for chain in build_chains(reduced)] == [1, 3]
+    assert [len(chain.steps) for chain in build_chains(second)] == [3, 1]
+    assert build_chains(rows[:0]) == []
 
 
 def test_exchanges_under_way_at_once_share_their_time_by_what_they_would_take_alone():
@@ -88,6 +98,6 @@ def test_exchanges_under_way_at_once_share_their_time_by_what_they_would_take_al
         (0, 1, 1, "wait", 3.0, 10.0),
     ]
     frame = pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"])
-    (chain,) = chains(frame, lambda count: Messages(np.zeros(2), np.array([3.0, 1.0])))
+    (chain,) = build_chains(frame, lambda count: Messages(np.zeros(2), np.array([3.0, 1.0])))
     assert [exchange.moving.tolist() for exchange in chain.steps[0].exchanges] == [[6.0], [2.0]]
     assert chain.seconds() == 10.0

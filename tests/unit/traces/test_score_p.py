@@ -42,14 +42,16 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
 
 def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:
     """A step around each MPI_Allreduce that the main thread of rank 0 made: its begin is that step's, and nothing else's."""
-    told = read(attempt / scorep.ANCHOR).intervals
-    its = told[(told["phase"] == EXCHANGE)].assign(start=lambda t: t["start"] + BEGAN, end=lambda t: t["end"] + BEGAN)
-    of_0 = its[its["rank"] == 0].sort_values("start", ignore_index=True)
+    reported = read(attempt / scorep.ANCHOR).intervals
+    mpi_calls = reported[(reported["phase"] == EXCHANGE)].assign(
+        start=lambda t: t["start"] + BEGAN, end=lambda t: t["end"] + BEGAN
+    )
+    of_0 = mpi_calls[mpi_calls["rank"] == 0].sort_values("start", ignore_index=True)
     first, later = of_0.loc[3, "start"], of_0.loc[8, "start"]
     own = phases({1: [(first - STEP_S, first + STEP_S)], 2: [(later - STEP_S, later + STEP_S)]})
-    found = score_p.beside(own, attempt).intervals
-    assert len(found) == len(own.intervals) + len(its), "what it saw of waiting and joining is not taken"
-    mine = found[(found["rank"] == 0) & (found["phase"] == EXCHANGE)].reset_index(drop=True)
+    result = score_p.add_communication(own, attempt).intervals
+    assert len(result) == len(own.intervals) + len(mpi_calls), "what it saw of waiting and joining is not taken"
+    mine = result[(result["rank"] == 0) & (result["phase"] == EXCHANGE)].reset_index(drop=True)
     assert mine["start"].to_numpy() == pytest.approx(of_0["start"] + ZERO, abs=1e-6)
     assert mine["end"].to_numpy() == pytest.approx(of_0["end"] + ZERO, abs=1e-6)
     for number, row in mine.iterrows():
@@ -63,4 +65,4 @@ def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: P
 def test_without_a_clock_that_was_compared_nothing_is_added(attempt: Path) -> None:
     own = phases({1: [(0.3, 0.4)]})
     (attempt / scorep.CLOCK).unlink()
-    assert score_p.beside(own, attempt) is own
+    assert score_p.add_communication(own, attempt) is own

@@ -24,39 +24,39 @@ def rows_of(late_ms, **options) -> pd.Series:
 
 
 def test_phases_of_a_step_are_what_they_were_made_of():
-    found = rows_of([0.0, 3.0])
-    assert found["step", 0].to_dict() == pytest.approx(
+    result = rows_of([0.0, 3.0])
+    assert result["step", 0].to_dict() == pytest.approx(
         {"data": 1, "forward": 5, "backward": 6, "wait": 6, "metrics": 0.5, "optimizer": 1.5}
     )
-    assert found["step", 1]["backward"] == pytest.approx(9)
-    assert found["step", 1]["wait"] == pytest.approx(3)
+    assert result["step", 1]["backward"] == pytest.approx(9)
+    assert result["step", 1]["wait"] == pytest.approx(3)
 
 
 def test_exchange_of_the_quick_rank_and_of_the_late_one():
     """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15 on."""
-    found = rows_of([0.0, 3.0])["exchange"]
-    known = {"communication": 8, "moving": 4, "waiting": 4, "exposed": 6, "exposed_moving": 4, "exposed_waiting": 2}
-    assert found[0].to_dict() == pytest.approx({**known, "until_first": 10})
-    known = {"communication": 4, "moving": 4, "waiting": 0, "exposed": 3, "exposed_moving": 3, "exposed_waiting": 0}
-    assert found[1].to_dict() == pytest.approx({**known, "until_first": 13})
+    result = rows_of([0.0, 3.0])["exchange"]
+    expected = {"communication": 8, "moving": 4, "waiting": 4, "exposed": 6, "exposed_moving": 4, "exposed_waiting": 2}
+    assert result[0].to_dict() == pytest.approx({**expected, "until_first": 10})
+    expected = {"communication": 4, "moving": 4, "waiting": 0, "exposed": 3, "exposed_moving": 3, "exposed_waiting": 0}
+    assert result[1].to_dict() == pytest.approx({**expected, "until_first": 13})
 
 
 def test_a_rank_without_part_in_an_exchange_has_no_times():
     """By a strategy of layers two ranks may share weights that the third one does not have."""
-    whole = attempt([0.0, 3.0, 0.0])
-    found = Traced(whole[(whole["rank"] != 2) | (whole["phase"] != "exchange")], 1, STEPS).rows()
-    assert found["seconds"].notna().all()
-    assert sorted(found.loc[found["phase"] == "until_first", "rank"]) == [0, 1]
-    alone = found[(found["scope"] == "exchange") & (found["rank"] == 2)]
+    full = attempt([0.0, 3.0, 0.0])
+    result = Traced(full[(full["rank"] != 2) | (full["phase"] != "exchange")], 1, STEPS).rows()
+    assert result["seconds"].notna().all()
+    assert sorted(result.loc[result["phase"] == "until_first", "rank"]) == [0, 1]
+    alone = result[(result["scope"] == "exchange") & (result["rank"] == 2)]
     assert len(alone) and (alone["seconds"] == 0).all() and (alone["count"] == 0).all()
 
 
 def test_the_path_goes_over_the_late_rank():
-    found = rows_of([0.0, 3.0])["path", -1]
-    assert found.to_dict() == pytest.approx(
+    result = rows_of([0.0, 3.0])["path", -1]
+    assert result.to_dict() == pytest.approx(
         {"data": 1, "forward": 5, "backward": 9, "exchange": 3, "metrics": 0.5, "optimizer": 1.5}
     )
-    assert found.sum() == pytest.approx(20)
+    assert result.sum() == pytest.approx(20)
 
 
 def test_a_path_follows_computing_beside_an_exchange():
@@ -68,8 +68,8 @@ def test_a_path_follows_computing_beside_an_exchange():
             (rank, 2, 1, "wait", ready, 0.010),
             (rank, 2, 1, "optimizer", 0.010, 0.012),
         ]
-    found = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).path().set_index("phase")["step_s"]
-    assert found.to_dict() == pytest.approx({"backward": 0.008, "exchange": 0.002, "optimizer": 0.002})
+    result = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).path().set_index("phase")["step_s"]
+    assert result.to_dict() == pytest.approx({"backward": 0.008, "exchange": 0.002, "optimizer": 0.002})
 
 
 def test_a_path_without_an_exchange_is_the_slowest_ranks():
@@ -94,9 +94,9 @@ def test_an_epoch_has_the_mean_step_times_its_number_of_steps():
 
 
 def test_of_accumulated_batches_only_the_last_is_exchanged():
-    found = rows_of([0.0, 3.0], exchanged=2)
-    assert found["exchange", 0, "communication"] == pytest.approx(4)
-    assert found["step", 0, "wait"] == pytest.approx(3)
+    result = rows_of([0.0, 3.0], exchanged=2)
+    assert result["exchange", 0, "communication"] == pytest.approx(4)
+    assert result["step", 0, "wait"] == pytest.approx(3)
     counts = Traced(attempt([0.0, 3.0], exchanged=2), 1, STEPS).rows().query("phase == 'communication'")["count"]
     assert counts.tolist() == [1, 1]
 
@@ -109,28 +109,30 @@ def test_every_third_step_says_the_same_as_every_step():
 def test_computing_hides_an_exchange_of_a_step_before_it():
     """An exchange that goes on while the next step computes is hidden there."""
     rows = [(0, 2, 1, "backward", 0.0, 1.0), (0, 2, 2, "backward", 1.0, 2.0), (0, 2, 1, "exchange", 0.5, 1.5)]
-    found = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 2).rows().set_index("phase")
-    assert found.at["communication", "step_s"] == pytest.approx(0.5)
-    assert found.at["exposed", "step_s"] == 0
+    result = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 2).rows().set_index("phase")
+    assert result.at["communication", "step_s"] == pytest.approx(0.5)
+    assert result.at["exposed", "step_s"] == 0
 
 
 def test_the_sum_of_a_steps_phases_is_its_time():
-    whole = attempt([0.0, 3.0], steps=12)
-    clocked = Traced(whole, 1, 12).step_times.merge(Traced(whole, 1, 12).numbers, left_on="place", right_index=True)
+    full = attempt([0.0, 3.0], steps=12)
+    clocked = Traced(full, 1, 12).step_times.merge(Traced(full, 1, 12).numbers, left_on="place", right_index=True)
     clocked = clocked.assign(step_time_s=clocked["end"] - clocked["start"])[["epoch", "rank", "step", "step_time_s"]]
-    assert Traced(whole, 1, 12).off(None) < 1e-9
-    assert Traced(whole, 1, 12).off(clocked) < 1e-9
-    gaps = whole[~((whole["phase"] == "forward") & (whole["rank"] == 1))]
-    assert Traced(gaps, 1, 12).off(None) == pytest.approx(5 / 20)
-    assert Traced(whole, 1, 12).off(clocked.assign(step_time_s=clocked["step_time_s"] * 1.25)) == pytest.approx(0.2)
+    assert Traced(full, 1, 12).sum_error(None) < 1e-9
+    assert Traced(full, 1, 12).sum_error(clocked) < 1e-9
+    gaps = full[~((full["phase"] == "forward") & (full["rank"] == 1))]
+    assert Traced(gaps, 1, 12).sum_error(None) == pytest.approx(5 / 20)
+    assert Traced(full, 1, 12).sum_error(clocked.assign(step_time_s=clocked["step_time_s"] * 1.25)) == pytest.approx(
+        0.2
+    )
 
 
 def test_typical_steps_follow_each_other_around_the_median():
-    found = Traced(attempt([0.0, 1.0], steps=12), 1, 12).typical_steps()
-    assert found["epoch"].nunique() == 1 and found["epoch"].iloc[0] > 1
-    numbers = sorted(set(found["step"]))
+    result = Traced(attempt([0.0, 1.0], steps=12), 1, 12).typical_steps()
+    assert result["epoch"].nunique() == 1 and result["epoch"].iloc[0] > 1
+    numbers = sorted(set(result["step"]))
     assert numbers == list(range(numbers[0], numbers[0] + SHOWN_STEPS))
-    assert set(found["rank"]) == {0, 1}
+    assert set(result["rank"]) == {0, 1}
     assert Traced(attempt([0.0], steps=12, every=3), 1, 12).typical_steps()["step"].nunique() == 1
 
 
@@ -153,7 +155,7 @@ def test_what_a_rank_writes_is_read(tmp_path):
     written.to_csv(tmp_path / "phases.csv", index=False)
     run = Traced(read_intervals(tmp_path / "phases.csv"), 0, 2)
     assert set(run.rows().query("scope == 'step'")["phase"]) == {"data", "forward", "backward", "wait", "optimizer"}
-    assert run.off(None) < 1e-3
+    assert run.sum_error(None) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -173,10 +175,10 @@ def test_a_broken_table_is_one_line(tmp_path, text):
 
 
 def test_a_run_of_one_rank_without_steps_has_its_start():
-    only = attempt([0.0])
-    rows = Traced(only[only["epoch"] == 0], 1, STEPS).rows()
+    single = attempt([0.0])
+    rows = Traced(single[single["epoch"] == 0], 1, STEPS).rows()
     assert set(rows["scope"]) == {"start"}
-    assert np.isnan(Traced(only[only["epoch"] == 0], 1, STEPS).off(None))
+    assert np.isnan(Traced(single[single["epoch"] == 0], 1, STEPS).sum_error(None))
 
 
 MS = 24  # of a made-up step
@@ -187,31 +189,31 @@ ranks = st.lists(st.tuples(cuts, st.lists(phase, min_size=6, max_size=6), spans)
 
 
 @given(ranks)
-def test_the_exchange_of_any_step_is_that_of_a_slow_twin(made):
+def test_the_exchange_of_any_step_is_that_of_a_slow_twin(built):
     """Phases from cut to cut, two exchanges a rank; the twin looks at every ms of every rank."""
-    rows, known = [], {name: [] for name in ("communication", "moving", "exposed", "exposed_moving")}
-    of_rank = [sorted((start, start + lasts) for start, lasts in some) for _, _, some in made]
+    rows, expected = [], {name: [] for name in ("communication", "moving", "exposed", "exposed_moving")}
+    of_rank = [sorted((start, start + lasts) for start, lasts in subset) for _, _, subset in built]
     moves = [max(sent[turn][0] for sent in of_rank) for turn in range(2)]
-    for rank, ((ends, names, _), sent) in enumerate(zip(made, of_rank, strict=True)):
+    for rank, ((ends, names, _), sent) in enumerate(zip(built, of_rank, strict=True)):
         edges = [0, *ends, MS]
         mine = [(name, start, end) for name, start, end in zip(names, edges, edges[1:], strict=False) if end > start]
         rows += [(rank, 2, 1, name, start / 1e3, end / 1e3) for name, start, end in mine]
         rows += [(rank, 2, 1, "exchange", start / 1e3, end / 1e3) for start, end in sent]
-        each = range(2 * MS)
+        entry = range(2 * MS)
         busy = {ms for name, start, end in mine if name != WAIT for ms in range(start, end)}
-        sends = {ms for ms in each if any(start <= ms < end for start, end in sent)}
+        sends = {ms for ms in entry if any(start <= ms < end for start, end in sent)}
         moving = {
-            ms for ms in each if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
+            ms for ms in entry if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
         }
-        for name, found in (
+        for name, result in (
             ("communication", sends),
             ("moving", moving),
             ("exposed", sends - busy),
             ("exposed_moving", moving - busy),
         ):
-            known[name].append(len(found))
+            expected[name].append(len(result))
     by_step = Traced(pd.DataFrame(rows, columns=COLUMNS), 1, 1).by_step
-    for name, milliseconds in known.items():
+    for name, milliseconds in expected.items():
         assert 1e3 * by_step[name][:, 0] == pytest.approx(milliseconds, abs=1e-6)
     assert by_step["waiting"] == pytest.approx(by_step["communication"] - by_step["moving"])
     assert by_step["exposed_waiting"] == pytest.approx(by_step["exposed"] - by_step["exposed_moving"])

@@ -16,11 +16,11 @@ WHAT = "The critical path through a training step, over ranks."
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
-    measured = cells.of(records.every_run, records.table("phases"))
+    measured = cells.select_traced(records.every_run, records.table("phases"))
     data = path.summarize(measured)
     if data.empty:
-        return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)
-    names = path.phases(measured)
+        return panels.not_drawn(measured.runs, NO_PHASES, measured.missing_note)
+    names = path.path_parts(measured)
     parts = 1e3 * data.set_index("cell")[[f"{name}_s" for name in names]].set_axis(names, axis="columns")
     seen = view(measured.runs, asked)
     drawn, seen = stacks.draw(
@@ -42,4 +42,4 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         if EXCHANGE in names
         else ""
     )
-    return drawn, seen.caption([WHAT, said], notes=[path.HOW, *measured.notes], with_intervals=False)
+    return drawn, seen.caption([WHAT, said], notes=[path.PATH, *measured.notes], with_intervals=False)

@@ -34,9 +34,9 @@ BELOW = "The lane below a bar is the exchange, its part behind computing left of
 
 def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
-    measured = cells.of(records.every_run, records.table("phases"))
-    if not measured.order or not measured.named:
-        return panels.not_drawn(measured.runs, NO_PHASES, measured.lacking)
+    measured = cells.select_traced(records.every_run, records.table("phases"))
+    if not measured.order or not measured.step_phases:
+        return panels.not_drawn(measured.runs, NO_PHASES, measured.missing_note)
     in_ms = asked.x == TIME
     data = parts(measured, in_ms)
     seen = view(measured.runs, asked)
@@ -56,7 +56,7 @@ def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
     """By cell, in % of a step or in ms: every phase in its order, waiting divided into what of the exchange is exposed and a rest."""
     phases, exchange = (_means(measured, scope, in_ms) for scope in ("step", "exchange"))
     found = {}
-    for name in measured.named:
+    for name in measured.step_phases:
         if name != WAIT:
             found[name] = phases[name]
             continue

@@ -14,7 +14,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.held_out import KINDS, ON_LOOPBACK, common
+from prediction.held_out import EMULATED, KINDS, is_common
 from prediction.physics import pooled_cv
 
 TICKS = {
@@ -56,7 +56,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     methods = [name for name, own in left.groupby("method", sort=False) if own["predicted_s"].notna().any()]
     if not methods:
         return panels.not_drawn(runs, NOTHING)
-    left = left.assign(common=common(left), position=left.groupby("method").cumcount())
+    left = left.assign(common=is_common(left), position=left.groupby("method").cumcount())
     positions = max(1, left["position"].max())
     kinds = [kind for kind in KINDS if kind in set(left["kind"])]
     series = [
@@ -109,7 +109,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         Note("predictions-beyond-axis", f"Arrows: {beyond} beyond the axis.", predictions=beyond) if beyond else "",
         Note("impossible-predictions", f"Crosses: {wrong} {IMPOSSIBLE}.", predictions=wrong) if wrong else "",
         PARTLY if any(partly) else "",
-        ON_LOOPBACK if conditions.is_emulated(runs) else "",
+        EMULATED if conditions.is_emulated(runs) else "",
     ]
     return drawn, panels.caption(runs, *said, notes=[HOW, OTHERS if any(partly) else ""], with_intervals=False)
 

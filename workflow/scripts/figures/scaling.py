@@ -127,9 +127,9 @@ def _rows(records: Records, of: View) -> pd.DataFrame:
     rows = of.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(measured, how="left", on="cell")
     least: Mapping[str, float] = {}
     if len(records.table("network")):
-        from prediction.bound import shortest  # slow to import, and few studies need it
+        from prediction.bound import shortest_epochs  # slow to import, and few studies need it
 
-        least = shortest(of.study, records.table("network"))
+        least = shortest_epochs(of.study, records.table("network"))
     bound = rows["base_cell"].map(least).astype(float) / rows["cell"].map(least).astype(float)
     return rows.assign(bound_speedup=bound, bound_efficiency=bound / rows["replicas"].astype(float))
 

@@ -11,7 +11,7 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from prediction.what_if import AIM, HOW, NO_TRACE, gain, in_order
+from prediction.what_if import NO_TRACE, PREDICTION_METHOD, TARGET_ERROR, gain, in_order
 
 ROW_IN = 0.19
 AXIS_IN = 0.42
@@ -58,7 +58,7 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
     left = Note("cells-left-out", text, drawn=len(shown), cells=len(cells)) if len(cells) > len(shown) else ""
     return drawn, panels.two_paragraphs(
         [WHAT, said, _bars(rows), left, conditions.setting_note(records.runs)],
-        [HOW, conditions.traced_runs_without_phases(records.every_run)],
+        [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
         first=[WHAT, said],
     )
 
@@ -67,10 +67,10 @@ def _errors(errors: pd.Series) -> str:
     """How far predictions are off; empty where the study has none of what is asked."""
     if errors.empty:
         return ""
-    within = int((errors <= AIM).sum())
+    within = int((errors <= TARGET_ERROR).sum())
     text = (
         f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
-        f"{within} of {len(errors)} within {100 * AIM:g} %."
+        f"{within} of {len(errors)} within {100 * TARGET_ERROR:g} %."
     )
     return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
 

@@ -1,1 +1,1 @@
-"""Epoch times predicted from a model's size, one-node runs and the network's sweep, held against what was not used to fit."""
+"""Epoch times predicted from model size, one-node runs and collective benchmarks, with errors on held-out cells."""

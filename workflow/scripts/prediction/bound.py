@@ -1,7 +1,8 @@
-"""How short epochs could be: the bound on speed-up that computation and network leave, by the model of prediction.physics.
+"""Lower bounds on epoch times, and so upper bounds on speed-up, by the model of prediction.physics.
 
-Computation is that of the runs on one replica, shared by all; messages take what the law of the swept network says. Nobody
-waits for others, and the whole backward pass hides messages of frameworks that send while it goes on.
+Computation comes from the single-device runs, divided among all replicas, and messages from the law of the
+collective benchmark. No rank waits for another, and frameworks that send during the backward pass overlap all
+of it.
 """
 
 from dataclasses import replace
@@ -11,12 +12,17 @@ import pandas as pd
 from prediction import law, physics
 
 
-def shortest(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
-    """Epoch times in seconds by cell, of the measured cells that the model knows enough of; `network`: the sweeps."""
-    cells = physics.prepared(runs)
+def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, float]:
+    """Return the shortest possible epoch time in seconds of each predictable measured cell, by cell name.
+
+    Args:
+        runs: runs.csv of the study.
+        network: network.csv of the study.
+    """
+    cells = physics.measured_cells(runs)
     if cells.empty or network.empty:
         return {}
-    plain = physics.plain(cells, law.points(network))
-    best = replace(plain, hidden=dict.fromkeys(plain.laws, 1.0), scatter=dict.fromkeys(plain.laws, 0.0))
+    base = physics.base_model(cells, law.benchmark_points(network))
+    best = replace(base, hidden=dict.fromkeys(base.laws, 1.0), scatter=dict.fromkeys(base.laws, 0.0))
     seconds = pd.Series(best.predict(cells), index=cells["cell"]).dropna()
     return {str(cell): float(time) for cell, time in seconds.items()}

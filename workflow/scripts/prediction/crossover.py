@@ -1,7 +1,8 @@
-"""Which strategy is fastest on which links, before it is measured: a table.
+"""Table `crossover`: the predicted fastest strategy at each link rate.
 
-For every cell on several nodes that a study plans, run or not, at the study's own rates of links and at others: the epoch time that computation on one
-node and the sweeps of the network predict (prediction.physics, nothing fitted to runs on several nodes), beside the measured one where there is one.
+The epoch time of every planned cell on several nodes is predicted at the study's link rates and at others,
+from computation on one node and the collective benchmark (prediction.physics). Nothing is fitted to runs on
+several nodes. Measured epoch times stand beside predictions where there are some.
 """
 
 import sys
@@ -16,64 +17,75 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from prediction import law, physics
-from prediction.extrapolate import anywhere
-from prediction.held_out import ON_LOOPBACK
+from prediction.extrapolate import generalize
+from prediction.held_out import EMULATED
 from prediction.law import rate_text
 from prediction.question import RATES
 
 TITLE = "Which strategy is fastest, by the rate of the links"
-NOTHING = Note(
+NOTHING_TO_COMPARE = Note(
     "nothing-to-compare",
-    "Nothing to compare: it needs runs on one node, and strategies on several ones whose messages were swept.",
+    "No strategies to compare: needs runs on one node, strategies on several nodes, and collective benchmarks.",
 )
-HOW = Note(
+PREDICTED = Note(
     "predicted",
-    "Predicted: computation of one node divided by operator, and messages by the laws of the sweeps. Nothing is fitted to runs on several nodes, "
-    "nothing is hidden, and nobody waits by chance, so that the table can be made before these runs are. Measured: means of cells; of strategies "
-    "that have no run, the fastest may be another one.",
+    "Predicted: computation on one node, partitioned by operator, and messages by the laws of the collective benchmark. Nothing is "
+    "fitted to runs on several nodes, so the table exists before these runs. It assumes no overlapped communication and no random "
+    "waiting. Measured: means of cells; a strategy without a run may be faster.",
 )
-EXTRAPOLATED = Note("extrapolated", "*: no sweep was made at that rate; it is extrapolated from those that were.")
+EXTRAPOLATED = Note("extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate.")
 GIGABIT = 1e9 / 8
-OF_STRATEGY = ("framework", *physics.DIVIDES)
+STRATEGY_COLUMNS = ("framework", *physics.STRATEGY_FACTORS)
 
 
-def compare(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
-    """A row per case (levels of what varies beside strategies), rate of links and strategy that can be predicted: the factors that vary, `strategy` in
-    words, `predicted_s`, its `place` among them (1: the fastest), `measured_s` (NaN: not at that rate, or not yet) and `measured_place`;
-    `swept`: whether the network was swept at that rate. `sweeps`: `law.points`."""
-    measured, cells = physics.prepared(runs, meshes=True), physics.planned(runs)
-    case, divided = (varying(cells, but=but) for but in (["bandwidth", *OF_STRATEGY], ["bandwidth"]))
-    cells["strategy"] = _strategies(cells)
-    alone = measured[measured["nodes"] == 1]
-    made = anywhere(physics.plain(pd.concat([alone, cells], ignore_index=True), sweeps))
-    own = cells["rate"].dropna().unique().tolist()
-    rates = sorted({*own, *(GIGABIT * rate for rate in RATES)}) if own else [np.nan]
+def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each case, link rate and strategy that can be predicted.
+
+    A case is a combination of the levels that vary besides strategies. Columns: the varying factors, `rate`
+    in bytes/s, `swept` (whether the benchmark ran at this rate), `strategy` as text, `predicted_s`, `place`
+    (1: fastest), `measured_s` (NaN without a run at this rate) and `measured_place`.
+
+    Args:
+        runs: runs.csv of the study.
+        sweeps: Points of the collective benchmark (`law.benchmark_points`).
+    """
+    measured, cells = physics.measured_cells(runs, include_meshes=True), physics.planned_cells(runs)
+    case, strategy_factors = (varying(cells, but=but) for but in (["bandwidth", *STRATEGY_COLUMNS], ["bandwidth"]))
+    cells["strategy"] = _strategy_labels(cells)
+    one_node = measured[measured["nodes"] == 1]
+    model = generalize(physics.base_model(pd.concat([one_node, cells], ignore_index=True), sweeps))
+    study_rates = cells["rate"].dropna().unique().tolist()
+    rates = sorted({*study_rates, *(GIGABIT * rate for rate in RATES)}) if study_rates else [np.nan]
     at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
-    found = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
-    several = measured[measured["nodes"] > 1]
-    times = several.assign(strategy=_strategies(several))[[*case, "strategy", "rate", "epoch_time_s"]]
-    found = found.assign(predicted_s=made.predict(found), swept=found["rate"].isin(sweeps["link_bytes_s"]))
-    found = found.dropna(subset="predicted_s")
-    found = found.merge(
+    candidates = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
+    distributed = measured[measured["nodes"] > 1]
+    times = distributed.assign(strategy=_strategy_labels(distributed))[[*case, "strategy", "rate", "epoch_time_s"]]
+    candidates = candidates.assign(
+        predicted_s=model.predict(candidates), swept=candidates["rate"].isin(sweeps["link_bytes_s"])
+    )
+    candidates = candidates.dropna(subset="predicted_s")
+    candidates = candidates.merge(
         times.rename(columns={"epoch_time_s": "measured_s"}), on=[*case, "strategy", "rate"], how="left"
     )
-    groups = found.groupby([*case, "rate"], dropna=False, sort=True)
-    found["place"], found["measured_place"] = groups["predicted_s"].rank(), groups["measured_s"].rank()
-    found = found.sort_values([*case, "rate", "place"]).reset_index(drop=True)
-    named = [*case, *(name for name in divided if name not in case)]
-    return found[[*named, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]]
+    groups = candidates.groupby([*case, "rate"], dropna=False, sort=True)
+    candidates["place"], candidates["measured_place"] = groups["predicted_s"].rank(), groups["measured_s"].rank()
+    candidates = candidates.sort_values([*case, "rate", "place"]).reset_index(drop=True)
+    columns = [*case, *(name for name in strategy_factors if name not in case)]
+    return candidates[[*columns, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]]
 
 
-def _strategies(cells: pd.DataFrame) -> pd.Series:
-    """What tells the strategies of cells apart, in words: framework and parallelism, and what else of a strategy varies within these."""
-    named = [*(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []), "parallelism"]
-    others = [name for name in physics.DIVIDES if name != "parallelism"]
-    more = cells.groupby(named)[others].transform("nunique") > 1
+def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
+    """Return each cell's strategy as text: framework, parallelism, and factors that vary within these."""
+    always_named = [*(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []), "parallelism"]
+    optional = [name for name in physics.STRATEGY_FACTORS if name != "parallelism"]
+    varies = cells.groupby(always_named)[optional].transform("nunique") > 1
     return pd.Series(
         [
-            ", ".join([*(level_text(row[name]) for name in named), *([combination_text(told)] if told else [])])
-            for row, varied in zip(cells.to_dict("records"), more.to_dict("records"), strict=True)
-            for told in [{name: row[name] for name in others if varied[name]}]
+            ", ".join(
+                [*(level_text(row[name]) for name in always_named), *([combination_text(levels)] if levels else [])]
+            )
+            for row, varies_in_row in zip(cells.to_dict("records"), varies.to_dict("records"), strict=True)
+            for levels in [{name: row[name] for name in optional if varies_in_row[name]}]
         ],
         index=cells.index,
         dtype=object,
@@ -81,37 +93,39 @@ def _strategies(cells: pd.DataFrame) -> pd.Series:
 
 
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
-    """The table of a study."""
-    rows = compare(runs, law.points(network))
-    said = [ON_LOOPBACK if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
+    """Return the table of a study; `network`: network.csv."""
+    rows = rank_strategies(runs, law.benchmark_points(network))
+    site_notes = [EMULATED if conditions.is_emulated(runs) else "", conditions.setting_note(runs)]
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
-        return tables.Table(TITLE, empty, empty, [NOTHING, *filter(None, said)])
-    case = [*(name for name in rows.columns[: rows.columns.get_loc("rate")] if name not in OF_STRATEGY), "rate"]
-    shown: list[tuple[object, dict[str, str]]] = []
-    firsts: list[int] = []
+        return tables.Table(TITLE, empty, empty, [NOTHING_TO_COMPARE, *filter(None, site_notes)])
+    case = [*(name for name in rows.columns[: rows.columns.get_loc("rate")] if name not in STRATEGY_COLUMNS), "rate"]
+    shown_rows: list[tuple[object, dict[str, str]]] = []
+    group_starts: list[int] = []
     for levels, own in rows.groupby(case, dropna=False, sort=False):
-        told = dict(zip(case, levels if isinstance(levels, tuple) else (levels,), strict=True))
-        if not shown or told[case[0]] != shown[-1][0]:
-            firsts.append(len(shown))
-        shown.append((told[case[0]], _row(told, own)))
-    words = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
-    notes = [HOW, *([EXTRAPOLATED] if not rows["swept"].all() else []), *filter(None, said)]
-    return tables.Table(TITLE, rows, pd.DataFrame([row for _, row in shown]), notes, words, firsts[1:])
+        case_levels = dict(zip(case, levels if isinstance(levels, tuple) else (levels,), strict=True))
+        if not shown_rows or case_levels[case[0]] != shown_rows[-1][0]:
+            group_starts.append(len(shown_rows))
+        shown_rows.append((case_levels[case[0]], _table_row(case_levels, own)))
+    text_columns = [title(name) for name in case[:-1]] + ["fastest", "next", "fastest, measured"]
+    notes = [PREDICTED, *([EXTRAPOLATED] if not rows["swept"].all() else []), *filter(None, site_notes)]
+    return tables.Table(
+        TITLE, rows, pd.DataFrame([row for _, row in shown_rows]), notes, text_columns, group_starts[1:]
+    )
 
 
-def _row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
-    """What is shown of one case and rate."""
-    (first, *others), measured = own.to_dict("records"), own.dropna(subset="measured_s").sort_values("measured_s")
-    told = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
+def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
+    """Return the displayed row of one case and rate."""
+    (first, *slower), measured = own.to_dict("records"), own.dropna(subset="measured_s").sort_values("measured_s")
+    case_columns = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
     return {
-        **told,
+        **case_columns,
         "links": rate_text(float(str(levels["rate"]))) + ("" if first["swept"] else "*"),
         "fastest": first["strategy"],
         "predicted (s)": tables.number(first["predicted_s"]),
-        "next": others[0]["strategy"] if others else tables.DASH,
-        "it takes more (%)": tables.percent(others[0]["predicted_s"] / first["predicted_s"] - 1)
-        if others
+        "next": slower[0]["strategy"] if slower else tables.DASH,
+        "it takes more (%)": tables.percent(slower[0]["predicted_s"] / first["predicted_s"] - 1)
+        if slower
         else tables.DASH,
         "fastest, measured": measured["strategy"].iloc[0] if len(measured) else tables.DASH,
         "measured (s)": tables.number(measured["measured_s"].iloc[0]) if len(measured) else tables.DASH,

@@ -1,8 +1,9 @@
-"""Extra-P on the same points: run by the Python of its own environment (containers/extrap), JSON in, JSON out.
+"""Predict with Extra-P, run by the Python of its own environment (containers/extrap); JSON in, JSON out.
 
-stdin: a list of {"parameters": [names], "points": [[coordinates, [seconds of replicates]]...], "wanted": [coordinates...]};
-stdout: a list of {"predicted": [seconds...], "model": text, "warnings": [texts]}. Extra-P's defaults (Calotoiu et al., SC'13
-and CLUSTER'16), but with the negative exponents that it has for strong scaling, since epochs get shorter on more nodes.
+stdin: a list of {"parameters": [names], "points": [[coordinates, [seconds of replicates]]...], "wanted":
+[coordinates...]}; stdout: a list of {"predicted": [seconds...], "model": text, "warnings": [texts]}.
+Extra-P's defaults (Calotoiu et al., SC'13 and CLUSTER'16), with its negative exponents for strong scaling,
+because epochs get shorter on more nodes.
 """
 
 import json
@@ -14,8 +15,8 @@ from typing import Any
 METRIC = "time"
 
 
-def model(job: dict[str, Any]) -> dict[str, Any]:
-    """One model of one job, and what it predicts."""
+def predict_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Return Extra-P's model of one job and its predictions."""
     from extrap.entities.callpath import Callpath
     from extrap.entities.coordinate import Coordinate
     from extrap.entities.experiment import Experiment
@@ -34,23 +35,23 @@ def model(job: dict[str, Any]) -> dict[str, Any]:
         place = Coordinate(*coordinates)
         experiment.add_coordinate(place)
         experiment.add_measurement(Measurement(place, callpath, metric, seconds))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         generator = ModelGenerator(experiment)
-        several = len(job["parameters"]) > 1
-        single = Default() if several else generator.modeler
+        has_many_parameters = len(job["parameters"]) > 1
+        single = Default() if has_many_parameters else generator.modeler
         single.allow_negative_exponents = True
-        if several:
+        if has_many_parameters:
             generator.modeler.single_parameter_modeler = single
         generator.model_all()
     function = generator.models[callpath, metric].hypothesis.function
-    predicted = [float(function.evaluate(place if several else place[0])) for place in job["wanted"]]
+    predicted = [float(function.evaluate(place if has_many_parameters else place[0])) for place in job["wanted"]]
     return {
         "predicted": [value if math.isfinite(value) else None for value in predicted],
         "model": str(function),
-        "warnings": sorted({str(one.message) for one in said if one.category is UserWarning}),
+        "warnings": sorted({str(warning.message) for warning in caught if warning.category is UserWarning}),
     }
 
 
 if __name__ == "__main__":
-    json.dump([model(job) for job in json.load(sys.stdin)], sys.stdout)
+    json.dump([predict_job(job) for job in json.load(sys.stdin)], sys.stdout)

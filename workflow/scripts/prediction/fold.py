@@ -1,4 +1,4 @@
-"""What every way of predicting gets, cells to fit and cells to predict, and what it gives back."""
+"""The interface of prediction methods: cells to fit and cells to predict, and the predictions."""
 
 import functools
 from collections.abc import Callable
@@ -12,8 +12,15 @@ from prediction import physics
 
 @dataclass(frozen=True)
 class Fold:
-    """Cells and sweeps to fit, and cells to predict (`physics.prepared`, `law.points`); `title`: what is
-    left out, `kind`: of which factor."""
+    """One split of a study into cells and benchmarks to fit, and cells to predict.
+
+    Attributes:
+        title: What is left out.
+        kind: The factor that is left out, one of `held_out.KINDS`.
+        train: Cells to fit (`physics.measured_cells`).
+        sweeps: Points of the collective benchmark to fit (`law.benchmark_points`).
+        test: Cells to predict.
+    """
 
     title: str
     kind: str
@@ -22,15 +29,20 @@ class Fold:
     test: pd.DataFrame
 
     @functools.cached_property
-    def plain(self) -> physics.Physics:
+    def base_model(self) -> physics.PhysicalModel:
         """The physical model before anything is fitted to cells on several nodes."""
-        return physics.plain(self.train, self.sweeps)
+        return physics.base_model(self.train, self.sweeps)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a fold's test cells, [cells]; why some are NaN; and what else must be said of them, in words that go on
-    after the method's name and a colon."""
+    """Predictions of a fold's test cells.
+
+    Attributes:
+        seconds: Epoch times, [cells]; NaN where the method cannot predict.
+        problem: Why some are NaN.
+        remarks: Further notes, written to follow the method's name and a colon.
+    """
 
     seconds: np.ndarray
     problem: str = ""
@@ -40,11 +52,11 @@ class Prediction:
 Method = Callable[[Fold], Prediction]
 
 
-def none_of(fold: Fold, problem: str) -> Prediction:
-    """No cell of the fold is predicted, for this reason."""
+def predict_none(fold: Fold, problem: str) -> Prediction:
+    """Return a prediction of no cell, for this reason."""
     return Prediction(np.full(len(fold.test), np.nan), problem)
 
 
-def unless_all(seconds: np.ndarray, problem: str) -> str:
-    """The problem where some cell is not predicted, else nothing."""
+def problem_if_missing(seconds: np.ndarray, problem: str) -> str:
+    """Return the problem if some cell is not predicted, else ""."""
     return problem if np.isnan(seconds).any() else ""

@@ -1,8 +1,9 @@
-"""Table of prediction errors: every method predicts the cells on several nodes that it has not seen, fold by fold.
+"""Table of prediction errors: each method predicts cells on several nodes that were held out of its fit.
 
-Left out are the largest number of nodes, the two largest, each batch size, each rate of the links, each strategy where some ranks divide
-more than samples, and two corners: the cells that are farthest out in every factor, predicted from those that are in none. Sweeps of the network at numbers of
-nodes or rates that are left out are not used either. A second CSV has every prediction of every cell.
+Held out are, one fold each: the largest number of nodes, the two largest, each batch size, each link rate,
+each strategy with model parallelism, and two corners, which are the extreme cells in all factors, predicted
+from cells that are extreme in none. Benchmarks at held-out node counts or rates are not used either. A second
+CSV has every prediction.
 """
 
 import math
@@ -31,22 +32,24 @@ from prediction.law import rate_text
 from prediction.methods import PHYSICS, methods
 
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
-COMMON = Note(
+COMMON_CELLS = Note(
     "common-cells",
-    "Common cells: cells that every method predicts; methods that predict none of the cells that are left out do not count. Compare "
+    "Common cells: cells that every method predicts, except methods that predict none of the cells that are left out. Compare "
     "methods on the common cells.",
 )
 MESHES = (
-    "Where ranks divide more than samples, the physical model divides the computation of one node by operator, and takes each message by the law "
-    "of its collective; by hand, each takes its bytes at the link's rate. What a library takes for a message within layers beyond the sweep is "
-    "fitted, too."
+    "With model parallelism, the physical model partitions the computation of one node by operator, and predicts each message by the law "
+    "of its collective; by hand, a message takes its bytes at the link rate. The library's additional time for each message within "
+    "layers is fitted, too."
 )
-WITHIN = "Meshes with a group of ranks on one node are not predicted: no sweep knows what is within a node."
-NOTHING = Note(
+GROUP_ON_NODE = (
+    "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a node."
+)
+NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "Nothing to predict: it needs cells on one node, and on several ones whose network was swept.",
+    "Nothing to predict: needs cells on one node, cells on several nodes, and a collective benchmark of these.",
 )
-WAYS = {
+MODE_TEXTS = {
     law.PIPELINED: "then the slower of link and processors",
     law.SUM: "then link and processors one after the other",
     law.LARGEST: "or the link or the processors, where these take longer",
@@ -56,87 +59,103 @@ KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 ADJUSTED = Note(
     "adjusted",
-    "Epoch times are adjusted by how quick the machine was (table `adjusted`), those that are fitted and those that predictions are held against.",
+    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared with predictions.",
 )
-ON_LOOPBACK = Note(
+EMULATED = Note(
     "emulated",
-    "Nodes are emulated: this checks the methods on the loopback of one machine, and says nothing about a network.",
+    "Nodes are emulated: this tests the methods on the loopback of one machine, not on a network.",
 )
 
 
-def folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
-    """What is left out of a study's `physics.prepared` cells and `law.points`; the first fold leaves out nothing."""
-    several = cells["nodes"] > 1
+def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
+    """Yield the folds of a study; the first one holds out nothing.
+
+    Args:
+        cells: The study's `physics.measured_cells`.
+        sweeps: Its `law.benchmark_points`.
+    """
+    is_multi_node = cells["nodes"] > 1
     nodes, batches, rates = (
-        sorted(cells.loc[several, name].dropna().unique()) for name in ("nodes", "batch_size", "rate")
+        sorted(cells.loc[is_multi_node, name].dropna().unique()) for name in ("nodes", "batch_size", "rate")
     )
 
-    def fold(kind: str, name: str, **ends: list[float]) -> Fold:
-        of_links = ("rate", "parallelism")  # what one node has is of all their levels
-        held = [cells[factor].isin(levels) & ((factor not in of_links) | several) for factor, levels in ends.items()]
-        swept = ~(sweeps["nodes"].isin(ends.get("nodes", [])) | sweeps["link_bytes_s"].isin(ends.get("rate", [])))
-        train = cells[~np.logical_or.reduce(held)] if held else cells
-        test = cells[np.logical_and.reduce([several, *held])]
-        return Fold(name, kind, train.reset_index(drop=True), sweeps[swept], test.reset_index(drop=True))
+    def make_fold(kind: str, name: str, **held_levels: list[float]) -> Fold:
+        multi_node_only = ("rate", "parallelism")  # a cell on one node belongs to all their levels
+        is_held_out = [
+            cells[factor].isin(levels) & ((factor not in multi_node_only) | is_multi_node)
+            for factor, levels in held_levels.items()
+        ]
+        is_used = ~(
+            sweeps["nodes"].isin(held_levels.get("nodes", []))
+            | sweeps["link_bytes_s"].isin(held_levels.get("rate", []))
+        )
+        train = cells[~np.logical_or.reduce(is_held_out)] if is_held_out else cells
+        test = cells[np.logical_and.reduce([is_multi_node, *is_held_out])]
+        return Fold(name, kind, train.reset_index(drop=True), sweeps[is_used], test.reset_index(drop=True))
 
-    yield fold("nothing", IN_SAMPLE)
+    yield make_fold("nothing", IN_SAMPLE)
     if len(nodes) >= FEWEST_HELD_OUT["nodes"]:
-        yield fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
+        yield make_fold("nodes", f"{nodes[-1]:g} nodes", nodes=nodes[-1:])
     if len(nodes) > 2:
-        yield fold("nodes", f"{nodes[-2]:g} and {nodes[-1]:g} nodes", nodes=nodes[-2:])
+        yield make_fold("nodes", f"{nodes[-2]:g} and {nodes[-1]:g} nodes", nodes=nodes[-2:])
     for batch in batches if len(batches) >= FEWEST_HELD_OUT["batch_size"] else []:
-        yield fold("batch size", f"batch size {batch}", batch_size=[batch])
+        yield make_fold("batch size", f"batch size {batch}", batch_size=[batch])
     for rate in rates if len(rates) >= FEWEST_HELD_OUT["bandwidth"] else []:
-        yield fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
-    for strategy in list(dict.fromkeys(cells.loc[several, "parallelism"])) if cells["is_mesh"].any() else []:
-        yield fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
+        yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
+    for strategy in list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"])) if cells["is_mesh"].any() else []:
+        yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
-        ends = {
-            name: [levels[which]]
-            for name, levels, which, fewest in (
+        held_levels = {
+            name: [levels[index]]
+            for name, levels, index, min_levels in (
                 ("nodes", nodes, -1, FEWEST_HELD_OUT["nodes"]),
                 ("batch_size", batches, end, FEWEST_HELD_OUT["batch_size"]),
                 ("rate", rates, end, FEWEST_HELD_OUT["bandwidth"]),
             )
-            if len(levels) >= fewest
+            if len(levels) >= min_levels
         }
-        if len(ends) > 1:
-            yield fold("corner", f"corner of {text} communication", **ends)
+        if len(held_levels) > 1:
+            yield make_fold("corner", f"corner of {text} communication", **held_levels)
 
 
 def evaluate(
     cells: pd.DataFrame, sweeps: pd.DataFrame, by_name: Mapping[str, Method]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every prediction of every cell left out, and a row per fold and method (`summary`); where there are several, ALL of them."""
-    every: list[pd.DataFrame] = []
+    """Return every prediction of every held-out cell, and a row for each fold and method.
+
+    Rows are those of `summarize_method`; with several folds, the last rows pool ALL of them.
+    """
+    fold_tables: list[pd.DataFrame] = []
     rows: list[dict[str, Any]] = []
-    made: dict[str, Prediction] = {}
-    for fold in folds(cells, sweeps):
+    predictions: dict[str, Prediction] = {}
+    for fold in make_folds(cells, sweeps):
         if fold.test.empty:
             continue
-        made = {name: method(fold) for name, method in by_name.items()}
+        predictions = {name: method(fold) for name, method in by_name.items()}
         tests = [
-            fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=one.seconds)
-            for name, one in made.items()
+            fold.test.assign(left_out=fold.title, kind=fold.kind, method=name, predicted_s=prediction.seconds)
+            for name, prediction in predictions.items()
         ]
-        found = pd.concat(tests, ignore_index=True)
-        found["error"] = found["predicted_s"] / found["epoch_time_s"] - 1
-        found["common"] = common(found)
-        every.append(found)
-        rows += summaries(found, made)
-    left = [found for found in every if found["kind"].iloc[0] in KINDS]
-    if len(left) > 1:
-        all_of_it = pd.concat(left, ignore_index=True)
-        all_of_it = all_of_it.assign(common=common(all_of_it), left_out=ALL)
-        missing = all_of_it.groupby("method", sort=False)["predicted_s"].agg(lambda made: made.isna().all())
-        rows += summaries(  # what keeps a method from some cells is told of each part
-            all_of_it,
+        fold_table = pd.concat(tests, ignore_index=True)
+        fold_table["error"] = fold_table["predicted_s"] / fold_table["epoch_time_s"] - 1
+        fold_table["common"] = is_common(fold_table)
+        fold_tables.append(fold_table)
+        rows += summarize_methods(fold_table, predictions)
+    held_out = [fold_table for fold_table in fold_tables if fold_table["kind"].iloc[0] in KINDS]
+    if len(held_out) > 1:
+        pooled = pd.concat(held_out, ignore_index=True)
+        pooled = pooled.assign(common=is_common(pooled), left_out=ALL)
+        missing = pooled.groupby("method", sort=False)["predicted_s"].agg(lambda predictions: predictions.isna().all())
+        rows += summarize_methods(  # folds have the reasons for cells that a method does not predict
+            pooled,
             {
-                name: replace(made[name], problem=made[name].problem if none else "", remarks=())
-                for name, none in missing.items()
+                name: replace(
+                    predictions[name], problem=predictions[name].problem if has_no_prediction else "", remarks=()
+                )
+                for name, has_no_prediction in missing.items()
             },
         )
-    named = [
+    columns = [
         "left_out",
         "kind",
         "method",
@@ -150,134 +169,152 @@ def evaluate(
         "predicted_s",
         "error",
     ]
-    named = list(dict.fromkeys(named))
-    return pd.concat(every)[named] if every else pd.DataFrame(columns=named), pd.DataFrame(rows)
+    columns = list(dict.fromkeys(columns))
+    return pd.concat(fold_tables)[columns] if fold_tables else pd.DataFrame(columns=columns), pd.DataFrame(rows)
 
 
-def common(found: pd.DataFrame) -> np.ndarray:
-    """Which rows of `evaluate`'s predictions are of cells that all methods predict, but for those that predict nothing at all."""
-    made = found[found["predicted_s"].notna()]
-    by_all = made.groupby(["left_out", "cell"])["method"].nunique() == made["method"].nunique()
-    return pd.MultiIndex.from_frame(found[["left_out", "cell"]]).isin(by_all.index[by_all])
+def is_common(predictions: pd.DataFrame) -> np.ndarray:
+    """Return which predictions are of cells that all methods predict, except methods that predict none."""
+    predicted = predictions[predictions["predicted_s"].notna()]
+    by_all = predicted.groupby(["left_out", "cell"])["method"].nunique() == predicted["method"].nunique()
+    return pd.MultiIndex.from_frame(predictions[["left_out", "cell"]]).isin(by_all.index[by_all])
 
 
-def summaries(found: pd.DataFrame, made: Mapping[str, Prediction]) -> list[dict[str, Any]]:
-    """The `summary` of each method in one fold, each beside the physical model, where that is among them."""
-    by_method = dict(iter(found.groupby("method", sort=False)))
+def summarize_methods(fold_table: pd.DataFrame, predictions: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+    """Return the `summarize_method` row of each method in one fold, compared with the physical model."""
+    by_method = dict(iter(fold_table.groupby("method", sort=False)))
     physical = by_method.get(PHYSICS)
-    return [summary(by_method[name], made[name], physical if name != PHYSICS else None) for name in by_method]
+    return [
+        summarize_method(by_method[name], predictions[name], physical if name != PHYSICS else None)
+        for name in by_method
+    ]
 
 
-def summary(found: pd.DataFrame, made: Prediction, physical: pd.DataFrame | None = None) -> dict[str, Any]:
-    """Bias, MAPE and worst cell of one method in one fold, as shares; `mape_common`: that of the cells that are `common`;
-    `beyond`: mean by which its absolute errors exceed those of `physical`, of the predictions that both make; `noise`: the MAPE of
-    the true means. MAPE and `beyond` with bounds of a bootstrap over cells.
+def summarize_method(
+    fold_table: pd.DataFrame, prediction: Prediction, physical: pd.DataFrame | None = None
+) -> dict[str, Any]:
+    """Return bias, MAPE and worst cell of one method in one fold, as shares.
 
-    The mean absolute value of normal noise is sqrt(2 / pi) times its standard deviation.
+    `mape_common` is the MAPE of the common cells. `beyond` is the mean excess of absolute errors over those
+    of `physical` for cells that both predict. `noise` is the MAPE of the true means: the mean absolute value
+    of normal noise is sqrt(2 / pi) times its standard deviation. MAPE and `beyond` have bounds of a bootstrap
+    over cells.
     """
-    errors = found["error"].dropna()
+    errors = fold_table["error"].dropna()
     worst = errors.abs().idxmax() if len(errors) else None
     beyond = Estimate(math.nan)
     if physical is not None:
-        more = found["error"].abs().to_numpy() - physical["error"].abs().to_numpy()  # the same cells, in the same order
-        both = ~np.isnan(more)
-        beyond = intervals.bootstrap_mean(more[both], found["cell"].to_numpy()[both])
+        excess = (
+            fold_table["error"].abs().to_numpy() - physical["error"].abs().to_numpy()
+        )  # the same cells, in the same order
+        is_paired = ~np.isnan(excess)
+        beyond = intervals.bootstrap_mean(excess[is_paired], fold_table["cell"].to_numpy()[is_paired])
     return {
-        "left_out": found["left_out"].iloc[0],
-        "method": found["method"].iloc[0],
-        "cells": len(found),
+        "left_out": fold_table["left_out"].iloc[0],
+        "method": fold_table["method"].iloc[0],
+        "cells": len(fold_table),
         "predicted": len(errors),
         "bias": errors.mean(),
         **intervals.columns(
-            "mape", intervals.bootstrap_mean(errors.abs().to_numpy(), found["cell"][errors.index].to_numpy())
+            "mape", intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
         ),
         **intervals.columns("beyond", beyond),
-        "common": int(found["common"].sum()),
-        "mape_common": found.loc[found["common"], "error"].abs().mean(),
+        "common": int(fold_table["common"].sum()),
+        "mape_common": fold_table.loc[fold_table["common"], "error"].abs().mean(),
         "worst": errors[worst] if worst is not None else math.nan,
-        "worst_cell": found["cell"][worst] if worst is not None else None,
-        "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(found, of_means=True),
-        "problem": made.problem or None,
-        "remarks": "; ".join(made.remarks) or None,
+        "worst_cell": fold_table["cell"][worst] if worst is not None else None,
+        "noise": math.sqrt(2 / math.pi) * physics.pooled_cv(fold_table, of_means=True),
+        "problem": prediction.problem or None,
+        "remarks": "; ".join(prediction.remarks) or None,
     }
 
 
 def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
-    """The table of a study; `rows` from `evaluate`."""
-    words = ["left out", "method", "worst cell"]
+    """Return the table of a study; `rows` from `evaluate`."""
+    text_columns = ["left out", "method", "worst cell"]
     plain = successful(runs)["epoch_time_s"].astype(float)
-    always = [
-        ON_LOOPBACK if conditions.is_emulated(runs) else "",
+    site_notes = [
+        EMULATED if conditions.is_emulated(runs) else "",
         "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
-        physics.uncounted(runs, meshes=True),
-        physics.of_unlike(runs),
+        physics.left_out_note(runs, include_meshes=True),
+        physics.heterogeneous_note(runs),
         conditions.setting_note(runs),
     ]
     if rows.empty:
         empty = pd.DataFrame(columns=["left_out", "method", "mape"])
-        return tables.Table(TITLE, empty, pd.DataFrame(columns=["left out"]), [NOTHING, *filter(None, always)], words)
-    firsts = rows.index[rows["left_out"] != rows["left_out"].shift()].tolist()
-    done = rows["predicted"] > 0
-    shown = {
-        "left out": rows["left_out"].where(rows.index.isin(firsts), ""),
+        return tables.Table(
+            TITLE,
+            empty,
+            pd.DataFrame(columns=["left out"]),
+            [NOTHING_TO_PREDICT, *filter(None, site_notes)],
+            text_columns,
+        )
+    fold_starts = rows.index[rows["left_out"] != rows["left_out"].shift()].tolist()
+    has_predictions = rows["predicted"] > 0
+    columns = {
+        "left out": rows["left_out"].where(rows.index.isin(fold_starts), ""),
         "method": rows["method"],
         "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in rows[["predicted", "cells"]].itertuples(index=False)],
-        "bias (%)": rows["bias"].map(_percent),
-        "MAPE (%)": _interval(rows, "mape"),
-        "beyond physical (points)": _interval(rows, "beyond"),
-        "common cells": rows["common"].map(str).where(rows.index.isin(firsts), ""),
-        "MAPE, common (%)": rows["mape_common"].map(_percent),
-        "worst (%)": rows["worst"].map(_percent),
-        "MAPE by noise (%)": rows["noise"].map(_percent).where(rows.index.isin(firsts), ""),
-        "worst cell": rows["worst_cell"].map(_named(cells)).where(done, "not made: " + rows["problem"].fillna("")),
+        "bias (%)": rows["bias"].map(_percent_text),
+        "MAPE (%)": _interval_texts(rows, "mape"),
+        "beyond physical (points)": _interval_texts(rows, "beyond"),
+        "common cells": rows["common"].map(str).where(rows.index.isin(fold_starts), ""),
+        "MAPE, common (%)": rows["mape_common"].map(_percent_text),
+        "worst (%)": rows["worst"].map(_percent_text),
+        "MAPE by noise (%)": rows["noise"].map(_percent_text).where(rows.index.isin(fold_starts), ""),
+        "worst cell": rows["worst_cell"]
+        .map(_cell_labels(cells))
+        .where(has_predictions, "not predicted: " + rows["problem"].fillna("")),
     }
-    short = rows[(rows["predicted"] < rows["cells"]) & done].sort_values("problem", na_position="last", kind="stable")
-    short = short.drop_duplicates("method").sort_index()
-    if short.empty:
-        del shown["common cells"], shown["MAPE, common (%)"]
+    incomplete = rows[(rows["predicted"] < rows["cells"]) & has_predictions].sort_values(
+        "problem", na_position="last", kind="stable"
+    )
+    incomplete = incomplete.drop_duplicates("method").sort_index()
+    if incomplete.empty:
+        del columns["common cells"], columns["MAPE, common (%)"]
     error = (
         "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
-        "the largest, with its sign. Beyond physical: the mean absolute error less that of the physical model, over the predictions "
-        "that both make; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
+        "the largest, with its sign. Beyond physical: mean absolute error minus that of the physical model, over cells that both "
+        "predict; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
         f"{intervals.RESAMPLES:,} samples), where there are {intervals.MIN_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
-        "knows the true means, because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
+        "knows the true means, which is not 0 because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
         "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below."
     )
-    counted = Note("all-left-out", f"{ALL.capitalize()}: each cell counts as often as it was left out.")
+    counted = Note("all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out.")
     notes = [
         Note("error", error),
         counted if ALL in set(rows["left_out"]) else "",
-        "" if short.empty else COMMON,
+        "" if incomplete.empty else COMMON_CELLS,
         _method_note(cells, sweeps),
-        _of_meshes(cells[cells["is_mesh"]]),
+        _mesh_note(cells[cells["is_mesh"]]),
         *(
             Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
-            for name, problem in short.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
+            for name, problem in incomplete.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
         ),
         *(
-            _remark(str(method), own["left_out"].tolist(), str(remark))
+            _remark_note(str(method), own["left_out"].tolist(), str(remark))
             for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)
         ),
-        *always,
+        *site_notes,
     ]
     return tables.Table(
         TITLE,
         rows.dropna(axis="columns", how="all"),
-        pd.DataFrame(shown),
+        pd.DataFrame(columns),
         [note for note in notes if note],
-        words,
-        firsts[1:],
+        text_columns,
+        fold_starts[1:],
     )
 
 
-def _remark(method: str, left_out: Sequence[str], remark: str) -> Note:
-    """What must be said of a method where this was left out."""
+def _remark_note(method: str, left_out: Sequence[str], remark: str) -> Note:
+    """Return a method's remark with the parts that were left out."""
     text = f"{method} ({conditions.join_names(left_out)}): {remark}"
     return Note("method-remark", text, method=method, left_out=left_out, remark=remark)
 
 
-def _named(cells: pd.DataFrame) -> dict[str, str]:
-    """A cell's name -> the levels that tell it from others, in words, the link's rate among them."""
+def _cell_labels(cells: pd.DataFrame) -> dict[str, str]:
+    """Return each cell's varying levels as text, with the link rate, by cell name."""
     treated = treatments(cells)
     names = varying(cells, but=["bandwidth", *treated])
     rates = cells["rate"].nunique(dropna=False) > 1
@@ -293,65 +330,71 @@ def _named(cells: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _interval(rows: pd.DataFrame, name: str) -> list[str]:
-    """Shares in per cent with their bounds, where they have some."""
+def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
+    """Return shares in per cent, with their bounds where they have some."""
     bounds = rows[[name, f"{name}_low", f"{name}_high"]].astype(float).itertuples(index=False)
     return [
-        f"{_percent(value)} [{_percent(low)}, {_percent(high)}]" if not math.isnan(low) else _percent(value)
+        f"{_percent_text(value)} [{_percent_text(low)}, {_percent_text(high)}]"
+        if not math.isnan(low)
+        else _percent_text(value)
         for value, low, high in bounds
     ]
 
 
-def _percent(share: float) -> str:
+def _percent_text(share: float) -> str:
     return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
 
 
-def _of_meshes(meshes: pd.DataFrame) -> str:
-    """How cells are predicted whose ranks divide more than samples; nothing where there are none."""
-    if meshes.empty:
+def _mesh_note(include_meshes: pd.DataFrame) -> str:
+    """Return a note on how cells with model parallelism are predicted, "" without such cells."""
+    if include_meshes.empty:
         return ""
-    within = bool((meshes["ranks"] > meshes["nodes"]).any())
-    return Note("meshes", f"{MESHES} {WITHIN}" if within else MESHES, ranks_within_nodes=within)
+    within = bool((include_meshes["ranks"] > include_meshes["nodes"]).any())
+    return Note("meshes", f"{MESHES} {GROUP_ON_NODE}" if within else MESHES, ranks_within_nodes=within)
 
 
 def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
-    """What the physical model is, and what it was fitted to when nothing is left out."""
-    made = physics.fit(cells, sweeps)
+    """Return a note on the physical model and its fit to all cells."""
+    model = physics.fit_model(cells, sweeps)
     fitted = [
-        f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {made.scatter[name]:.2f}"
-        + (f", hidden share {made.hidden[name]:.2f}" if made.hidden[name] else ", nothing hidden")
-        + (f", {1e3 * took:.2g} ms a message within layers" if (took := made.dispatch[name]) else "")
-        + f", {_laws_text(made, name)}"
-        for name in made.laws
+        f"{name[0]}{'' if name[1] == 'site' else f' ({name[1]})'}: scatter {model.scatter[name]:.2f}"
+        + (f", hidden share {model.hidden[name]:.2f}" if model.hidden[name] else ", nothing hidden")
+        + (f", {1e3 * seconds:.2g} ms a message within layers" if (seconds := model.dispatch[name]) else "")
+        + f", {_laws_text(model, name)}"
+        for name in model.laws
     ]
     text = (
-        "Physical model: computation from the runs on one node; plus the messages of an exchange, by a law that is fitted to the sweep of the network "
-        "without the nodes and rates that are left out; minus what the backward pass hides; plus waiting for the "
-        "slowest of p ranks, if the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
-        f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no sweep'}. By hand: "
+        "Physical model: computation from the runs on one node; plus the messages of a gradient all-reduce, by a law that is fitted to the "
+        "collective benchmark without the nodes and rates that are left out; minus what overlaps the backward pass; plus waiting for the "
+        "slowest of p ranks, where the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
+        f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no benchmark'}. By hand: "
         "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
         "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
     )
-    latency_s = {name: {collective: one.step_s for collective, one in laws.items()} for name, laws in made.laws.items()}
-    return Note("methods", text, scatter=made.scatter, hidden=made.hidden, latency_s=latency_s)
+    latency_s = {
+        name: {collective: network.step_s for collective, network in laws.items()} for name, laws in model.laws.items()
+    }
+    return Note("methods", text, scatter=model.scatter, hidden=model.hidden, latency_s=latency_s)
 
 
-def _laws_text(made: physics.Physics, carrier: physics.Carrier) -> str:
-    """The laws of what a carrier's exchange is made of."""
-    laws = made.laws[carrier]
-    if made.shards(carrier):
+def _laws_text(model: physics.PhysicalModel, carrier: physics.Carrier) -> str:
+    """Return the laws of the collectives in a carrier's gradient all-reduce as text."""
+    laws = model.laws[carrier]
+    if model.shards(carrier):
         laws = {name: laws[name] for name in exchange.SHARDS}
-    several = len(laws) > 1
+    has_several = len(laws) > 1
     return ", ".join(
-        f"{COLLECTIVES[name].title + ' ' if several else ''}{_latency_text(network)}, {WAYS[network.way]}"
+        f"{COLLECTIVES[name].title + ' ' if has_several else ''}{_latency_text(network)}, {MODE_TEXTS[network.mode]}"
         for name, network in laws.items()
     )
 
 
 def _latency_text(network: law.Law) -> str:
-    """What a message takes beside its bytes."""
-    took = f"{1e3 * network.step_s:.2g} ms"
-    return f"{took} a message" if network.algorithm == law.NEIGHBOURS else f"a {network.algorithm} of {took} a step"
+    """Return the latency of a message as text."""
+    latency = f"{1e3 * network.step_s:.2g} ms"
+    return (
+        f"{latency} a message" if network.algorithm == law.NEIGHBOURS else f"a {network.algorithm} of {latency} a step"
+    )
 
 
 def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) -> None:
@@ -365,7 +408,10 @@ def main(*, runs: Path, out: Path, network: Path, extrap: Path | None = None) ->
     """
     python = Path(read_built(extrap)["python"]["executable"]) if extrap else None
     measured = read_timed(runs)
-    cells, sweeps = physics.prepared(measured, meshes=True), law.points(read_table(network, "network"))
+    cells, sweeps = (
+        physics.measured_cells(measured, include_meshes=True),
+        law.benchmark_points(read_table(network, "network")),
+    )
     every, rows = evaluate(cells, sweeps, methods(set(cells["framework"]), python))
     tables.write_csv(every, out.with_name(f"{out.name}_cells.csv"))
     tables.write(table(measured, cells, sweeps, rows), out)

@@ -1,11 +1,12 @@
-"""Does adding a slower device pay? Epoch times of unlike ranks, predicted from their speeds before they are measured together.
+"""Table `hybrid`: predicted epoch times of heterogeneous ranks, and whether adding a slower device pays.
 
     T = max_r c(n_r) / k_r + X exchange        c(n) = a + b n
 
-c(n) is what an epoch takes one rank alone with n samples a step, from the runs on one replica; k_r the strength of rank r
-relative to that one; the exchanges take what the sweeps of the network say, and none of it is hidden. Strengths are either
-the declared shares of the processor (cpu_shares), or the speeds that ranks measured before their first epoch. The best
-division of a step's samples makes all ranks end together: n_r = (T k_r - a) / b, with T = (b n + R a) / sum k for R ranks.
+c(n) is the epoch time of one rank alone with n samples a step, from the single-device runs; k_r is the
+strength of rank r relative to that one. The X gradient all-reduces take what the collective benchmark says,
+without overlap. Strengths are the declared CPU shares (cpu_shares), or the speeds that ranks measured before
+their first epoch. The best partition of a step's samples makes all ranks end together: n_r = (T k_r - a) / b,
+with T = (b n + R a) / sum k for R ranks.
 """
 
 import math
@@ -28,20 +29,29 @@ from declared.factors import fixed_shares
 from prediction import law, physics
 from ranks.worker.sampling import divided
 
-TITLE = "Does adding a slower device pay? Predicted and measured epoch times of unlike ranks"
-NOTHING = Note(
+TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
+NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "Nothing to predict: it needs cells on several ranks of which somebody knows the speeds, and one on a single rank.",
+    "Nothing to predict: needs cells on several ranks with known speeds, and one on a single rank.",
 )
 DECLARED, MEASURED = "declared shares", "measured speeds"
-WEAKEST, STRONGEST = 1e-3, 1e3  # a strength that is looked for
-HALVINGS = 50
-SCALE = ("nodes", "devices_per_node", "shares")  # factors in which a cell differs from the one that it adds a device to
+MIN_STRENGTH, MAX_STRENGTH = 1e-3, 1e3  # search range of the break-even strength
+N_BISECTIONS = 50
+SCALE_FACTORS = ("nodes", "devices_per_node", "shares")  # factors that may differ when a device is added
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a cell. `alone_s`, `sample_s`: a and b; `block`: samples of a step; `shares`: the level of the factor."""
+    """The ranks of a cell.
+
+    Attributes:
+        alone_s: Constant part a of an epoch of one rank alone.
+        sample_s: Epoch seconds b for each sample of a step.
+        exchange_s: Gradient all-reduces of an epoch.
+        block: Samples of a step over all ranks.
+        shares: Level of the factor `shares`.
+        strengths: Speed of each rank relative to the rank of `alone_s` and `sample_s`.
+    """
 
     alone_s: float
     sample_s: float
@@ -51,124 +61,136 @@ class Ranks:
     strengths: tuple[float, ...]
 
     def samples(self) -> list[int]:
-        """The samples of each rank in a step, as the level of `shares` divides them."""
+        """Return the samples of each rank in a step, by the level of `shares`."""
         if self.shares == "measured":
-            return self.best()
+            return self.balanced_samples()
         return divided(self.block, fixed_shares(self.shares) or [1.0] * len(self.strengths))
 
-    def best(self) -> list[int]:
-        """Those with which all ranks end together, as far as samples allow."""
+    def balanced_samples(self) -> list[int]:
+        """Return the samples with which all ranks end together, rounded to whole samples."""
         k = np.array(self.strengths)
         end_s = (self.sample_s * self.block + len(k) * self.alone_s) / k.sum()
         return divided(self.block, np.maximum(end_s * k - self.alone_s, 1e-9 * end_s).tolist())
 
     def seconds(self, samples: Sequence[int]) -> float:
-        """An epoch in which each rank has so many samples of a step."""
+        """Return the time of an epoch with these samples of each rank in a step."""
         computed = (self.alone_s + self.sample_s * n for n in samples)
         return max(own / k for own, k in zip(computed, self.strengths, strict=True)) + self.exchange_s
 
 
-def ranks_of(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """A row per measured cell (`physics.prepared`) and source of strengths: `source`, `strengths`, and the numbers of `Ranks`.
+def cells_with_strengths(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each measured cell and source of strengths, with the numbers of `Ranks`.
 
-    A cell on one rank has one row. Cells are left out whose strengths nobody knows, and those of which no rank trains alone anywhere.
+    A cell on one rank has one row. Cells are left out if their strengths are unknown, or if no rank ever
+    trains alone.
     """
-    cells = _computed(runs, network)
+    cells = _cells_with_costs(runs, network)
     if cells.empty:
         return cells
-    told = _told(runs)
+    reports = _rank_reports(runs)
     rows = []
     for cell in cells[cells["alone_s"].notna()].to_dict("records"):
-        for source, strengths in _strengths(cell, told.loc[cell["cell"]]).items():
+        for source, strengths in _strengths_by_source(cell, reports.loc[cell["cell"]]).items():
             rows.append({**cell, "source": source, "strengths": strengths})
     return pd.DataFrame(rows)
 
 
-def never_alone(runs: pd.DataFrame, network: pd.DataFrame) -> list[str]:
-    """The cells whose ranks told something of their speeds, but of which no rank trains alone anywhere."""
-    cells, told = _computed(runs, network), _told(runs)
+def cells_without_baseline(runs: pd.DataFrame, network: pd.DataFrame) -> list[str]:
+    """Return the cells with known rank speeds of which no rank ever trains alone."""
+    cells, reports = _cells_with_costs(runs, network), _rank_reports(runs)
     if cells.empty:
         return []
-    known = told[["cpu_shares", "rank_speeds"]].map(lambda each: any(isinstance(one, str) for one in each)).any(axis=1)
+    has_speeds = (
+        reports[["cpu_shares", "rank_speeds"]]
+        .map(lambda values: any(isinstance(value, str) for value in values))
+        .any(axis=1)
+    )
     left = cells.loc[cells["alone_s"].isna() & (cells["ranks"] > 1), "cell"]
-    return [cell for cell in left if known[cell]]
+    return [cell for cell in left if has_speeds[cell]]
 
 
-def _told(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the successful runs of each cell tell of their ranks, as lists."""
+def _rank_reports(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return CPU shares, speeds and samples of ranks in the successful runs of each cell, as lists."""
     return successful(runs).groupby("cell")[["cpu_shares", "rank_speeds", "rank_samples"]].agg(list)
 
 
-def _computed(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """The measured cells with a, b and the exchange of `Ranks`; a and b are NaN where no rank trains alone."""
-    cells = physics.prepared(runs)
+def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured cells with the costs of `Ranks`; a and b are NaN where no rank trains alone."""
+    cells = physics.measured_cells(runs)
     if cells.empty:
         return cells
-    made = physics.plain(cells, law.points(network))
-    alone, more = (made.computed(cells.assign(local_batch=float(n))).sum(axis=1) for n in (0, 1))
+    model = physics.base_model(cells, law.benchmark_points(network))
+    alone, with_sample = (model.computed(cells.assign(local_batch=float(n))).sum(axis=1) for n in (0, 1))
     exchange_s = np.full(len(cells), np.nan)
     exchange_s[(cells["replicas"] == 1).to_numpy()] = 0.0
-    for place, part in made.parts(cells):
-        exchange_s[place] = part.beyond(0.0)
-    cells = cells.assign(alone_s=alone, sample_s=more - alone, exchange_s=exchange_s)
+    for place, part in model.parts(cells):
+        exchange_s[place] = part.exposed(0.0)
+    cells = cells.assign(alone_s=alone, sample_s=with_sample - alone, exchange_s=exchange_s)
     cells["block"] = (cells["local_batch"] * cells["replicas"]).round().astype(int)
     return cells
 
 
-def _strengths(cell: dict[str, object], told: pd.Series) -> dict[str, tuple[float, ...]]:
-    """The strengths of a cell's ranks by their sources; relative to a rank that takes c(n) for n samples."""
-    count, found = int(str(cell["ranks"])), {}
+def _strengths_by_source(cell: dict[str, object], reports: pd.Series) -> dict[str, tuple[float, ...]]:
+    """Return the strengths of a cell's ranks by source, relative to a rank that takes c(n) for n samples."""
+    count, by_source = int(str(cell["ranks"])), {}
     if count == 1:
         return {DECLARED: (1.0,)}
-    declared = next((shares for shares in told["cpu_shares"] if isinstance(shares, str)), None)
+    declared = next((shares for shares in reports["cpu_shares"] if isinstance(shares, str)), None)
     if declared:
         shares = [float(share) for share in declared.split("/")]
-        found[DECLARED] = tuple(share / shares[0] for share in shares for _ in range(count // len(shares)))
-    speeds = [[float(speed) for speed in each.split("/")] for each in told["rank_speeds"] if isinstance(each, str)]
+        by_source[DECLARED] = tuple(share / shares[0] for share in shares for _ in range(count // len(shares)))
+    speeds = [[float(speed) for speed in text.split("/")] for text in reports["rank_speeds"] if isinstance(text, str)]
     if speeds:
-        samples = [[float(n) for n in each.split("/")] for each in told["rank_samples"]]
+        samples = [[float(n) for n in text.split("/")] for text in reports["rank_samples"]]
         alone_s, sample_s, steps = (float(str(cell[name])) for name in ("alone_s", "sample_s", "steps"))
-        took = steps * np.array(samples) / np.array(speeds)  # of an epoch of such steps
-        found[MEASURED] = tuple(np.mean((alone_s + sample_s * np.array(samples)) / took, axis=0).tolist())
-    return found
+        epoch_s = steps * np.array(samples) / np.array(speeds)
+        by_source[MEASURED] = tuple(np.mean((alone_s + sample_s * np.array(samples)) / epoch_s, axis=0).tolist())
+    return by_source
 
 
 def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
-    """A row per cell on several ranks and source: what is predicted, what was measured. `saved`: the share of the epoch that the last
-    rank saves, against the cell without it; `break_even`: its strength, relative to the strongest, from which it saves any."""
-    found = ranks_of(runs, network)
-    found = found if len(found) else pd.DataFrame(columns=["cell", "source", "ranks"])
-    told = successful(runs).groupby("cell")["rank_samples"].first()
-    same = varying(runs, but=SCALE)
+    """Return a row for each cell on several ranks and source of strengths, with predicted and measured times.
+
+    `saved` is the share of the epoch that the last rank saves, compared with the cell without it;
+    `break_even` is its strength, relative to the strongest other rank, above which it saves time.
+
+    Args:
+        runs: runs.csv of the study.
+        network: network.csv of the study.
+    """
+    candidates = cells_with_strengths(runs, network)
+    candidates = candidates if len(candidates) else pd.DataFrame(columns=["cell", "source", "ranks"])
+    measured_samples = successful(runs).groupby("cell")["rank_samples"].first()
+    fixed = varying(runs, but=SCALE_FACTORS)
     rows = []
-    for _, own in found[found["ranks"] > 1].iterrows():
-        here = _ranks(own)
-        samples = here.samples()
-        before = _before(found, own, same)
-        fewer = _ranks(before) if before is not None else None
-        before_s = fewer.seconds(fewer.samples()) if fewer else math.nan
-        predicted_s, best_s = here.seconds(samples), here.seconds(here.best())
-        measured_before_s = float(before["epoch_time_s"]) if before is not None else math.nan
+    for _, own in candidates[candidates["ranks"] > 1].iterrows():
+        ranks = _ranks(own)
+        samples = ranks.samples()
+        smaller = _cell_with_fewer_ranks(candidates, own, fixed)
+        fewer_ranks = _ranks(smaller) if smaller is not None else None
+        before_s = fewer_ranks.seconds(fewer_ranks.samples()) if fewer_ranks else math.nan
+        predicted_s, best_s = ranks.seconds(samples), ranks.seconds(ranks.balanced_samples())
+        measured_before_s = float(smaller["epoch_time_s"]) if smaller is not None else math.nan
         rows.append(
             {
                 "cell": own["cell"],
-                **{name: own[name] for name in dict.fromkeys([*same, *SCALE])},
+                **{name: own[name] for name in dict.fromkeys([*fixed, *SCALE_FACTORS])},
                 "ranks": own["ranks"],
                 "source": own["source"],
-                "strengths": "/".join(f"{k / max(here.strengths):.4g}" for k in here.strengths),
+                "strengths": "/".join(f"{k / max(ranks.strengths):.4g}" for k in ranks.strengths),
                 "samples": "/".join(map(str, samples)),
-                "measured_samples": told.get(own["cell"]),
-                "exchange_s": here.exchange_s,
+                "measured_samples": measured_samples.get(own["cell"]),
+                "exchange_s": ranks.exchange_s,
                 "epoch_time_s": own["epoch_time_s"],
                 "n": own["n"],
                 "predicted_s": predicted_s,
                 "error": predicted_s / own["epoch_time_s"] - 1,
-                "best_samples": "/".join(map(str, here.best())),
+                "best_samples": "/".join(map(str, ranks.balanced_samples())),
                 "best_s": best_s,
-                "without": before["cell"] if before is not None else None,
+                "without": smaller["cell"] if smaller is not None else None,
                 "saved": 1 - predicted_s / before_s,
                 "measured_saved": 1 - own["epoch_time_s"] / measured_before_s,
-                "break_even": break_even(here, before_s),
+                "break_even": break_even(ranks, before_s),
             }
         )
     order = {cell: place for place, cell in enumerate(in_order(runs)["cell"])}
@@ -180,96 +202,100 @@ def _ranks(row: pd.Series) -> Ranks:
     return Ranks(**{name: row[name] for name in ("alone_s", "sample_s", "exchange_s", "block", "shares", "strengths")})
 
 
-def _before(found: pd.DataFrame, own: pd.Series, same: Sequence[str]) -> pd.Series | None:
-    """The cell with the next fewer ranks that is alike in all else, and in shares and source where there is such; None: there is none."""
-    alike = (found[list(same)] == own[list(same)]).all(axis=1) & (found["ranks"] < own["ranks"])
-    fewer = found[alike & (found["ranks"] == found.loc[alike, "ranks"].max())]
-    order = fewer.assign(other=(fewer["shares"] != own["shares"]) * 1 + (fewer["source"] != own["source"]) * 2)
-    return None if fewer.empty else fewer.loc[order["other"].idxmin()]
+def _cell_with_fewer_ranks(candidates: pd.DataFrame, own: pd.Series, fixed: Sequence[str]) -> pd.Series | None:
+    """Return the cell with the next fewer ranks and the same other levels, or None.
+
+    Cells with the same shares and source of strengths are preferred.
+    """
+    is_candidate = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1) & (candidates["ranks"] < own["ranks"])
+    smaller = candidates[is_candidate & (candidates["ranks"] == candidates.loc[is_candidate, "ranks"].max())]
+    order = smaller.assign(other=(smaller["shares"] != own["shares"]) * 1 + (smaller["source"] != own["source"]) * 2)
+    return None if smaller.empty else smaller.loc[order["other"].idxmin()]
 
 
 def break_even(ranks: Ranks, before_s: float) -> float:
-    """The strength of the last rank, relative to the strongest of the others, from which an epoch takes less than `before_s`.
+    """Return the strength of the last rank from which an epoch takes less than `before_s`.
 
-    Infinite where none is enough; NaN where something was not measured.
+    It is relative to the strongest other rank: inf if no strength is enough, NaN if something was not
+    measured.
     """
-    others = ranks.strengths[:-1]
+    other_strengths = ranks.strengths[:-1]
 
     def seconds(strength: float) -> float:
-        with_it = replace(ranks, strengths=(*others, strength))
-        return with_it.seconds(with_it.samples())
+        extended = replace(ranks, strengths=(*other_strengths, strength))
+        return extended.seconds(extended.samples())
 
     if math.isnan(before_s) or math.isnan(ranks.exchange_s):
         return math.nan
-    if seconds(STRONGEST) >= before_s:
+    if seconds(MAX_STRENGTH) >= before_s:
         return math.inf
-    low, high = math.log(WEAKEST), math.log(STRONGEST)
-    for _ in range(HALVINGS):
+    low, high = math.log(MIN_STRENGTH), math.log(MAX_STRENGTH)
+    for _ in range(N_BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if seconds(math.exp(middle)) < before_s else (middle, high)
-    return math.exp(high) / max(others)
+    return math.exp(high) / max(other_strengths)
 
 
 def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
-    """The table of a study with unlike ranks."""
-    rows, words = predict(runs, network), ["cell", "speeds from"]
-    setting = [conditions.setting_note(runs)] if len(successful(runs)) else []
-    if left := never_alone(runs, network):
-        words_of = cell_words(runs)
-        named_left = "; ".join(words_of[cell] for cell in left)
-        text = f"Not predicted, since no rank trains alone on their work: {named_left}."
-        setting.insert(0, Note("cells-not-predicted", text, cells=left))
+    """Return the table of a study with heterogeneous ranks."""
+    rows, text_columns = predict(runs, network), ["cell", "speeds from"]
+    notes = [conditions.setting_note(runs)] if len(successful(runs)) else []
+    if without_baseline := cells_without_baseline(runs, network):
+        labels = cell_words(runs)
+        left_out = "; ".join(labels[cell] for cell in without_baseline)
+        text = f"Not predicted, because no rank trains alone on their work: {left_out}."
+        notes.insert(0, Note("cells-not-predicted", text, cells=without_baseline))
     if rows.empty:
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING, *setting], words)
-    named = cell_words(runs)
-    firsts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
-    first = rows.index.isin(firsts)
-    shown = {
-        "cell": rows["cell"].map(named).where(first, ""),
+        return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING_TO_PREDICT, *notes], text_columns)
+    labels = cell_words(runs)
+    cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
+    first = rows.index.isin(cell_starts)
+    columns = {
+        "cell": rows["cell"].map(labels).where(first, ""),
         "speeds from": rows["source"],
         "strengths": rows["strengths"],
         "samples of ranks": rows["samples"],
         "measured with": rows["measured_samples"].fillna(tables.DASH).where(first, ""),
-        "predicted (s)": rows["predicted_s"].map(_seconds),
-        "measured (s)": rows["epoch_time_s"].map(_seconds).where(first, ""),
-        "error (%)": rows["error"].map(_percent),
-        "best (s)": rows["best_s"].map(_seconds),
-        "last rank saves (%)": rows["saved"].map(_percent),
-        "measured (%)": rows["measured_saved"].map(_percent).where(first, ""),
-        "pays from strength": rows["break_even"].map(_strength),
+        "predicted (s)": rows["predicted_s"].map(_seconds_text),
+        "measured (s)": rows["epoch_time_s"].map(_seconds_text).where(first, ""),
+        "error (%)": rows["error"].map(_percent_text),
+        "best (s)": rows["best_s"].map(_seconds_text),
+        "last rank saves (%)": rows["saved"].map(_percent_text),
+        "measured (%)": rows["measured_saved"].map(_percent_text).where(first, ""),
+        "pays from strength": rows["break_even"].map(_strength_text),
     }
     predicted = (
-        "Predicted: the slowest rank's computation, by the runs on one rank, plus the exchanges, by the sweep of the network; nothing of "
-        "them is hidden, nobody waits for chance. Strengths are relative to the strongest rank: as the site declares the processors "
-        "of its nodes, or by the speeds that ranks measured before the first epoch. Best: with the division of a step's samples "
-        "that makes all ranks end together. The last rank saves: 1 minus epoch time over that of the cell without it. It pays from "
-        "the strength that is given, relative to the strongest of the others: weaker ones cost more than they save."
+        "Predicted: the slowest rank's computation, by the runs on one rank, plus gradient all-reduces, by the collective benchmark, without "
+        "overlap or random waiting. Strengths are relative to the strongest rank: CPU shares that the site declares, or "
+        "speeds that ranks measured before the first epoch. Best: a step's samples are partitioned so that all ranks end "
+        "together. Last rank saves: 1 minus epoch time over that of the cell without it. Pays from strength: a last rank that is "
+        "weaker, relative to the strongest other rank, costs more than it saves."
     )
-    notes = [Note("predicted", predicted), *setting]
-    return tables.Table(TITLE, rows, pd.DataFrame(shown), notes, words, firsts[1:])
+    notes = [Note("predicted", predicted), *notes]
+    return tables.Table(TITLE, rows, pd.DataFrame(columns), notes, text_columns, cell_starts[1:])
 
 
-def _seconds(value: float) -> str:
+def _seconds_text(value: float) -> str:
     return tables.DASH if pd.isna(value) else f"{value:.3g}"
 
 
-def _percent(share: float) -> str:
+def _percent_text(share: float) -> str:
     return tables.DASH if pd.isna(share) else f"{100 * share:.1f}".replace("-", tables.number(-1)[0])
 
 
-def _strength(value: float) -> str:
+def _strength_text(value: float) -> str:
     if pd.isna(value):
         return tables.DASH
     return "none" if math.isinf(value) else f"{value:.2g}"
 
 
 def main(*, runs: Path, out: Path, network: Path | None = None) -> None:
-    """Write the table of unlike ranks.
+    """Write the table of heterogeneous ranks.
 
     Args:
         runs: runs.csv of the study
         out: files to write, without their suffix
-        network: network.csv of the study, where the network was swept
+        network: network.csv of the study, if there is a collective benchmark
     """
     columns = list(schema("network")["properties"])
     sweeps = read_table(network, "network") if network else pd.DataFrame(columns=columns)

@@ -1,16 +1,20 @@
-"""The time of one collective by message size, nodes and the link's rate: a law fitted to the sweeps of the network.
+"""The time of a collective by message size, nodes and link rate: a law fitted to the collective benchmark.
 
     latency = start + step x g(p)
     link = leaves(N, p / N) x bytes x link / rate          processors = sent(p) x bytes x cost
 
-with p ranks on N nodes; of all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p (models.collectives has those of
-the others). g is p - 1 for a ring and log2 p for a tree (Thakur, Rabenseifner & Gropp, Int. J. High Perform.
-Comput. Appl. 19, 2005, section 4.5), and does not grow from point to point; 1 / link is the share of its rate that is reached. How the three make the time of a
-message is asked of the sweeps, in this order: latency + the larger of the others, as where parts of a message are worked on
-while others travel; latency + link + processors; the largest of the three, as where small messages wait for processors
-that have nothing left to do with large ones. Where one rate is known, all is the link's, where none, all is the processors'. What
-a library does differently with messages of different sizes is kept as a factor by size: measurement over law, of the same
-nodes and rate where they were measured, otherwise the geometric mean.
+with p ranks on N nodes; for all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p
+(models.collectives has those of the others). g is p - 1 for a ring and log2 p for a tree (Thakur,
+Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5), and constant for
+point-to-point messages; 1 / link is the share of the rate that is reached.
+
+The fit chooses how the three add up to the time of a message, and tries in this order: latency plus the
+larger of the others (parts of a message are processed while others travel); latency + link + processors; the
+largest of the three (small messages wait for processors that are idle with large ones). With one known rate
+all bytes are the link's, without a rate all are the processors'.
+
+Libraries treat messages of different sizes differently. A factor by size corrects for it: measurement over
+law, for the same nodes and rate where they were measured, otherwise the geometric mean.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,28 +29,38 @@ from network.fit import measured
 
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
 NEIGHBOURS = "neighbours"
-_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
-BEYOND = 4  # the largest message that the law is fitted to over the largest that is used: times are no straight line
+_LATENCY_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
+# Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are used.
+MAX_SIZE_RATIO = 4
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
-ROUNDS = 8  # of asking which term is the largest
-PLACE = ["nodes", "ranks", "link_bytes_s"]
-LEAST_GAIN = 0.05  # by which what is not the default must fit better
-TINY_S = 1e-12
-EXACT = 1e-6  # a misfit that is none
-LEAST_LINK = 0.95  # nothing is faster than the link, but for bursts
+MAX_ITERATIONS = 8
+PLACE_COLUMNS = ["nodes", "ranks", "link_bytes_s"]
+MIN_GAIN = 0.05  # relative reduction of the misfit by which a mode replaces the default
+MIN_TIME_S = 1e-12
+MISFIT_TOLERANCE = 1e-6
+MIN_LINK_TIME = 0.95  # below 1, because short bursts can exceed the link rate
 
 
 @dataclass(frozen=True)
 class Law:
-    """A law. `start_s` and `step_s` make the latency, `link` is 1 / share, `cost_s` is per byte.
+    """The fitted law of one collective.
 
-    `factors`: the correction by size [places + 1, sizes], the last row for places that were not measured; `log_sizes`:
-    logarithms of the sizes; `places`: (nodes, ranks, rate) of the rows. `misfit`: standard deviation of log(measured / law)
-    about the factor by size; NaN at one place, where it cannot be told.
+    Attributes:
+        algorithm: A key of GROWTH, or NEIGHBOURS.
+        mode: PIPELINED, SUM or LARGEST: how latency, link and processors add up.
+        start_s: Latency of a collective in seconds.
+        step_s: Latency of each step of the algorithm in seconds.
+        link: Time on the link relative to its full rate.
+        cost_s: Processor time per byte in seconds.
+        log_sizes: Logarithms of the measured sizes in bytes, [sizes].
+        factors: Correction by size, [places + 1, sizes]; the last row is for places that were not measured.
+        places: (nodes, ranks, rate) of the rows of `factors`.
+        misfit: Standard deviation of log(measured / law) about the factor by size; NaN at one place.
+        collective: The name of the collective.
     """
 
     algorithm: str
-    way: str
+    mode: str
     start_s: float
     step_s: float
     link: float
@@ -57,58 +71,60 @@ class Law:
     misfit: float = np.nan
     collective: str = ALL_REDUCE
 
-    def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "Here":
-        """The law at these places, [n] each; `rate` in bytes/s, NaN: not shaped."""
-        columns = terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective) * self.coefficients
-        rows = {place: row for row, place in enumerate(self.places)}
-        known = [rows.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
-        return Here(self.way, columns, self.log_sizes, self.factors[known])
+    def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "LocalLaw":
+        """Return the law at these places, [n] each; `rate` in bytes/s, NaN for an unlimited link."""
+        columns = (
+            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective) * self.coefficients
+        )
+        row_of_place = {place: row for row, place in enumerate(self.places)}
+        place_rows = [row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
+        return LocalLaw(self.mode, columns, self.log_sizes, self.factors[place_rows])
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Those of `terms`, [4]."""
+        """The coefficients of `law_terms`, [4]."""
         return np.array([self.start_s, self.step_s, self.link, self.cost_s])
 
 
 @dataclass(frozen=True)
-class Here:
-    """A law at some places, [n]: what its terms are there for one byte, [n, 4], and the factors by size, [n, sizes]."""
+class LocalLaw:
+    """A law at n places: its terms for one byte, [n, 4], and the factors by size, [n, sizes]."""
 
-    way: str
+    mode: str
     columns: np.ndarray
     log_sizes: np.ndarray
     factors: np.ndarray
 
     def seconds(self, size: np.ndarray) -> np.ndarray:
-        """One collective of messages of these sizes in bytes, [n] -> [n]; NaN of a size that is not known."""
+        """Return the time of one collective for messages of these sizes in bytes, [n]; NaN if unknown."""
         position = np.interp(np.log(np.maximum(size, 1)), self.log_sizes, np.arange(len(self.log_sizes)))
         left = np.minimum(np.nan_to_num(position).astype(int), len(self.log_sizes) - 2)
-        weight, every = position - left, np.arange(len(size))
-        factor = (1 - weight) * self.factors[every, left] + weight * self.factors[every, left + 1]
-        return together(self.columns * scaled(size), self.way) * factor
+        weight, row = position - left, np.arange(len(size))
+        factor = (1 - weight) * self.factors[row, left] + weight * self.factors[row, left + 1]
+        return message_time(self.columns * size_columns(size), self.mode) * factor
 
     def occupied(self, size: np.ndarray) -> np.ndarray:
-        """The part of it in which no other message gets on: link or processors are busy, [n] -> [n]."""
-        return np.minimum(bytes_time(self.columns * scaled(size), self.way), self.seconds(size))
+        """Return the part of `seconds` in which link or processors are busy and other messages wait, [n]."""
+        return np.minimum(bytes_time(self.columns * size_columns(size), self.mode), self.seconds(size))
 
 
-def scaled(size: np.ndarray) -> np.ndarray:
-    """What the four columns of one byte are multiplied by for a message of `size` bytes, [n] -> [n, 4]."""
+def size_columns(size: np.ndarray) -> np.ndarray:
+    """Return the multipliers of the four terms of one byte for messages of `size` bytes, [n] -> [n, 4]."""
     return np.column_stack([np.ones((len(size), 2)), size, size])
 
 
-def bytes_time(columns: np.ndarray, way: str) -> np.ndarray:
-    """The time that the bytes take, [n, 4] -> [n]."""
-    return columns[:, 2:].sum(axis=1) if way == SUM else columns[:, 2:].max(axis=1)
+def bytes_time(columns: np.ndarray, mode: str) -> np.ndarray:
+    """Return the time that the bytes take, [n, 4] -> [n]."""
+    return columns[:, 2:].sum(axis=1) if mode == SUM else columns[:, 2:].max(axis=1)
 
 
-def together(columns: np.ndarray, way: str) -> np.ndarray:
-    """The time of a message from its terms, [n, 4] -> [n]."""
+def message_time(columns: np.ndarray, mode: str) -> np.ndarray:
+    """Return the time of a message from its terms, [n, 4] -> [n]."""
     latency = np.maximum(columns[:, :2].sum(axis=1), 0.0)
-    return np.maximum(latency, bytes_time(columns, way)) if way == LARGEST else latency + bytes_time(columns, way)
+    return np.maximum(latency, bytes_time(columns, mode)) if mode == LARGEST else latency + bytes_time(columns, mode)
 
 
-def terms(
+def law_terms(
     size: np.ndarray,
     nodes: np.ndarray,
     ranks: np.ndarray,
@@ -116,69 +132,81 @@ def terms(
     algorithm: str,
     collective: str = ALL_REDUCE,
 ) -> np.ndarray:
-    """What the law's four coefficients are multiplied by, [n, 4]; zeros for one rank."""
+    """Return what the law's four coefficients are multiplied by, [n, 4]; zeros for one rank."""
     size, nodes, ranks, rate = (np.asarray(x, float) for x in (size, nodes, ranks, rate))
-    per_rate, kind, several = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
-    across, among = kind.leaves(nodes, ranks / nodes) * (nodes > 1), kind.sent(ranks) * several
-    return np.column_stack([several, _GROWTH[algorithm](ranks) * several, across * size * per_rate, among * size])
+    per_rate, shape, distributed = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
+    per_node, per_rank = shape.leaves(nodes, ranks / nodes) * (nodes > 1), shape.sent(ranks) * distributed
+    return np.column_stack(
+        [distributed, _LATENCY_GROWTH[algorithm](ranks) * distributed, per_node * size * per_rate, per_rank * size]
+    )
 
 
-def points(network: pd.DataFrame) -> pd.DataFrame:
-    """network.csv -> a row per collective, framework, device, place and size: `seconds`, the mean over rounds of the rounds' medians;
-    `error`, the standard error of its logarithm by what rounds differ by, NaN for one round.
+def benchmark_points(network: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each collective, framework, device, place and size of network.csv.
 
-    A rate that is not known is NaN.
+    `seconds` is the mean over rounds of the rounds' medians; `error` is the standard error of its logarithm
+    by the spread between rounds, NaN for one round. An unknown rate is NaN.
     """
-    keys = ["collective", "framework", "device", *PLACE, "bytes"]
+    keys = ["collective", "framework", "device", *PLACE_COLUMNS, "bytes"]
     ok = measured(network)
     rounds = ok.fillna({"device": "site"}).groupby([*keys, "round"], dropna=False)["seconds"].median()
-    of_point = rounds.groupby(level=keys, dropna=False)
+    by_point = rounds.groupby(level=keys, dropna=False)
     logs = np.log(rounds).groupby(level=keys, dropna=False)
-    found = pd.DataFrame({"seconds": of_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
-    return found.reset_index().astype(dict.fromkeys(keys[3:], float))
+    points = pd.DataFrame({"seconds": by_point.mean(), "error": logs.std() / np.sqrt(logs.size())})
+    return points.reset_index().astype(dict.fromkeys(keys[3:], float))
 
 
-def fit(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
-    """The law of one carrier's `points` of one collective, None without two sizes. `largest_bytes`: of the messages that will be
-    asked for.
+def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
+    """Return the law of one collective of one carrier, or None without two message sizes.
 
-    Of the ways in which bytes take time, a later one must fit better by LEAST_GAIN; a sum must not need more than the link's
-    rate. Three numbers of ranks tell a tree from a ring.
+    A later mode replaces an earlier one only if it reduces the misfit by MIN_GAIN; SUM must not exceed the
+    link rate. A tree is told from a ring only with three numbers of ranks.
+
+    Args:
+        sweeps: Points of `benchmark_points`.
+        largest_bytes: Size of the largest message that will be predicted.
     """
-    used = sweeps[sweeps["bytes"] <= max(BEYOND * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))]
+    used = sweeps[
+        sweeps["bytes"] <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))
+    ]
     if used["bytes"].nunique() < 2:
         return None
     rate = used["link_bytes_s"].fillna(np.inf).to_numpy()
     limited = [rate <= slowest for slowest in np.unique(rate)[::-1]]
-    several = len(limited) > 1
-    # in which rows bytes take the link's time, and in which the processors'
-    split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * several]]
-    ways = [(PIPELINED, *split[0]), *[(SUM, rate > 0, rate > 0)] * several, *((PIPELINED, *one) for one in split[1:])]
-    ways += [(LARGEST, *one) for one in split]
+    has_rates = len(limited) > 1
+    # Each split says for which points bytes take link time and for which they take processor time.
+    split = [(link, ~link | np.isinf(rate)) for link in [*limited, *[rate < 0] * has_rates]]
+    modes = [
+        (PIPELINED, *split[0]),
+        *[(SUM, rate > 0, rate > 0)] * has_rates,
+        *((PIPELINED, *row_split) for row_split in split[1:]),
+    ]
+    modes += [(LARGEST, *row_split) for row_split in split]
     best: Law | None = None
     collective = str(used["collective"].iloc[0])
     algorithms = list(GROWTH) if used["ranks"].nunique() > 2 else list(GROWTH)[:1]
     if collective == POINT_TO_POINT:
         algorithms = [NEIGHBOURS]
-    swept = _Swept.of(used, algorithms, collective)
+    points = _BenchmarkPoints.from_table(used, algorithms, collective)
     for algorithm in algorithms:
-        for way, link, processors in ways:
-            law = _fitted(swept, algorithm, way, link, processors)
-            if best is None or (law.misfit + EXACT < (1 - LEAST_GAIN) * best.misfit and _possible(law)):
+        for mode, link, processors in modes:
+            law = _fit_mode(points, algorithm, mode, link, processors)
+            if best is None or (law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)):
                 best = law
     return best
 
 
-def _possible(law: Law) -> bool:
-    """Nothing is faster than the link; a sum that says so is none."""
-    return law.way != SUM or law.link > LEAST_LINK
+def _is_possible(law: Law) -> bool:
+    """Return whether the law keeps to the link rate, which only SUM can exceed."""
+    return law.mode != SUM or law.link > MIN_LINK_TIME
 
 
 @dataclass(frozen=True)
-class _Swept:
-    """The points of one carrier, [points]: `row` and `column` of each in a table of `places` (rate 0: not known) by `log_sizes`.
+class _BenchmarkPoints:
+    """The points of one carrier and collective as arrays, [points].
 
-    `of_bytes`: which take twice as long as the fastest one of their place.
+    `row` and `column` index a table of `places` (rate 0: unknown) by `log_sizes`; `of_bytes` marks points
+    that take twice as long as the fastest one at their place, so that bytes dominate.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -191,51 +219,65 @@ class _Swept:
     collective: str
 
     @classmethod
-    def of(cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str) -> "_Swept":
-        """Those of `points`, with their `terms` by each of these algorithms."""
-        size, nodes, ranks, rate, seconds = (sweeps[name].to_numpy() for name in ("bytes", *PLACE, "seconds"))
+    def from_table(cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str) -> "_BenchmarkPoints":
+        """Return the points of a table of `benchmark_points`, with their `law_terms` for each algorithm."""
+        size, nodes, ranks, rate, seconds = (sweeps[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds"))
         log_sizes, column = np.unique(np.log(size), return_inverse=True)
         places, row = np.unique(np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True)
-        least = np.full(len(places), np.inf)
-        np.minimum.at(least, row, seconds)
-        columns = {name: terms(size, nodes, ranks, rate, name, collective) for name in algorithms}
-        if len(np.unique(ranks)) == 1 or collective == POINT_TO_POINT:  # a latency grows as the algorithm says
-            for one in columns.values():
-                one[:, 0] = 0.0
-        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * least[row], collective)
+        fastest = np.full(len(places), np.inf)
+        np.minimum.at(fastest, row, seconds)
+        columns = {name: law_terms(size, nodes, ranks, rate, name, collective) for name in algorithms}
+        # One number of ranks cannot separate the constant part of the latency from the growing one.
+        if len(np.unique(ranks)) == 1 or collective == POINT_TO_POINT:
+            for columns_of_algorithm in columns.values():
+                columns_of_algorithm[:, 0] = 0.0
+        return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * fastest[row], collective)
 
 
-def _fitted(swept: _Swept, algorithm: str, way: str, link: np.ndarray, processors: np.ndarray) -> Law:
-    """Least squares of relative errors, no coefficient below 0 (Lawson & Hanson 1974, chapter 23).
+def _fit_mode(points: _BenchmarkPoints, algorithm: str, mode: str, link: np.ndarray, processors: np.ndarray) -> Law:
+    """Return the law of one mode by least squares of relative errors, without negative coefficients.
 
-    `link`, `processors`: the points in which bytes take the time of either, [points]. Of the largest of terms it is asked
-    again and again which one that is in every point.
+    Non-negative least squares: Lawson & Hanson 1974, chapter 23. `link` and `processors` mark the points
+    whose bytes take the time of either, [points]. For LARGEST, the fit is iterated until each point keeps its
+    largest term.
     """
-    columns, seconds = swept.columns[algorithm], swept.seconds
+    columns, seconds = points.columns[algorithm], points.seconds
     used = columns * np.column_stack([np.ones((len(columns), 2)), link, processors])
-    of_bytes, before = swept.of_bytes, None
-    for _ in range(ROUNDS if way == LARGEST else 1):
-        told = np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if way == LARGEST else np.ones(used.shape)
-        coefficients = nnls(used * told / seconds[:, None], np.ones(len(seconds)))[0]
-        of_bytes, before = bytes_time(columns * coefficients, way) > (columns[:, :2] @ coefficients[:2]), of_bytes
+    of_bytes, before = points.of_bytes, None
+    for _ in range(MAX_ITERATIONS if mode == LARGEST else 1):
+        weights = (
+            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if mode == LARGEST else np.ones(used.shape)
+        )
+        coefficients = nnls(used * weights / seconds[:, None], np.ones(len(seconds)))[0]
+        of_bytes, before = bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]), of_bytes
         if (of_bytes == before).all():
             break
     start_s, step_s, link_time, cost_s = map(float, coefficients)
-    law_s = together(columns * coefficients, way)
-    off = np.full((len(swept.places), len(swept.log_sizes)), np.nan)
-    off[swept.row, swept.column] = np.log(seconds / np.maximum(law_s, TINY_S))
-    mean = np.nanmean(off, axis=0)
-    factors = np.exp(np.vstack([np.where(np.isnan(off), mean, off), mean]))
-    df = int((~np.isnan(off)).sum()) - off.shape[1]
-    misfit = float(np.sqrt(np.nansum((off - mean) ** 2) / df)) if df else np.nan
-    found = tuple((float(row[0]), float(row[1]), float(row[2])) for row in swept.places)
+    law_s = message_time(columns * coefficients, mode)
+    deviation = np.full((len(points.places), len(points.log_sizes)), np.nan)
+    deviation[points.row, points.column] = np.log(seconds / np.maximum(law_s, MIN_TIME_S))
+    mean = np.nanmean(deviation, axis=0)
+    factors = np.exp(np.vstack([np.where(np.isnan(deviation), mean, deviation), mean]))
+    df = int((~np.isnan(deviation)).sum()) - deviation.shape[1]
+    misfit = float(np.sqrt(np.nansum((deviation - mean) ** 2) / df)) if df else np.nan
+    places = tuple((float(row[0]), float(row[1]), float(row[2])) for row in points.places)
     return Law(
-        algorithm, way, start_s, step_s, link_time, cost_s, swept.log_sizes, factors, found, misfit, swept.collective
+        algorithm,
+        mode,
+        start_s,
+        step_s,
+        link_time,
+        cost_s,
+        points.log_sizes,
+        factors,
+        places,
+        misfit,
+        points.collective,
     )
 
 
 def rate_text(bytes_s: float) -> str:
-    """A link's rate as a person writes it: 1 Gbit/s."""
+    """Return a link rate for people, such as 1 Gbit/s."""
     if np.isnan(bytes_s):
         return "no known rate"
     megabits = 8 * bytes_s / 1e6

@@ -1,7 +1,7 @@
-"""How many nodes are worth it: speed-up and efficiency over nodes at link rates that were not measured, as a table.
+"""Table `outlook`: the scaling projection, speed-up at unmeasured link rates and node counts.
 
-From a study (its computation, its law of the network, what is hidden, the waiting, with intervals of a parametric
-bootstrap), or from numbers alone (prediction.question has both). figures.outlook draws it.
+The projection uses a study (computation, law of the network, overlap and waiting, with intervals of a
+parametric bootstrap), or numbers alone (see prediction.question). figures.outlook draws it.
 """
 
 import sys
@@ -31,30 +31,31 @@ from prediction.extrapolate import (
     BANDS,
     FACTORS,
     LEVELS,
-    answerable,
-    answers,
-    anywhere,
-    cases,
-    curves,
-    hypothetical,
-    redrawn,
-    with_bands,
+    add_bands,
+    drop_incomplete_curves,
+    generalize,
+    hypothetical_cells,
+    predict_curves,
+    refit_resampled,
+    study_cases,
+    summarize_curves,
 )
 from prediction.law import Law, rate_text
-from prediction.physics import Levels, Physics
+from prediction.physics import Levels, PhysicalModel
 from prediction.question import DEFAULT_FRAMEWORK, Question, ask
 
-DRAWS = 400
-SAID_EVERY = 100  # draws
-AT_ONCE = 25  # draws that one process makes
-NOTHING = Note(
+N_REFITS = 400
+PROGRESS_INTERVAL = 100  # refits
+REFITS_PER_TASK = 25
+NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "An outlook needs cells on one node, and cells on several nodes whose network was swept at two message sizes or more.",
+    "A scaling projection needs cells on one node, cells on several nodes, and a collective benchmark of these with two message sizes or more.",
 )
 EMULATED = Note(
-    "emulated", "Emulated nodes have no outlook, because they share the loopback of one machine and no network."
+    "emulated",
+    "Emulated nodes have no scaling projection, because they share the loopback of one machine instead of a network.",
 )
-INSTEAD = Note(
+WHAT_TO_DO = Note(
     "what-to-do",
     "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site whose nodes have a network.",
 )
@@ -63,107 +64,111 @@ GIGABIT = 1e9 / 8
 
 
 def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
-    """The table of `answers`."""
-    named = [name for name in FACTORS if name != "device" or rows[name].nunique() > 1]
-    shown: dict[str, Any] = {title(name): rows[name].map(str) for name in named}
-    shown["links"] = rows["rate"].map(rate_text)
+    """Return the table of `extrapolate.summarize_curves`."""
+    shown_factors = [name for name in FACTORS if name != "device" or rows[name].nunique() > 1]
+    columns: dict[str, Any] = {title(name): rows[name].map(str) for name in shown_factors}
+    columns["links"] = rows["rate"].map(rate_text)
     for level in LEVELS:
-        shown[f"nodes at {100 * level:.0f} % efficiency"] = _shown(rows, f"nodes_at_{100 * level:.0f}")
-    shown["greatest speed-up"] = _shown(rows, "greatest_speedup")
-    shown["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
-    firsts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
-    words = [title(name) for name in named if name != "batch_size"]
-    return tables.Table(TITLE, rows, pd.DataFrame(shown), list(notes), words, firsts[1:])
+        columns[f"nodes at {100 * level:.0f} % efficiency"] = _interval_texts(rows, f"nodes_at_{100 * level:.0f}")
+    columns["greatest speed-up"] = _interval_texts(rows, "greatest_speedup")
+    columns["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
+    group_starts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
+    text_columns = [title(name) for name in shown_factors if name != "batch_size"]
+    return tables.Table(TITLE, rows, pd.DataFrame(columns), list(notes), text_columns, group_starts[1:])
 
 
-def _shown(rows: pd.DataFrame, name: str) -> list[str]:
-    whole = name.startswith("nodes")
+def _interval_texts(rows: pd.DataFrame, name: str) -> list[str]:
+    """Return a column with its bounds as text; node counts at the end of the curve as "≥n"."""
+    is_node_count = name.startswith("nodes")
 
-    def text(value: float, most: float) -> str:
-        if whole:
-            return f"≥{most:.0f}" if value >= most else f"{value:.0f}"
+    def text(value: float, max_nodes: float) -> str:
+        if is_node_count:
+            return f"≥{max_nodes:.0f}" if value >= max_nodes else f"{value:.0f}"
         return tables.number(value)
 
     texts = []
     for row in rows.to_dict("records"):
-        said = text(row[name], row["most_nodes"])
+        cell_text = text(row[name], row["most_nodes"])
         if f"{name}_low" in row:
             low, high = (text(row[f"{name}_{end}"], row["most_nodes"]) for end in ("low", "high"))
-            said += f" [{low}, {high}]"
-        texts.append(said)
+            cell_text += f" [{low}, {high}]"
+        texts.append(cell_text)
     return texts
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs, `prepared` cells and `law.points` of a study, and the model fitted to them."""
+    """Runs, `physics.measured_cells` and `law.benchmark_points` of a study, and the model fitted to them."""
 
     runs: pd.DataFrame
     cells: pd.DataFrame
     sweeps: pd.DataFrame
-    fitted: Physics
+    fitted: PhysicalModel
 
 
-def by_study(folder: Path) -> Study:
-    """The study whose records are in `folder`."""
+def load_study(folder: Path) -> Study:
+    """Return the study whose records are in `folder`."""
     return load_records(folder / "runs.csv", folder / "network.csv")
 
 
 def load_records(runs_csv: Path, network_csv: Path) -> Study:
     """Return the study of these runs and sweeps, with the model fitted to them."""
     runs = read_timed(runs_csv)
-    cells, sweeps = physics.prepared(runs), law.points(read_table(network_csv, "network"))
-    return Study(runs, cells, sweeps, anywhere(physics.fit(cells, sweeps)))
+    cells, sweeps = physics.measured_cells(runs), law.benchmark_points(read_table(network_csv, "network"))
+    return Study(runs, cells, sweeps, generalize(physics.fit_model(cells, sweeps)))
 
 
-def by_numbers(args: Question, network: Physics | None) -> tuple[Physics, pd.DataFrame]:
-    """The model and its one case as the command line gives them; on the network of a study where one is given."""
-    swept = sorted({name for name, _ in network.laws}) if network else []
-    framework = args.framework or (swept[0] if len(swept) == 1 else DEFAULT_FRAMEWORK)
-    if network and framework not in swept:
-        problem, expected = f"'{framework}' was not swept", swept or "none"
+def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[PhysicalModel, pd.DataFrame]:
+    """Return the model and the one case that the options describe, on a study's network if one is given."""
+    benchmarked = sorted({name for name, _ in network.laws}) if network else []
+    framework = args.framework or (benchmarked[0] if len(benchmarked) == 1 else DEFAULT_FRAMEWORK)
+    if network and framework not in benchmarked:
+        problem, expected = f"'{framework}' has no collective benchmark", benchmarked or "none"
         raise InputError("unknown-name", problem, file="--framework", got=framework, expected=expected)
-    gradients, names = _gradients(args)
-    carrier = next((one for one in (network.laws if network else {}) if one[0] == framework), (framework, "site"))
-    own = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
-    # each is one of the two passes of an all-reduce
-    shards = {name: replace(own, step_s=args.latency, collective=name) for name in exchange.SHARDS}
+    gradients, names = _requested_gradients(args)
+    carrier = next((name for name in (network.laws if network else {}) if name[0] == framework), (framework, "site"))
+    given_law = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
+    # All-gather and reduce-scatter are each one of the two passes of an all-reduce.
+    shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in exchange.SHARDS}
     computation: dict[Levels, np.ndarray] = {
         (framework,): np.array([0.0, cast(float, args.step_time) / args.batch_size, 0.0])
     }
-    made = Physics(
+    model = PhysicalModel(
         (),
         computation,
         computation,
         {names: gradients},
-        {carrier: network.laws[carrier] if network else {ALL_REDUCE: own, **shards}},
+        {carrier: network.laws[carrier] if network else {ALL_REDUCE: given_law, **shards}},
         {carrier: network.hidden[carrier] if network else args.hidden},
         {carrier: network.scatter[carrier] if network else args.scatter},
     )
     levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
     fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan, "is_mesh": False}
-    return made, pd.DataFrame([levels | counted | fixed])
+    return model, pd.DataFrame([levels | counted | fixed])
 
 
-def _gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, str]]:
+def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, str]]:
+    """Return the gradients of the model in question, and its names of model and data set."""
     if args.model is not None:
         if args.model not in model_names():
-            problem, known = f"'{args.model}' is unknown", model_names()
-            raise InputError("unknown-name", problem, file="--model", got=args.model, **alternatives(args.model, known))
+            problem, models = f"'{args.model}' is unknown", model_names()
+            raise InputError(
+                "unknown-name", problem, file="--model", got=args.model, **alternatives(args.model, models)
+            )
         load_dataset(args.dataset, "--dataset")
         try:
-            return exchange.tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
+            return exchange.gradient_tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
         except ValueError as error:
             problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
             raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
     size = args.gradient_bytes or BYTES * cast(float, args.parameters)
-    return exchange.whole(size), (f"{size / 1e6:g} MB of gradients", "any")
+    return exchange.single_tensor(size), (f"{size / 1e6:g} MB of gradients", "any")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is asked, answered: the curves over nodes and the rows of the table (`extrapolate.curves`, `answers`), and what they stand on."""
+    """The answer: curves over nodes (`extrapolate.predict_curves`), rows of the table, and notes."""
 
     curves: pd.DataFrame
     rows: pd.DataFrame
@@ -171,36 +176,42 @@ class Answer:
 
     @property
     def table(self) -> tables.Table:
-        """As a table."""
+        """The rows as a table."""
         return table(self.rows, self.notes)
 
 
 def answer(args: Question, study: Study | None = None) -> Answer:
-    """Answer a question (prediction.question) of `study`, or of the one that it names."""
-    study = by_study(args.study) if args.study and study is None else study
+    """Answer a question about `study`, or about the study that it names."""
+    study = load_study(args.study) if args.study and study is None else study
     if study and args.step_time is None:
-        made, asked = study.fitted, cases(study.cells)
+        model, cases = study.fitted, study_cases(study.cells)
     else:
-        made, asked = by_numbers(args, study.fitted if study else None)
+        model, cases = model_from_numbers(args, study.fitted if study else None)
     if study and conditions.is_emulated(study.runs):
-        asked = asked[:0]
-    drawn = answerable(
-        curves(made, hypothetical(asked, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes))
+        cases = cases[:0]
+    curves = drop_incomplete_curves(
+        predict_curves(
+            model, hypothetical_cells(cases, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes)
+        )
     )
-    rows = answers(drawn)
+    rows = summarize_curves(curves)
     if study and args.step_time is None and len(rows):
-        drawn, rows = with_bands(drawn, rows, _redrawn(study, drawn))
+        curves, rows = add_bands(curves, rows, _bootstrap(study, curves))
     if rows.empty:
-        notes = _unanswerable(study)
+        notes = _no_answer_notes(study)
     else:
-        notes = [_unanswered(asked, rows), *_notes(), *(_of_study(study, args) if study else _of_numbers(args))]
-    return Answer(drawn, rows, [note for note in notes if note])
+        notes = [
+            _unanswered_note(cases, rows),
+            EXTRAPOLATED,
+            *(_study_notes(study, args) if study else _assumption_notes(args)),
+        ]
+    return Answer(curves, rows, [note for note in notes if note])
 
 
-def written(drawn: pd.DataFrame) -> pd.DataFrame:
-    """What outlook_curves.csv has of `extrapolate.curves`."""
-    bands = [name for name in drawn if name.startswith(tuple(BANDS))]
-    return drawn[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
+def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of outlook_curves.csv."""
+    bands = [name for name in curves if name.startswith(tuple(BANDS))]
+    return curves[[*FACTORS, "rate", "nodes", "epoch_time_s", *bands]]
 
 
 def main(*, runs: Path, network: Path, out: Path) -> None:
@@ -211,108 +222,113 @@ def main(*, runs: Path, network: Path, out: Path) -> None:
         network: network.csv of the study
         out: files of the table to write, without their suffix; the curves lie beside it
     """
-    found = answer(ask(from_=runs.parent), load_records(runs, network))
-    tables.write(found.table, out)
-    tables.write_csv(written(found.curves), out.with_name(f"{out.name}_curves.csv"))
+    projection = answer(ask(from_=runs.parent), load_records(runs, network))
+    tables.write(projection.table, out)
+    tables.write_csv(curve_columns(projection.curves), out.with_name(f"{out.name}_curves.csv"))
 
 
-def _redrawn(study: Study, drawn: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """BANDS and `answers` by DRAWS models of the bootstrap, on all cores; up to minutes, so that it is said how far they are."""
-    streams = np.random.default_rng(DRAWS).spawn(DRAWS)
-    parts = [streams[first : first + AT_ONCE] for first in range(0, DRAWS, AT_ONCE)]
-    made: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+def _bootstrap(study: Study, curves: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return BANDS and rows of N_REFITS refitted models, computed on all cores, and print progress."""
+    streams = np.random.default_rng(N_REFITS).spawn(N_REFITS)
+    parts = [streams[first : first + REFITS_PER_TASK] for first in range(0, N_REFITS, REFITS_PER_TASK)]
+    refits: list[tuple[pd.DataFrame, pd.DataFrame]] = []
     with all_cores() as pool:
-        for part in pool.map(_refitted, repeat(replace(study, runs=study.runs[:0])), repeat(drawn), parts):
-            made += part
-            if len(made) % SAID_EVERY == 0 or len(made) == DRAWS:
-                print(f"intervals: {len(made)} of {DRAWS} refits are done", file=sys.stderr, flush=True)
-    return made
+        for part in pool.map(_refit_curves, repeat(replace(study, runs=study.runs[:0])), repeat(curves), parts):
+            refits += part
+            if len(refits) % PROGRESS_INTERVAL == 0 or len(refits) == N_REFITS:
+                print(f"intervals: {len(refits)} of {N_REFITS} refits are done", file=sys.stderr, flush=True)
+    return refits
 
 
-def _refitted(
-    study: Study, drawn: pd.DataFrame, streams: Sequence[np.random.Generator]
+def _refit_curves(
+    study: Study, curves: pd.DataFrame, streams: Sequence[np.random.Generator]
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-    """The same for a model of each of these streams of random numbers."""
-    again = (curves(redrawn(study.cells, study.sweeps, study.fitted, rng), drawn) for rng in streams)
-    return [(one[BANDS], answers(one)) for one in again]
+    """Return BANDS and rows of one refitted model for each of these random streams."""
+    refitted = (
+        predict_curves(refit_resampled(study.cells, study.sweeps, study.fitted, rng), curves) for rng in streams
+    )
+    return [(refit[BANDS], summarize_curves(refit)) for refit in refitted]
 
 
-def _unanswerable(study: Study | None) -> list[str]:
-    """Why there is no answer at all, in the first sentence."""
+def _no_answer_notes(study: Study | None) -> list[str]:
+    """Return notes that say why there is no answer."""
     if study is None:
-        return [NOTHING]
+        return [NOTHING_TO_PREDICT]
     if successful(study.runs).empty:
         return [conditions.run_counts_note(study.runs), conditions.setting_note(study.runs)]
-    why = [EMULATED, INSTEAD] if conditions.is_emulated(study.runs) else [NOTHING, physics.uncounted(study.runs)]
-    return [*why, conditions.setting_note(study.runs)]
+    reasons = (
+        [EMULATED, WHAT_TO_DO]
+        if conditions.is_emulated(study.runs)
+        else [NOTHING_TO_PREDICT, physics.left_out_note(study.runs)]
+    )
+    return [*reasons, conditions.setting_note(study.runs)]
 
 
-def _unanswered(asked: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Which frameworks have no answer, if any."""
-    without = sorted(set(asked["framework"]) - set(rows["framework"]))
-    text = f"Not answered, because the network was not swept at two message sizes: {conditions.join_names(without)}."
-    return Note("not-answered", text, frameworks=without) if without else ""
+def _unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Return a note of the frameworks without an answer, "" if there are none."""
+    unanswered = sorted(set(cases["framework"]) - set(rows["framework"]))
+    text = f"Not answered, because the collective benchmark has fewer than two message sizes: {conditions.join_names(unanswered)}."
+    return Note("not-answered", text, frameworks=unanswered) if unanswered else ""
 
 
-def _notes() -> list[str]:
-    return [
-        Note(
-            "extrapolated",
-            "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the base is the same "
-            "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
-            "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level.",
-        )
-    ]
+EXTRAPOLATED = Note(
+    "extrapolated",
+    "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the baseline is the same "
+    "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
+    "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level.",
+)
 
 
-def _of_numbers(args: Question) -> list[str]:
+def _assumption_notes(args: Question) -> list[str]:
+    """Return the numbers that the answer assumes, as a note."""
     text = (
         f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
-        f"an epoch, an exchange every {_batches(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
+        f"an epoch, an all-reduce every {_batch_count_text(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
         f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
         f"{args.hidden:g}, scatter {args.scatter:g}."
     )
-    named = ("step_time", "batch_size", "samples", "sync_every", "algorithm", "latency", "share", "hidden", "scatter")
-    return [Note("not-measured", text, **{name: getattr(args, name) for name in named})]
+    names = ("step_time", "batch_size", "samples", "sync_every", "algorithm", "latency", "share", "hidden", "scatter")
+    return [Note("not-measured", text, **{name: getattr(args, name) for name in names})]
 
 
-def _of_study(study: Study, args: Question) -> list[str]:
-    """What the answer stands on, and what is assumed."""
+def _study_notes(study: Study, args: Question) -> list[str]:
+    """Return notes on the measurements behind the answer, and on what it assumes."""
     rates = [rate_text(rate) for rate in sorted(study.sweeps["link_bytes_s"].unique())]
     nodes = ", ".join(f"{count:g}" for count in sorted(study.sweeps["nodes"].unique()))
     networks = [laws[ALL_REDUCE] for laws in study.fitted.laws.values()]
-    ways = " or ".join(sorted({network.algorithm for network in networks})) or "ring"
+    algorithms = " or ".join(sorted({network.algorithm for network in networks})) or "ring"
     link = (
         "falls in proportion to its rate"
         if study.sweeps["link_bytes_s"].notna().any()
-        else "is that of its whole rate at least"
+        else "is at least that of its full rate"
     )
     hidden_cost = not any(network.cost_s for network in networks)
     text = (
-        f"The network was swept on {nodes} nodes with links of {', '.join(rates)}. Assumptions beyond: the "
-        f"latency of a step of the {ways} is the same at every rate, and time on the link {link}"
+        f"The collective benchmark ran on {nodes} nodes with links of {', '.join(rates)}. Elsewhere, the "
+        f"latency of a step of the {algorithms} is assumed the same at every rate, and time on the link {link}"
         + (
-            "; the cost of a byte on the processors was hidden by the link or cannot be separated from it. It is left out, so "
-            "faster links look better than they are."
+            ". Processor time per byte cannot be separated from time on the link and is left out, so faster links look better "
+            "than they are."
             if hidden_cost
             else "."
         )
     )
     swept = {name: sorted(study.sweeps[name].dropna().unique()) for name in ("nodes", "link_bytes_s")}
-    said: list[str] = [Note("swept", text, **swept, cost_left_out=hidden_cost)]
+    notes: list[str] = [Note("swept", text, **swept, cost_left_out=hidden_cost)]
     if args.step_time is None:
-        alone = _swept_at_one_place(study)
+        alone = _single_place_frameworks(study)
         text = (
-            f"Brackets have 95 % intervals of a parametric bootstrap ({DRAWS} refits of model and law to cells and sweeps drawn "
-            "again with their noise). They do not include what the model leaves out." + _certain_network(study, alone)
+            f"Brackets have 95 % intervals of a parametric bootstrap ({N_REFITS} refits of model and law to cells and benchmarks resampled "
+            "with their noise). They do not include effects that the model leaves out."
+            + _network_uncertainty_text(study, alone)
         )
-        said.append(Note("intervals", text, refits=DRAWS, swept_at_one_place=alone))
+        notes.append(Note("intervals", text, refits=N_REFITS, swept_at_one_place=alone))
     else:
         text = (
             f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
-            f"{args.samples} samples an epoch and an exchange every {_batches(args.sync_every)}."
+            f"{args.samples} samples an epoch and an all-reduce every {_batch_count_text(args.sync_every)}."
         )
-        said.append(Note("step-given", text, step_time=args.step_time, batch_size=args.batch_size))
+        notes.append(Note("step-given", text, step_time=args.step_time, batch_size=args.batch_size))
     if "virtual" in set(study.runs["placement"].dropna()):
         shares = sorted(study.runs["cpu_share"].dropna().unique())
         cores = ", ".join(f"{share:g}" for share in shares)
@@ -320,30 +336,35 @@ def _of_study(study: Study, args: Question) -> list[str]:
             f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
             "is faster, so the same link matters more."
         )
-        said.append(Note("virtual-nodes", text, cores=shares))
-    return [*said, physics.uncounted(study.runs), physics.of_unlike(study.runs), conditions.setting_note(study.runs)]
+        notes.append(Note("virtual-nodes", text, cores=shares))
+    return [
+        *notes,
+        physics.left_out_note(study.runs),
+        physics.heterogeneous_note(study.runs),
+        conditions.setting_note(study.runs),
+    ]
 
 
-def _swept_at_one_place(study: Study) -> list[str]:
-    """The frameworks whose sweeps cannot say how far the law is off."""
-    known = {name for name, laws in study.fitted.laws.items() if np.isfinite(laws[ALL_REDUCE].misfit)}
-    return sorted(name for name, _ in set(study.fitted.laws) - known)
+def _single_place_frameworks(study: Study) -> list[str]:
+    """Return the frameworks whose benchmarks ran at one place, so that the misfit of their law is unknown."""
+    with_misfit = {name for name, laws in study.fitted.laws.items() if np.isfinite(laws[ALL_REDUCE].misfit)}
+    return sorted(name for name, _ in set(study.fitted.laws) - with_misfit)
 
 
-def _certain_network(study: Study, alone: Sequence[str]) -> str:
-    """What intervals lack where frameworks were swept at one place `alone`; with a space before it."""
+def _network_uncertainty_text(study: Study, alone: Sequence[str]) -> str:
+    """Return what intervals omit for frameworks benchmarked at one place, after a space; "" for none."""
     if not alone:
         return ""
     rounds = study.sweeps["error"].notna().any()
-    what = (
+    content = (
         "no uncertainty of the network except the differences between rounds"
         if rounds
         else "no uncertainty of the network"
     )
-    return f" Swept at one number of nodes and one rate ({conditions.join_names(alone)}), the intervals include {what}."
+    return f" The benchmark ran at one number of nodes and one rate ({conditions.join_names(alone)}), so intervals include {content}."
 
 
-def _batches(count: int) -> str:
+def _batch_count_text(count: int) -> str:
     return "batch" if count == 1 else f"{count} batches"
 
 

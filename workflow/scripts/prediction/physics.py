@@ -1,18 +1,22 @@
-"""The model with physics in it: epoch time from computation on one replica, the exchange's messages, and waiting.
+"""The physical model: epoch time from computation on one replica, gradient all-reduces, and waiting.
 
     T = S c(b) + X u + X exposed + X sqrt(S / X) c(b) sigma E(p) + S extra
 
-S batches and X exchanges an epoch, c(b) = alpha + beta b the computation of a batch of b samples and u of an update, both
-from runs on one replica. `exposed` is what the messages of an exchange take beyond the backward pass (prediction.exchange)
-by a law of the network's sweeps (prediction.law). The last but one term is waiting for the slowest of p ranks: where the
-time of a batch scatters by sigma c, that of the S / X batches before an exchange does by the square root of their number
-as much, and the largest of p normal numbers lies E(p) standard deviations above their mean. `extra`: see exchange.Rule.
-Ranks that divide more than samples: prediction.strategies has their computation and messages; where a tensor axis or a pipeline makes
-ranks wait for each other in every batch, S stands for X in the term of waiting.
-Up to three numbers are fitted to runs on several nodes, for each framework and device: the share of the backward pass that hides messages,
-sigma, and where ranks divide layers what a library takes for each message within them beyond the sweep. Each has to earn its place: it is left out unless
-it makes the errors of cells that are left out smaller. Where as many ranks exchange as often in all cells, hiding and waiting both go with computation, one as its
-price and one as its gain, so that only their difference is known: then one of them is taken at most.
+S batches and X all-reduces an epoch; c(b) = alpha + beta b is the computation of a batch of b samples and u
+that of an update, both from runs on one replica. `exposed` is communication that outlasts the backward pass
+(prediction.exchange), by a law of the collective benchmark (prediction.law). The fourth term is waiting for
+the slowest of p ranks: if the time of a batch has a standard deviation of sigma c, the S / X batches before
+an all-reduce have sqrt(S / X) times as much, and the largest of p normal numbers is expected E(p) standard
+deviations above their mean. `extra`: see exchange.Rule.
+
+prediction.strategies has computation and messages with model parallelism. Where a tensor axis or a pipeline
+makes ranks wait in every batch, S replaces X in the waiting term.
+
+Up to three numbers are fitted to runs on several nodes, for each framework and device: the share of the
+backward pass that overlaps messages (hidden), sigma (scatter), and the library's additional time for each
+message within layers (dispatch). A number is used only if it improves cross-validated error. If all cells
+have the same number of ranks and accumulation steps, overlap and waiting are both proportional to
+computation, with opposite signs, so that at most one of them is fitted.
 """
 
 import functools
@@ -42,119 +46,134 @@ from prediction import exchange, law, strategies
 from prediction.exchange import Tensors
 from prediction.law import Law
 
-# Factors that change how many batches and exchanges there are, or what carries them, but not the cost of each.
+# Factors that change the number of batches and all-reduces, or their network, but not the computation of each.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
     "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
-DIVIDES = ("parallelism", *OF_STRATEGIES)  # of which prediction.strategies knows what they cost
-COUNTS = ["nodes", "ranks", "replicas", "sync_every"]
-MEASURES = ["local_batch", "steps", "exchanges", "rate", "samples"]
-OF_COMPUTATION = ["steps", "exchanges", "local_batch", "epoch_time_s"]
-OF_PART = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
+STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
+COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]
+MEASURE_COLUMNS = ["local_batch", "steps", "exchanges", "rate", "samples"]
+COMPUTATION_COLUMNS = ["steps", "exchanges", "local_batch", "epoch_time_s"]
+PART_COLUMNS = ["nodes", "ranks", "rate", "steps", "exchanges", "training_loop"]
 TERMS = ("hidden", "scatter", "dispatch")
-CONFOUNDED = {"hidden", "scatter"}  # where as many ranks exchange as often in all cells: both go with computation
+CONFOUNDED = {"hidden", "scatter"}  # with equal ranks and accumulation steps in all cells
 LIMITS = np.array([[0.0, 0.0, 0.0], [1.0, 5.0, 0.1]])
 
 
-def prepared(runs: pd.DataFrame, meshes: bool = False) -> pd.DataFrame:
-    """A row per measured cell: its factors, COUNTS, MEASURES (rate in bytes/s, NaN: not known), epoch_time_s, n, sd; `is_mesh`: whether ranks
-    divide more than samples; `computes`.
+def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
+    """Return a row for each measured cell.
 
-    Epoch times are adjusted by how quick the machine was, where means are (`analysis.adjusted`). Batches and exchanges are
-    scaled as epoch time is: to the data set's samples. `uncounted` cells are left out, and but for `meshes` those whose ranks divide more than
-    samples; cells `of_strategies` always.
+    Columns: factors, COUNT_COLUMNS, MEASURE_COLUMNS (rate in bytes/s, NaN: unknown), epoch_time_s, n, sd,
+    `is_mesh` (model parallelism) and `computes` (`lbann_layout`). Epoch times are adjusted for machine speed
+    like means in tables (`analysis.adjusted`); batches and all-reduces are scaled to the data set's samples
+    like epoch times.
+
+    Args:
+        runs: runs.csv of the study. Runs with uncounted batches, or with a strategy per layer, are left out.
+        include_meshes: Include cells with model parallelism.
     """
     ok = successful(runs)
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
-    ok = ok[~of_strategies(ok)]
-    divided = is_mesh(ok)
-    ok = ok.assign(is_mesh=divided, computes=computes(ok))
-    ok = ok if meshes else ok[~divided]
+    ok = ok[~has_strategy(ok)]
+    has_mesh = is_mesh(ok)
+    ok = ok.assign(is_mesh=has_mesh, computes=lbann_layout(ok))
+    ok = ok if include_meshes else ok[~has_mesh]
     ok = ok.assign(rate=ok["bandwidth_bytes_s"].astype(float), samples=ok["samples_per_epoch"].astype(float))
     ok = ok.assign(steps=scaled(ok, "steps"), exchanges=scaled(ok, "exchanges"))
     by_cell = ok.groupby("cell", sort=False)
-    named = [name for name in [*factors(), "base"] if name not in COUNTS]
-    cells = by_cell[[*named, *COUNTS, *MEASURES, "is_mesh", "computes"]].first()
+    level_columns = [name for name in [*factors(), "base"] if name not in COUNT_COLUMNS]
+    cells = by_cell[[*level_columns, *COUNT_COLUMNS, *MEASURE_COLUMNS, "is_mesh", "computes"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
-    if "bandwidth" in cells:  # a level may leave it to the site
+    if "bandwidth" in cells:  # the level "site" has no number
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["steps", "exchanges"])
-    kinds = dict.fromkeys(COUNTS, int) | dict.fromkeys(MEASURES, float)
+    kinds = dict.fromkeys(COUNT_COLUMNS, int) | dict.fromkeys(MEASURE_COLUMNS, float)
     return cells.astype(kinds).reset_index()
 
 
 def pooled_cv(cells: pd.DataFrame, of_means: bool = False) -> float:
-    """The coefficient of variation of a run, or of a cell's mean, pooled over cells; NaN for single replicates."""
-    more = cells[cells["n"] > 1]
-    if more.empty:
+    """Return the coefficient of variation of runs, or of means, pooled over cells; NaN without replicates."""
+    replicated = cells[cells["n"] > 1]
+    if replicated.empty:
         return math.nan
-    n, cv = more["n"].to_numpy(float), (more["sd"] / more["epoch_time_s"]).to_numpy(float)
+    n, cv = replicated["n"].to_numpy(float), (replicated["sd"] / replicated["epoch_time_s"]).to_numpy(float)
     return float(np.sqrt(np.average(cv**2 / (n if of_means else 1), weights=n - 1)))
 
 
-def planned(runs: pd.DataFrame) -> pd.DataFrame:
-    """The cells on several nodes that a study plans, run or not, as `prepared` has them, but for what was measured."""
-    cells = runs[(runs["nodes"] > 1) & ~of_strategies(runs)].drop_duplicates("cell").reset_index(drop=True)
+def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the planned cells on several nodes, run or not, as `measured_cells` without measurements."""
+    cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
     exchanges = samples / cells["effective_batch"].astype(float)
-    counted = {"steps": exchanges * cells["sync_every"].astype(int), "exchanges": exchanges, "local_batch": batch}
-    told = {"rate": cells["bandwidth_bytes_s"].astype(float), "is_mesh": is_mesh(cells), "computes": computes(cells)}
-    kinds = dict.fromkeys(COUNTS, int)
+    counts = {"steps": exchanges * cells["sync_every"].astype(int), "exchanges": exchanges, "local_batch": batch}
+    description = {
+        "rate": cells["bandwidth_bytes_s"].astype(float),
+        "is_mesh": is_mesh(cells),
+        "computes": lbann_layout(cells),
+    }
+    kinds = dict.fromkeys(COUNT_COLUMNS, int)
     return (
         cells[["cell", *factors(), "base", "ranks", "replicas"]]
-        .assign(samples=samples, **counted, **told)
+        .assign(samples=samples, **counts, **description)
         .astype(kinds)
     )
 
 
-def uncounted(runs: pd.DataFrame, meshes: bool = False) -> str:
-    """The cells that nothing here can use, in a note, or nothing: those whose batches or exchanges were not counted, which are `of_strategies` or, but for `meshes`, whose
-    ranks divide more than samples."""
+def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
+    """Return a note of the cells that the model cannot use, "" if there are none.
+
+    These are cells with uncounted batches or all-reduces, with a strategy per layer, and, without
+    `include_meshes`, with model parallelism.
+    """
     counts = successful(runs).groupby("cell", sort=False)[["steps", "exchanges"]].count()
-    lacking = counts.index[(counts == 0).any(axis=1)].tolist()
+    uncounted = counts.index[(counts == 0).any(axis=1)].tolist()
     cells = {
-        "batches or exchanges were not counted": lacking,
-        "ranks divide more than samples": [] if meshes else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
-        "each layer is divided by itself, which is simulated, not predicted": list(
-            dict.fromkeys(runs.loc[of_strategies(runs), "cell"])
+        "batches or all-reduces were not counted": uncounted,
+        "they use model parallelism": [] if include_meshes else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
+        "their strategy partitions each layer separately, which is simulated, not predicted": list(
+            dict.fromkeys(runs.loc[has_strategy(runs), "cell"])
         ),
     }
     if not any(cells.values()):
         return ""
-    text = " ".join(f"Left out, because {why}: {conditions.join_names(own)}." for why, own in cells.items() if own)
+    text = " ".join(
+        f"Left out, because {cause}: {conditions.join_names(names)}." for cause, names in cells.items() if names
+    )
     facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
     return Note("cells-left-out", text, **facts)
 
 
-def computes(runs: pd.DataFrame) -> pd.Series:
-    """How LBANN's ranks divide layers, or data: what computation on one replica is told apart by."""
+def lbann_layout(runs: pd.DataFrame) -> pd.Series:
+    """Return LBANN's own layout of layers or data, which its computation depends on; PLAIN elsewhere."""
     return runs["parallelism"].where(runs["parallelism"].isin(NOT_MESHES), PLAIN)
 
 
 def is_mesh(runs: pd.DataFrame) -> pd.Series:
-    """Where ranks divide more than samples."""
+    """Return which runs use model parallelism."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
     return pd.Series([divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool)
 
 
-def of_strategies(runs: pd.DataFrame) -> pd.Series:
-    """Where each layer is divided by itself, as a strategy says."""
+def has_strategy(runs: pd.DataFrame) -> pd.Series:
+    """Return which runs partition each layer separately, by a parallelization strategy."""
     return runs["framework"].map(has_strategies).astype(bool)
 
 
-def of_unlike(runs: pd.DataFrame) -> str:
-    """That nodes are unlike, which nothing here knows, in a sentence; or nothing."""
+def heterogeneous_note(runs: pd.DataFrame) -> str:
+    """Return a note that nodes or ranks are heterogeneous, which the model ignores, "" if they are not."""
     if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
         return ""
-    text = "Nodes or ranks are unlike: this takes all of them for what the first one is. The table hybrid does not."
+    text = (
+        "Nodes or ranks are heterogeneous, but this assumes that all are like the first one. The table hybrid does not."
+    )
     return Note("heterogeneous", text)
 
 
 @functools.cache
-def expected_largest(count: int) -> float:
-    """Expected value of the largest of so many standard normal numbers (Harter, Biometrika 48, 1961, table 1)."""
+def expected_maximum(count: int) -> float:
+    """Return the expected maximum of standard normal numbers (Harter, Biometrika 48, 1961, table 1)."""
     if count < 2:
         return 0.0
     return float(
@@ -163,26 +182,36 @@ def expected_largest(count: int) -> float:
 
 
 @functools.cache
-def model_tensors(model: str, dataset: str) -> Tensors | None:
-    """The gradients of a model for a data set; None for one that is not described here."""
-    graph = _graph(model, dataset)
-    return exchange.tensors(graph) if graph else None
+def model_gradients(model: str, dataset: str) -> Tensors | None:
+    """Return the gradients of a model for a data set; None for a model that Ringside does not describe."""
+    graph = _load_graph(model, dataset)
+    return exchange.gradient_tensors(graph) if graph else None
 
 
-Levels = tuple[object, ...]  # of the factors, the framework first
-Carrier = tuple[str, str]  # a framework and what trains: who sends, and from where
+Levels = tuple[object, ...]  # the framework, then the levels of `PhysicalModel.keys`
+Carrier = tuple[str, str]  # framework and device, whose messages follow one law
 
 
 def carriers(cells: pd.DataFrame) -> list[Carrier]:
-    """The carriers of all cells, [cells]."""
+    """Return the carrier of each cell, [cells]."""
     return list(zip(cells["framework"], cells["device"], strict=True))
 
 
 @dataclass(frozen=True)
-class Physics:
-    """A fitted model. `computation`: (framework, levels of `keys`...) -> alpha, beta, u; `divisible`: the same where ranks divide more than
-    samples (`_told_apart`); `gradients`: (model, data set) -> tensors; the rest by carrier, of those of which all-reduce was swept: `laws`, collective
-    -> its law. `whole`: a framework that shards is taken for one all-reduce of all gradients."""
+class PhysicalModel:
+    """A fitted model.
+
+    Attributes:
+        keys: The factors that computation depends on, besides the framework.
+        computation: alpha, beta and u of one replica, [3], by framework and levels of `keys`.
+        divisible: The same for model parallelism (`_separate_update_cost`).
+        gradients: The tensors of each model and data set.
+        laws: The law of each benchmarked collective, for carriers with a benchmark of all-reduce.
+        hidden: Share of the backward pass that overlaps messages, by carrier.
+        scatter: Standard deviation of a batch's time relative to the time, by carrier.
+        dispatch: Additional seconds for each message within layers, by carrier.
+        single_allreduce: Predict one all-reduce of all gradients also for frameworks that shard.
+    """
 
     keys: tuple[str, ...]
     computation: dict[Levels, np.ndarray]
@@ -192,275 +221,336 @@ class Physics:
     hidden: dict[Carrier, float] = field(default_factory=dict)
     scatter: dict[Carrier, float] = field(default_factory=dict)
     dispatch: dict[Carrier, float] = field(default_factory=dict)
-    whole: bool = False
+    single_allreduce: bool = False
 
     def law(self, carrier: Carrier, collective: str = ALL_REDUCE) -> Law | None:
-        """That of a collective of a carrier; None where it was not swept."""
+        """Return the law of a carrier's collective, or None if it was not benchmarked."""
         return self.laws.get(carrier, {}).get(collective)
 
     def shards(self, carrier: Carrier) -> list[Law]:
-        """Those of exchange.SHARDS, where a carrier's messages are these and both were swept; else none."""
-        found = [one for name in exchange.SHARDS if (one := self.law(carrier, name))]
+        """Return the laws of exchange.SHARDS if a carrier sends these and both were benchmarked, else []."""
+        laws = [law for name in exchange.SHARDS if (law := self.law(carrier, name))]
         return (
-            found if exchange.is_sharded(carrier[0]) and not self.whole and len(found) == len(exchange.SHARDS) else []
+            laws
+            if exchange.is_sharded(carrier[0]) and not self.single_allreduce and len(laws) == len(exchange.SHARDS)
+            else []
         )
 
     def predict(self, cells: pd.DataFrame) -> np.ndarray:
-        """Epoch times of `prepared` cells in seconds, NaN where something that it needs was not measured."""
+        """Return epoch times of `measured_cells` in seconds, [cells]; NaN where a measurement is missing."""
         predicted = np.full(len(cells), np.nan)
         for place, part in self.parts(cells):
             predicted[place] = part.seconds(*self.terms(part.carrier))
         return predicted
 
     def terms(self, carrier: Carrier) -> tuple[float, ...]:
-        """The fitted numbers of a carrier, by TERMS; 0 what is left out."""
-        return tuple(found.get(carrier, 0.0) for found in (self.hidden, self.scatter, self.dispatch))
+        """Return the fitted numbers of a carrier in the order of TERMS, 0 for those left out."""
+        return tuple(values.get(carrier, 0.0) for values in (self.hidden, self.scatter, self.dispatch))
 
     def parts(self, cells: pd.DataFrame) -> Iterator[tuple[np.ndarray, "Part"]]:
-        """The cells that can be predicted, in parts of one carrier, model and data set: their places, and what they need.
+        """Yield positions of predictable cells and their `Part`, for one carrier, model and data set each.
 
-        Replicas that share one node are not among them: no sweep knows what their exchange takes.
+        Replicas that share one node are left out, because benchmarks do not measure messages within a node.
         """
-        own = self.computed(cells)
-        divided = cells["is_mesh"].to_numpy(bool)
-        single, several = (cells["replicas"] == 1).to_numpy() & ~divided, (cells["nodes"] > 1).to_numpy()
-        columns = {name: cells[name].to_numpy() for name in OF_PART}
+        computed_s = self.computed(cells)
+        has_mesh = cells["is_mesh"].to_numpy(bool)
+        single, is_multi_node = (cells["replicas"] == 1).to_numpy() & ~has_mesh, (cells["nodes"] > 1).to_numpy()
+        columns = {name: cells[name].to_numpy() for name in PART_COLUMNS}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
             carrier, model = names[:2], names[2:]
-            alone, here = places[single[places]], places[(several & ~divided)[places]]
+            alone, distributed = places[single[places]], places[(is_multi_node & ~has_mesh)[places]]
             if carrier in self.laws and model in self.gradients:
-                yield from self._of_meshes(carrier, cells, places[(several & divided)[places]])
+                yield from self._mesh_parts(carrier, cells, places[(is_multi_node & has_mesh)[places]])
             if len(alone):
-                yield alone, Part(carrier, own[alone].sum(axis=1))
-            if len(here) and carrier in self.laws and model in self.gradients:
-                theirs = {name: values[here] for name, values in columns.items()}
-                yield here, self._on_several(carrier, theirs, own[here], self.gradients[model])
+                yield alone, Part(carrier, computed_s[alone].sum(axis=1))
+            if len(distributed) and carrier in self.laws and model in self.gradients:
+                part_columns = {name: values[distributed] for name, values in columns.items()}
+                yield (
+                    distributed,
+                    self._multi_node_part(carrier, part_columns, computed_s[distributed], self.gradients[model]),
+                )
 
-    def streams(self, carrier: Carrier) -> bool:
-        """Whether messages can travel beside computation, as far as they are known."""
-        return exchange.streams(carrier[0]) and bool(self.shards(carrier) or not exchange.is_sharded(carrier[0]))
+    def can_overlap(self, carrier: Carrier) -> bool:
+        """Return whether messages can overlap computation, as far as they are known."""
+        return exchange.can_overlap(carrier[0]) and bool(self.shards(carrier) or not exchange.is_sharded(carrier[0]))
 
-    def _on_several(self, carrier: Carrier, cells: Mapping[str, np.ndarray], own: np.ndarray, made: Tensors) -> "Part":
-        rule, place = exchange.rule_of(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
+    def _multi_node_part(
+        self, carrier: Carrier, cells: Mapping[str, np.ndarray], computed_s: np.ndarray, gradients: Tensors
+    ) -> "Part":
+        rule, place = exchange.message_rule(carrier[0]), (cells["nodes"], cells["ranks"], cells["rate"])
         steps, exchanges = cells["steps"], cells["exchanges"]
-        batch_s = own[:, 0] / steps
+        batch_s = computed_s[:, 0] / steps
         backward_s = exchange.BACKWARD_SHARE * batch_s
-        here, shards = self.laws[carrier][ALL_REDUCE].at(*place), [one.at(*place) for one in self.shards(carrier)]
+        allreduce, shards = (
+            self.laws[carrier][ALL_REDUCE].at(*place),
+            [exposed_s.at(*place) for exposed_s in self.shards(carrier)],
+        )
         extra = np.array([rule.extra.get(loop, 0) for loop in cells["training_loop"]], float)
-        beside = steps * extra * here.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
-        each, of_each = np.unique(cells["ranks"], return_inverse=True)
-        slowest = np.array([expected_largest(int(count)) for count in each])[of_each]
+        extra_s = steps * extra * allreduce.seconds(np.full(len(steps), exchange.NUMBER_BYTES))
+        rank_counts, index = np.unique(cells["ranks"], return_inverse=True)
+        slowest = np.array([expected_maximum(int(count)) for count in rank_counts])[index]
 
-        def beyond(hidden: float) -> np.ndarray:
+        def exposed(hidden: float) -> np.ndarray:
             if shards:
                 gather, scatter = shards
-                units = exchange.units(made, rule.limits_bytes[1])
-                one = exchange.exposed_units(units, gather, scatter, backward_s, hidden, steps / exchanges)
+                units = exchange.join_units(gradients, rule.limits_bytes[1])
+                exposed_s = exchange.exposed_units_s(units, gather, scatter, backward_s, hidden, steps / exchanges)
             else:
-                one = exchange.exposed(rule, made, here, backward_s, hidden)
-            return exchanges * one + beside
+                exposed_s = exchange.exposed_s(rule, gradients, allreduce, backward_s, hidden)
+            return exchanges * exposed_s + extra_s
 
-        return Part(carrier, own.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, beyond)
+        return Part(carrier, computed_s.sum(axis=1), np.sqrt(steps * exchanges) * batch_s * slowest, exposed)
 
-    def _of_meshes(
+    def _mesh_parts(
         self, carrier: Carrier, cells: pd.DataFrame, places: np.ndarray
     ) -> Iterator[tuple[np.ndarray, "Part"]]:
-        """Those of `places` whose messages the sweeps know, each by itself."""
-        rule, each = exchange.rule_of(carrier[0]), self.coefficients(cells, self.divisible)
+        """Yield the cells at `places` whose messages were all benchmarked, each as a part of its own."""
+        rule, coefficients = exchange.message_rule(carrier[0]), self.coefficients(cells, self.divisible)
         for place in places:
             row = cells.iloc[place].to_dict()
             mesh, steps, exchanges = mesh_of(row["parallelism"], row["ranks"]), row["steps"], row["exchanges"]
-            where = strategies.Place(row["nodes"], row["ranks"], row["rate"])
+            place_of_cell = strategies.Place(row["nodes"], row["ranks"], row["rate"])
             graph, batch = model_graph(row["model"], row["dataset"]), round(row["local_batch"])
             law_of = functools.partial(self.law, carrier)
-            one = strategies.step(graph, mesh, batch, row, each[place], where, law_of, rule.limits_bytes[1])
-            if one is None:
+            step = strategies.predict_step(
+                graph, mesh, batch, row, coefficients[place], place_of_cell, law_of, rule.limits_bytes[1]
+            )
+            if step is None:
                 continue
-            batch_s, groups = one.computed_s / row["sync_every"], steps / row["sync_every"]
+            batch_s, groups = step.computed_s / row["sync_every"], steps / row["sync_every"]
             waits = steps if mesh.tensor * mesh.pipeline > 1 else exchanges
 
             yield (
                 np.array([place]),
                 Part(
                     carrier,
-                    np.array([groups * one.computed_s + exchanges * one.update_s]),
-                    np.array([math.sqrt(steps * waits) * batch_s * expected_largest(row["ranks"])]),
-                    functools.partial(_beyond, one, groups, exchanges, exchange.BACKWARD_SHARE * batch_s),
-                    groups * one.divided,
+                    np.array([groups * step.computed_s + exchanges * step.update_s]),
+                    np.array([math.sqrt(steps * waits) * batch_s * expected_maximum(row["ranks"])]),
+                    functools.partial(_exposed_mesh_s, step, groups, exchanges, exchange.BACKWARD_SHARE * batch_s),
+                    groups * step.divided,
                 ),
             )
 
     def computed(self, cells: pd.DataFrame) -> np.ndarray:
-        """Seconds of an epoch in batches and in updates, [cells, 2]: the framework's own, or that of its base."""
-        found = self.coefficients(cells, self.computation)
+        """Return seconds of an epoch in batches and in updates, [cells, 2], by framework or baseline."""
+        coefficients = self.coefficients(cells, self.computation)
         steps, exchanges, batch = (cells[name].to_numpy() for name in ("steps", "exchanges", "local_batch"))
-        return np.column_stack([steps * (found[:, 0] + found[:, 1] * batch), exchanges * found[:, 2]])
+        return np.column_stack(
+            [steps * (coefficients[:, 0] + coefficients[:, 1] * batch), exchanges * coefficients[:, 2]]
+        )
 
-    def coefficients(self, cells: pd.DataFrame, of: Mapping[Levels, np.ndarray]) -> np.ndarray:
-        """alpha, beta and u of one replica, [cells, 3]: the framework's own, or those of its base; NaN where neither was measured. `of`:
-        computation, or divisible."""
-        nothing = np.full(3, np.nan)
-        found: np.ndarray = np.array(
+    def coefficients(self, cells: pd.DataFrame, costs: Mapping[Levels, np.ndarray]) -> np.ndarray:
+        """Return alpha, beta and u of one replica, [cells, 3], of the framework or else of its baseline.
+
+        Args:
+            cells: Cells like `measured_cells`.
+            costs: `computation` or `divisible`.
+        """
+        missing = np.full(3, np.nan)
+        coefficients: np.ndarray = np.array(
             [
-                of.get((framework, *levels), of.get((base, *levels), nothing))
+                costs.get((framework, *levels), costs.get((base, *levels), missing))
                 for framework, base, *levels in cells[["framework", "base", *self.keys]].itertuples(
                     index=False, name=None
                 )
             ]
         ).reshape(-1, 3)
-        return found
+        return coefficients
 
 
-def _beyond(one: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
-    """Seconds of an epoch in messages that nothing hides."""
-    return groups * one.waited_s + exchanges * max(one.parameters_s - hidden * backward_s, 0.0)
+def _exposed_mesh_s(step: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
+    """Return seconds of an epoch in messages that are not overlapped."""
+    return groups * step.waited_s + exchanges * max(step.parameters_s - hidden * backward_s, 0.0)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Cells of one carrier, model and data set, [cells]: seconds of computation; of waiting where sigma is 1; of messages
-    beyond the backward pass as a function of its hidden share; how many messages there are within layers."""
+    """Cells of one carrier, model and data set, [cells].
+
+    Attributes:
+        carrier: Framework and device.
+        computed: Seconds of computation.
+        waiting: Seconds of waiting for a scatter of 1.
+        exposed: Seconds of exposed communication as a function of the overlapping share of the backward pass.
+        divided: Number of messages within layers.
+    """
 
     carrier: Carrier
     computed: np.ndarray
     waiting: np.ndarray | float = 0.0
-    beyond: Callable[[float], np.ndarray | float] = lambda hidden: 0.0
+    exposed: Callable[[float], np.ndarray | float] = lambda hidden: 0.0
     divided: float = 0.0
 
     def seconds(self, hidden: float, scatter: float, dispatch: float) -> np.ndarray:
-        """Epoch times, by TERMS."""
-        return self.computed + self.beyond(hidden) + scatter * self.waiting + dispatch * self.divided
+        """Return epoch times for the fitted numbers in the order of TERMS."""
+        return self.computed + self.exposed(hidden) + scatter * self.waiting + dispatch * self.divided
 
 
-def plain(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Physics:
-    """What one-node cells (`prepared`) and sweeps (`law.points`) say: nothing is hidden, nobody waits."""
-    costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *DIVIDES)), "computes"]
+def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
+    """Return the model from cells on one node and benchmarks, without overlap or waiting.
+
+    Args:
+        cells: Cells of `measured_cells`; those on several nodes say only which laws are needed.
+        sweeps: Points of `law.benchmark_points`.
+    """
+    costs = [*(name for name in factors() if name not in (*NOT_COMPUTATION, *STRATEGY_FACTORS)), "computes"]
     keys = tuple(name for name in costs if cells[name].nunique(dropna=False) > 1)
     single = cells[(cells["replicas"] == 1) & ~cells["is_mesh"]]
-    replicas = {tuple(levels): own for levels, own in single.groupby(["framework", *keys], dropna=False)}
-    computation = {levels: _computation(own[OF_COMPUTATION]) for levels, own in replicas.items()}
-    graphs = {levels: _graph(*own[["model", "dataset"]].iloc[0]) for levels, own in replicas.items()}
-    divisible = _told_apart(computation, graphs, [i for i, name in enumerate(keys, 1) if name in ("model", "dataset")])
+    replicas = {tuple(levels): group for levels, group in single.groupby(["framework", *keys], dropna=False)}
+    computation = {levels: _fit_computation(group[COMPUTATION_COLUMNS]) for levels, group in replicas.items()}
+    graphs = {levels: _load_graph(*group[["model", "dataset"]].iloc[0]) for levels, group in replicas.items()}
+    divisible = _separate_update_cost(
+        computation, graphs, [i for i, name in enumerate(keys, 1) if name in ("model", "dataset")]
+    )
     names = cells[["model", "dataset"]].drop_duplicates().itertuples(index=False, name=None)
-    gradients = {name: made for name in names if (made := model_tensors(*name))}
+    gradients = {name: tensors for name in names if (tensors := model_gradients(*name))}
     laws: dict[Carrier, dict[str, Law]] = {}
-    for carrier, own in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
-        used = set(zip(own["model"], own["dataset"], strict=True)) & set(gradients)
-        largest = max((gradients[name].total_bytes for name in used), default=math.inf)
-        handed = _largest(own[own["is_mesh"]])
-        swept = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
-        asked = dict.fromkeys(filter(set(swept["collective"]).__contains__, COLLECTIVES), largest)
-        asked |= {name: max(size, asked.get(name, 0.0)) for name, size in handed.items()}
-        fits = {name: law.fit(swept[swept["collective"] == name], size) for name, size in asked.items()}
-        found = {name: network for name, network in fits.items() if network}
-        if ALL_REDUCE in found:
-            laws[carrier] = found
-    return Physics(keys, computation, divisible, gradients, laws)
+    for carrier, group in cells[cells["nodes"] > 1].groupby(["framework", "device"]):
+        trained = set(zip(group["model"], group["dataset"], strict=True)) & set(gradients)
+        gradient_bytes = max((gradients[name].total_bytes for name in trained), default=math.inf)
+        mesh_bytes = _largest_message_bytes(group[group["is_mesh"]])
+        points = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
+        largest_bytes = dict.fromkeys(filter(set(points["collective"]).__contains__, COLLECTIVES), gradient_bytes)
+        largest_bytes |= {name: max(size, largest_bytes.get(name, 0.0)) for name, size in mesh_bytes.items()}
+        fits = {name: law.fit_law(points[points["collective"] == name], size) for name, size in largest_bytes.items()}
+        carrier_laws = {name: network for name, network in fits.items() if network}
+        if ALL_REDUCE in carrier_laws:
+            laws[carrier] = carrier_laws
+    return PhysicalModel(keys, computation, divisible, gradients, laws)
 
 
-def _largest(meshes: pd.DataFrame) -> dict[str, float]:
-    """Collective -> bytes of its largest message in these cells."""
-    found: dict[str, float] = {}
+def _largest_message_bytes(meshes: pd.DataFrame) -> dict[str, float]:
+    """Return the size of the largest message of each collective in these cells."""
+    largest: dict[str, float] = {}
     for row in meshes.to_dict("records"):
         mesh, batch = mesh_of(row["parallelism"], row["ranks"]), round(row["local_batch"])
-        for one in strategies.messages(row["model"], row["dataset"], mesh, batch, row):
-            found[one.kind] = max(found.get(one.kind, 0.0), one.bytes)
-    return found
+        for message in strategies.model_messages(row["model"], row["dataset"], mesh, batch, row):
+            largest[message.kind] = max(largest.get(message.kind, 0.0), message.bytes)
+    return largest
 
 
-def fit(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """The model of `prepared` cells and `law.points`. `terms`: the fitted numbers that may be used."""
-    return fitted(plain(cells, sweeps), cells, terms)
+def fit_model(cells: pd.DataFrame, sweeps: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
+    """Return the model fitted to cells and benchmarks; `terms`: the numbers that may be fitted."""
+    return fit_terms(base_model(cells, sweeps), cells, terms)
 
 
-def fitted(made: Physics, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> Physics:
-    """`made` with the numbers (TERMS) of each carrier that its cells on several nodes ask for."""
-    several = cells[(cells["nodes"] > 1) & ~np.isnan(made.predict(cells))]
-    by_carrier = several.groupby(["framework", "device"]).groups
-    found = {}
-    for carrier in made.laws:
-        own = several.loc[by_carrier.get(carrier, [])]
-        parts = [(part, own["epoch_time_s"].to_numpy()[place]) for place, part in made.parts(own)]
-        can = {"hidden": made.streams(carrier), "dispatch": any(part.divided for part, _ in parts)}
-        apart = own["ranks"].nunique() > 1 or (own["steps"] / own["exchanges"]).round(6).nunique() > 1
-        found[carrier] = _earned(parts, [name for name in terms if can.get(name, True)], apart)
-    hidden, scatter, dispatch = ({name: numbers[i] for name, numbers in found.items()} for i in range(len(TERMS)))
-    return replace(made, hidden=hidden, scatter=scatter, dispatch=dispatch)
+def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = TERMS) -> PhysicalModel:
+    """Return the model with the TERMS that improve each carrier's predictions of cells on several nodes."""
+    predictable = cells[(cells["nodes"] > 1) & ~np.isnan(model.predict(cells))]
+    by_carrier = predictable.groupby(["framework", "device"]).groups
+    numbers_of_carrier = {}
+    for carrier in model.laws:
+        carrier_cells = predictable.loc[by_carrier.get(carrier, [])]
+        parts = [(part, carrier_cells["epoch_time_s"].to_numpy()[place]) for place, part in model.parts(carrier_cells)]
+        is_possible = {"hidden": model.can_overlap(carrier), "dispatch": any(part.divided for part, _ in parts)}
+        are_separable = (
+            carrier_cells["ranks"].nunique() > 1
+            or (carrier_cells["steps"] / carrier_cells["exchanges"]).round(6).nunique() > 1
+        )
+        numbers_of_carrier[carrier] = _select_terms(
+            parts, [name for name in terms if is_possible.get(name, True)], are_separable
+        )
+    hidden, scatter, dispatch = (
+        {name: values[i] for name, values in numbers_of_carrier.items()} for i in range(len(TERMS))
+    )
+    return replace(model, hidden=hidden, scatter=scatter, dispatch=dispatch)
 
 
-def _computation(cells: pd.DataFrame) -> np.ndarray:
-    """alpha, beta, u of one replica's cells: relative least squares, none below 0; what cannot be told apart is 0."""
-    steps, exchanges, batch, seconds = (cells[name].to_numpy() for name in OF_COMPUTATION)
+def _fit_computation(cells: pd.DataFrame) -> np.ndarray:
+    """Return alpha, beta, u of cells on one replica by non-negative least squares of relative errors.
+
+    Inseparable coefficients are 0.
+    """
+    steps, exchanges, batch, seconds = (cells[name].to_numpy() for name in COMPUTATION_COLUMNS)
     columns = np.column_stack([steps, steps * batch, exchanges])
-    kept = [len(set(batch)) > 1, True, len(set(np.round(exchanges / steps, 6))) > 1]
-    found = np.zeros(3)
-    found[kept] = nnls(columns[:, kept] / seconds[:, None], np.ones(len(cells)))[0]
-    return found
+    is_estimable = [len(set(batch)) > 1, True, len(set(np.round(exchanges / steps, 6))) > 1]
+    coefficients = np.zeros(3)
+    coefficients[is_estimable] = nnls(columns[:, is_estimable] / seconds[:, None], np.ones(len(cells)))[0]
+    return coefficients
 
 
-def _told_apart(
+def _separate_update_cost(
     computation: Mapping[Levels, np.ndarray], graphs: Mapping[Levels, Graph | None], of_model: Collection[int]
 ) -> dict[Levels, np.ndarray]:
-    """`computation`, in which u is told from alpha also where nothing on one replica accumulates: from model to model, a batch's constant part
-    grows with the operators, an update with the parameters. `of_model`: which of the levels say what is trained; the others are alike."""
-    found = dict(computation)
-    alike: dict[Levels, list[Levels]] = {}
+    """Return `computation` with u separated from alpha also where no single replica accumulates gradients.
+
+    From model to model, a batch's constant part grows with the number of operators, and an update with the
+    parameters. Models are compared within groups of equal other levels.
+
+    Args:
+        computation: alpha, beta and u by levels.
+        graphs: The model of each.
+        of_model: Which of the levels name model and data set.
+    """
+    separated = dict(computation)
+    groups: dict[Levels, list[Levels]] = {}
     for levels, (alpha, _, update) in computation.items():
         if alpha and not update and graphs[levels]:
-            others = tuple("" if i in of_model else level for i, level in enumerate(levels))
-            alike.setdefault(others, []).append(levels)
-    for group in alike.values():
+            other_levels = tuple("" if i in of_model else level for i, level in enumerate(levels))
+            groups.setdefault(other_levels, []).append(levels)
+    for group in groups.values():
         sizes = [(len(graph.operators), graph.parameters) for levels in group if (graph := graphs[levels])]
         if len(set(sizes)) < 2:
             continue
         constant = np.array([computation[levels][0] for levels in group])
-        _, each = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
+        _, update_s_per_parameter = nnls(np.array(sizes, float) / constant[:, None], np.ones(len(group)))[0]
         for levels, (_, parameters) in zip(group, sizes, strict=True):
             alpha, beta, _ = computation[levels]
-            update = min(each * parameters, alpha)
-            found[levels] = np.array([alpha - update, beta, update])
-    return found
+            update = min(update_s_per_parameter * parameters, alpha)
+            separated[levels] = np.array([alpha - update, beta, update])
+    return separated
 
 
-def _graph(model: str, dataset: str) -> Graph | None:
-    """A model for a data set; None for one that is not described here."""
+def _load_graph(model: str, dataset: str) -> Graph | None:
+    """Return a model for a data set; None for a model that Ringside does not describe."""
     try:
         return model_graph(model, dataset)
     except (InputError, KeyError, ValueError):
         return None
 
 
-def _earned(parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str], apart: bool) -> tuple[float, ...]:
-    """The numbers (TERMS) with the least `press` of relative errors, each 0 where it is left out.
+def _select_terms(
+    parts: Sequence[tuple[Part, np.ndarray]], terms: Sequence[str], are_separable: bool
+) -> tuple[float, ...]:
+    """Return the numbers (TERMS) with the least `press` of relative errors, 0 for those left out.
 
-    `parts`, with their measured seconds, are those of one carrier; `apart`: whether they tell the CONFOUNDED numbers apart.
+    Args:
+        parts: Parts of one carrier with their measured seconds.
+        terms: The numbers that may be used.
+        are_separable: Whether the parts can separate the CONFOUNDED numbers.
     """
-    nothing = np.zeros(len(TERMS))
+    zeros = np.zeros(len(TERMS))
     if not parts:
-        return tuple(nothing.tolist())
+        return tuple(zeros.tolist())
 
     def errors(*numbers: float) -> np.ndarray:
         return np.concatenate([part.seconds(*numbers) / seconds - 1 for part, seconds in parts])
 
-    without = errors(*nothing)
-    best, least = nothing, press(without, np.empty((len(without), 0)))
+    errors_without_terms = errors(*zeros)
+    best, best_score = zeros, press(errors_without_terms, np.empty((len(errors_without_terms), 0)))
     counts = range(1, len(terms) + 1)
     for chosen in itertools.chain.from_iterable(itertools.combinations(terms, count) for count in counts):
-        if not apart and set(chosen) >= CONFOUNDED:
+        if not are_separable and set(chosen) >= CONFOUNDED:
             continue
-        use = np.isin(TERMS, chosen)
-        place = np.eye(len(TERMS))[use]  # x @ place has a 0 for what is left out
-        bounds = LIMITS[:, use]
-        found = least_squares(lambda x, place=place: errors(*(x @ place)), bounds.mean(axis=0) / 2, bounds=bounds)
-        if (score := press(found.fun, found.jac)) < least:
-            best, least = found.x @ place, score
+        is_used = np.isin(TERMS, chosen)
+        placement = np.eye(len(TERMS))[is_used]  # x @ placement has zeros for unused terms
+        bounds = LIMITS[:, is_used]
+        fitted = least_squares(
+            lambda x, placement=placement: errors(*(x @ placement)), bounds.mean(axis=0) / 2, bounds=bounds
+        )
+        if (score := press(fitted.fun, fitted.jac)) < best_score:
+            best, best_score = fitted.x @ placement, score
     return tuple(best.tolist())
 
 
 def press(errors: np.ndarray, slopes: np.ndarray) -> float:
-    """Sum of squares of the errors that each cell would have, had it been left out of the fit (Allen, Technometrics 16, 1974).
+    """Return the PRESS statistic: the sum of squared leave-one-out errors (Allen, Technometrics 16, 1974).
 
-    `errors` [n], `slopes` [n, parameters]: derivatives of the errors. Exact where these are constant.
+    It is exact if the derivatives are constant.
+
+    Args:
+        errors: Errors of the fit, [n].
+        slopes: Derivatives of the errors, [n, parameters].
     """
     if len(errors) <= slopes.shape[1]:
         return math.inf

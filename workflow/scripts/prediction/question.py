@@ -20,14 +20,14 @@ RATES = (1.0, 10.0, 25.0, 100.0)  # Gbit/s
 MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
-OF_STEP: dict[str, Any] = {
+STEP_DEFAULTS: dict[str, Any] = {
     "batch_size": 32,
     "samples": 1281167,
     "dataset": "synthetic-224x224x3-1000",
     "sync_every": 1,
     "framework": None,
 }
-OF_NETWORK: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
+NETWORK_DEFAULTS: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
 LIMITS: dict[str, tuple[float, float]] = {
     "step_time": (1e-9, 1e6),
     "batch_size": (1, MAX_COUNT),
@@ -46,7 +46,10 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose numbers fit together. `study` is the folder of a measured study; without a step time it alone is asked about."""
+    """A checked question.
+
+    `study` is the folder of a measured study; without a step time, the question is about this study alone.
+    """
 
     study: Path | None
     step_time: float | None
@@ -90,9 +93,9 @@ def ask(
     """Return the question that these options make; None stands for an option that was not given.
 
     Raises:
-        InputError: If a number is out of its range, or the options do not make one question.
+        InputError: If a number is out of its range, or the options contradict each other.
     """
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "step_time": step_time,
         "batch_size": batch_size,
         "samples": samples,
@@ -110,14 +113,14 @@ def ask(
         "nodes": nodes,
     }
     rates = tuple(rate) or RATES
-    for name, value in (*given.items(), *(("rate", one) for one in rates)):
+    for name, value in (*options.items(), *(("rate", single_rate) for single_rate in rates)):
         if name in LIMITS and value is not None:
             _check_range(name, value)
     _check_name("algorithm", algorithm, law.GROWTH)
-    _check_name("framework", framework, exchange.described())
-    _check_combination(given, from_)
-    defaults = OF_STEP | OF_NETWORK
-    values: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    _check_name("framework", framework, exchange.described_frameworks())
+    _check_combination(options, from_)
+    defaults = STEP_DEFAULTS | NETWORK_DEFAULTS
+    values: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in options.items()}
     question = Question(study=from_, rate=rates, **values)
     if question.samples < question.batch_size:
         problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
@@ -125,9 +128,9 @@ def ask(
     return question
 
 
-def _check_combination(given: dict[str, Any], study: Path | None) -> None:
-    sizes = [name for name in ("model", "parameters", "gradient_bytes") if given[name] is not None]
-    has_step = given["step_time"] is not None
+def _check_combination(options: dict[str, Any], study: Path | None) -> None:
+    sizes = [name for name in ("model", "parameters", "gradient_bytes") if options[name] is not None]
+    has_step = options["step_time"] is not None
     if not has_step and (sizes or not study):
         expected = "seconds of a training step on one device"
         hint = "or name a study with --from"
@@ -139,36 +142,40 @@ def _check_combination(given: dict[str, Any], study: Path | None) -> None:
             got=[_option(name) for name in sizes],
         )
     if study:
-        _refuse(given, OF_NETWORK, "with --from: it is taken from the study's sweeps and runs", "leave it out")
+        _reject_options(
+            options, NETWORK_DEFAULTS, "with --from: it is taken from the study's benchmarks and runs", "leave it out"
+        )
     if not has_step:
-        why = "with --from alone, which answers for the models of the study"
-        _refuse(given, OF_STEP, why, "add --step-time to ask about another model")
-    elif given["model"] is None:
-        _refuse(given, ["dataset"], f"with {_option(sizes[0])}, which gives the size of an all-reduce", "leave it out")
+        context = "with --from alone, which answers for the models of the study"
+        _reject_options(options, STEP_DEFAULTS, context, "add --step-time to ask about another model")
+    elif options["model"] is None:
+        _reject_options(
+            options, ["dataset"], f"with {_option(sizes[0])}, which gives the size of an all-reduce", "leave it out"
+        )
 
 
 def _check_range(name: str, value: float) -> None:
-    option, (least, most) = _option(name), LIMITS[name]
+    option, (minimum, maximum) = _option(name), LIMITS[name]
     if math.isnan(value):
         raise InputError("wrong-type", f"{value} is not a number", file=option, got=value)
-    if value < least:
+    if value < minimum:
         problem = f"{value:g} is too small"
-        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at least {least:g}")
-    if value > most:
+        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at least {minimum:g}")
+    if value > maximum:
         problem = f"{value:g} is too large"
-        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at most {most:g}")
+        raise InputError("out-of-range", problem, file=option, got=value, expected=f"at most {maximum:g}")
 
 
-def _check_name(name: str, value: str | None, known: Iterable[str]) -> None:
-    if value is not None and value not in known:
+def _check_name(name: str, value: str | None, names: Iterable[str]) -> None:
+    if value is not None and value not in names:
         problem = f"'{value}' is unknown"
-        raise InputError("unknown-name", problem, file=_option(name), got=value, **alternatives(value, known))
+        raise InputError("unknown-name", problem, file=_option(name), got=value, **alternatives(value, names))
 
 
-def _refuse(given: dict[str, Any], names: Iterable[str], why: str, hint: str) -> None:
+def _reject_options(options: dict[str, Any], names: Iterable[str], context: str, hint: str) -> None:
     for name in names:
-        if given[name] is not None:
-            raise InputError("conflicting-keys", f"cannot be used {why}", file=_option(name), hint=hint)
+        if options[name] is not None:
+            raise InputError("conflicting-keys", f"cannot be used {context}", file=_option(name), hint=hint)
 
 
 def _option(name: str) -> str:

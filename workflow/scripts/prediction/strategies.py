@@ -1,19 +1,22 @@
-"""A step of a mesh by formula: the computation of the rank that takes longest, and the messages that it waits for.
+"""Predict a training step of a device mesh: computation of the slowest rank, and messages it waits for.
 
     T = S (sum over stages of t + (m - 1) t of the slowest + 2 (m + p - 2) handed) + X (u v + parameters)
     t = alpha q + beta b / m w + layers
 
-alpha, beta and u are what one rank takes alone (prediction.physics), for S batches of b samples of a replica and X updates. Of a stage, w is its
-share of the multiplications, of which a tensor axis divides some (models.division), q that of the operators, and v that of the parameters
-that a rank updates. Through p stages m microbatches follow each other, forward and backward in t each: where stages are alike, they take
-m + p - 1 turns (Huang et al., NeurIPS 2019, section 2.3); what has no pipeline takes one. Messages (models.messages) take the time of their collective
-by the law of its sweeps, with the ranks of their group:
+alpha, beta and u are the costs of one rank alone (prediction.physics), for S batches of b samples of a
+replica and X updates. Of a stage, w is its share of the multiplications, some of which a tensor axis
+partitions (models.division), q its share of the operators, and v its share of the parameters that a rank
+updates. m microbatches pass through p stages, forward and backward in t each: equal stages take m + p - 1
+turns (Huang et al., NeurIPS 2019, section 2.3), and a mesh without a pipeline takes one. Messages
+(models.messages) take the time of their collective by its benchmark's law, with the ranks of their group:
 
-    layers       of a tensor axis, for every microbatch: what comes behind waits for each
-    handed       an output forward and a gradient backward between two turns; nothing hides them
-    parameters   of data, sharded and tied ones, one after the other, for each update; a library that streams may hide a part
+    layers       of a tensor axis, for every microbatch: later layers wait for each
+    handed       an output forward and a gradient backward between two turns, not overlapped
+    parameters   gradients and parameters of the data and sharded axes and of tied layers, one after the
+                 other, for each update; a library that overlaps may hide a part
 
-Groups whose messages leave a node at once share its link. No sweep knows a group whose ranks all lie on one node.
+Groups whose messages leave a node at the same time share its link. Benchmarks do not measure groups within
+one node.
 """
 
 import math
@@ -30,13 +33,13 @@ from models.mesh import Mesh
 from models.messages import Message, Need, needs
 from prediction.law import Law
 
-WAITED = ("tensor", "pipeline")
-Laws = Callable[[str], Law | None]  # collective -> its law, None where it was not swept
+BLOCKING_AXES = ("tensor", "pipeline")
+Laws = Callable[[str], Law | None]  # from a collective to its law, None if it was not benchmarked
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a cell runs on: nodes, ranks, and the links' rate in bytes/s (NaN: not known)."""
+    """Nodes and ranks of a cell, and its link rate in bytes/s (NaN: unknown)."""
 
     nodes: int
     ranks: int
@@ -45,8 +48,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of an optimizer step: computation of its batches, the update, messages that layers or stages wait for, and those of parameters.
-    `divided`: how many messages there are within layers, one after the other."""
+    """Times of an optimizer step in seconds.
+
+    Attributes:
+        computed_s: Computation of its batches.
+        update_s: The optimizer's update.
+        waited_s: Messages that layers or stages wait for.
+        parameters_s: Messages of gradients and parameters.
+        divided: Number of messages within layers, one after the other.
+    """
 
     computed_s: float
     update_s: float
@@ -55,7 +65,7 @@ class Step:
     divided: float
 
 
-def step(
+def predict_step(
     graph: Graph,
     mesh: Mesh,
     batch: int,
@@ -65,53 +75,79 @@ def step(
     laws: Laws,
     unit_bytes: float = math.inf,
 ) -> Step | None:
-    """A step of a mesh. `batch`, `levels`, `unit_bytes`: see models.messages.needs; `computation`: alpha, beta, u of one rank alone. None
-    where the sweeps do not know some message. ValueError where the mesh cannot divide the model."""
-    found = needs(graph, mesh, batch, levels, unit_bytes)
+    """Return the step of a mesh, or None if some message was not benchmarked.
+
+    Args:
+        graph: The model.
+        mesh: The device mesh.
+        batch: Samples of a replica (see models.messages.needs, also for `levels` and `unit_bytes`).
+        levels: Levels of the cell.
+        computation: alpha, beta and u of one rank alone, [3].
+        place: Where the cell runs.
+        laws: Law of each collective.
+        unit_bytes: Size limit of sharded units.
+
+    Raises:
+        ValueError: If the mesh cannot partition the model.
+    """
+    stages = needs(graph, mesh, batch, levels, unit_bytes)
     alpha, beta, update = map(float, computation)
-    parts, batches = (levels["microbatches"] if mesh.pipeline > 1 else 1), levels["sync_every"]
-    worked, layers, counts, handed, parameters = [], [], [], [], []
-    for need in found:
-        told = [(one, _seconds(one, place, laws)) for one in need.messages]
-        known = [(one, seconds) for one, seconds in told if seconds is not None]
-        if len(known) < len(told):
+    n_microbatches, n_batches = (levels["microbatches"] if mesh.pipeline > 1 else 1), levels["sync_every"]
+    computation_s, layers, counts, handed, parameters = [], [], [], [], []
+    for need in stages:
+        timed = [(message, _message_s(message, place, laws)) for message in need.messages]
+        measured = [(message, seconds) for message, seconds in timed if seconds is not None]
+        if len(measured) < len(timed):
             return None
-        worked.append(alpha * need.calls + beta * batch / parts * need.work)
-        layers.append(sum(one.count * seconds for one, seconds in known if one.axis == "tensor") / (batches * parts))
-        counts.append(sum(one.count for one in need.messages if one.axis == "tensor") / (batches * parts))
-        handed.append(max((seconds for one, seconds in known if one.axis == "pipeline"), default=0.0))
-        parameters.append(sum(one.count * seconds for one, seconds in known if one.axis not in WAITED))
-    slowest = int(np.argmax(np.add(worked, layers)))
+        computation_s.append(alpha * need.calls + beta * batch / n_microbatches * need.work)
+        layers.append(
+            sum(message.count * seconds for message, seconds in measured if message.axis == "tensor")
+            / (n_batches * n_microbatches)
+        )
+        counts.append(
+            sum(message.count for message in need.messages if message.axis == "tensor") / (n_batches * n_microbatches)
+        )
+        handed.append(max((seconds for message, seconds in measured if message.axis == "pipeline"), default=0.0))
+        parameters.append(
+            sum(message.count * seconds for message, seconds in measured if message.axis not in BLOCKING_AXES)
+        )
+    slowest = int(np.argmax(np.add(computation_s, layers)))
     return Step(
-        computed_s=batches * (sum(worked) + (parts - 1) * worked[slowest]),
-        update_s=update * max(_updated(need, mesh, levels) for need in found) / graph.gradient_bytes,
-        waited_s=batches
-        * (sum(layers) + (parts - 1) * layers[slowest] + 2 * (parts + mesh.pipeline - 2) * max(handed)),
+        computed_s=n_batches * (sum(computation_s) + (n_microbatches - 1) * computation_s[slowest]),
+        update_s=update * max(_updated_bytes(need, mesh, levels) for need in stages) / graph.gradient_bytes,
+        waited_s=n_batches
+        * (
+            sum(layers)
+            + (n_microbatches - 1) * layers[slowest]
+            + 2 * (n_microbatches + mesh.pipeline - 2) * max(handed)
+        ),
         parameters_s=max(parameters),
-        divided=batches * (sum(counts) + (parts - 1) * counts[slowest]),
+        divided=n_batches * (sum(counts) + (n_microbatches - 1) * counts[slowest]),
     )
 
 
-def messages(model: str, dataset: str, mesh: Mesh, batch: int, levels: Mapping[str, Any]) -> list[Message]:
-    """All that ranks send; nothing of a model that is not described here."""
+def model_messages(model: str, dataset: str, mesh: Mesh, batch: int, levels: Mapping[str, Any]) -> list[Message]:
+    """Return all messages of a step; none for a model that Ringside does not describe."""
     try:
         graph = model_graph(model, dataset)
     except (InputError, KeyError, ValueError):
         return []
-    return [one for need in needs(graph, mesh, batch, levels) for one in need.messages]
+    return [message for need in needs(graph, mesh, batch, levels) for message in need.messages]
 
 
-def _updated(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
-    """Bytes of the parameters that a rank updates: its share, whether or not it keeps the others."""
+def _updated_bytes(need: Need, mesh: Mesh, levels: Mapping[str, Any]) -> float:
+    """Return bytes of the parameters that a rank updates: its shard, whether or not it keeps the others."""
     return need.parameters / (1 if levels["sharding"] == "parameters" else mesh.sharded)
 
 
-def _seconds(one: Message, place: Place, laws: Laws) -> float | None:
-    """One message of this kind; None where its collective was not swept, or its ranks share a node."""
-    network, per_node = laws(one.kind), max(place.ranks // place.nodes, 1)
-    together = max(per_node // one.stride, 1)  # ranks of a group on one node
-    if network is None or (spanned := math.ceil(one.ranks / together)) < 2:
+def _message_s(message: Message, place: Place, laws: Laws) -> float | None:
+    """Return the time of one message; None without a benchmark, or if the ranks share one node."""
+    network, per_node = laws(message.kind), max(place.ranks // place.nodes, 1)
+    ranks_on_node = max(per_node // message.stride, 1)
+    if network is None or (spanned_nodes := math.ceil(message.ranks / ranks_on_node)) < 2:
         return None
-    beside = per_node / together  # groups that leave the node at once
-    here = network.at(*(np.array([x]) for x in (float(spanned), float(one.ranks), place.rate / beside)))
-    return float(here.seconds(np.array([one.bytes]))[0])
+    concurrent_groups = per_node / ranks_on_node
+    local_law = network.at(
+        *(np.array([x]) for x in (float(spanned_nodes), float(message.ranks), place.rate / concurrent_groups))
+    )
+    return float(local_law.seconds(np.array([message.bytes]))[0])

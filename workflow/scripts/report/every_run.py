@@ -19,7 +19,7 @@ from report.material import Material
 from report.text import Tail, clean, tail
 from runs.attempts import UNFINISHED, attempts
 from runs.phases import START, WAIT
-from traces.cells import PHASES, STEP, in_order, words
+from traces.cells import PHASES, STEP, in_order, phase_label
 
 CURVES = ("epoch_time_s", "train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 LOGS_TOGETHER = 12_000_000  # characters of all logs' ends
@@ -168,7 +168,7 @@ def phases_of(rows: pd.DataFrame) -> dict[str, Any]:
         for name in [*in_order(steps, PHASES), STEP]:
             mean = float(whole[name].mean())
             numbers = [100 * mean / float(whole[STEP].mean()), mean, *whole.loc[[median, slowest], name].tolist()]
-            found["step"].append([words("step", name), *(_short(number) for number in numbers)])
+            found["step"].append([phase_label("step", name), *(_short(number) for number in numbers)])
         found |= {"ranks": len(ordered), "median": int(median), "slowest": int(slowest)}
     for name in in_order(start, START):
         found["start"].append([name, _short(start[name].mean()), _short(start[name].max())])

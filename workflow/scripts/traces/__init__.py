@@ -1,1 +1,1 @@
-"""Traced runs: where the time of a step goes, what of the exchange is exposed, and what limits a cell."""
+"""Traced runs: where the time of a step goes, which communication is exposed, and what limits a cell."""

@@ -1,8 +1,8 @@
-"""What limits each cell, by rule: the evidence, its size in seconds of an epoch, and what would help.
+"""Table `bottlenecks`: what limits each cell, with evidence, its size in seconds of an epoch, and remedies.
 
-RULES is the one list of them. A rule looks at the mean of a cell's runs; the size of what it finds is told run by run, so that it has
-an interval. Sizes are what the remedy could save at most, never more than the steps take; remedies of one cause overlap, and their sizes
-must not be added. What would help is something that the cell's framework can do, or it is said that another one can.
+RULES lists all rules. A rule is applied to the mean of a cell's runs; its size is computed run by run and has
+an interval. Sizes are upper bounds of what the remedy can save. Remedies of one cause overlap, so their sizes
+must not be added. Remedies are what the cell's framework supports, or name another one that does.
 """
 
 import math
@@ -22,33 +22,40 @@ from analysis.speedup import own_cells
 from common.notes import Note
 from declared.frameworks import Framework, framework_names, load_framework
 from traces import cells
-from traces.cells import EXCHANGED, STEP, Measured
+from traces.cells import COMMUNICATION_PARTS, STEP, Measured
 from traces.steps import WAIT
 
 TITLE = "What limits each cell, by rule, and what would help"
-#: of a step, that a part must take to be named: what is smaller drowns in the noise between runs, and no remedy pays for it
-NOTABLE = 0.05
-#: times the latency of the sweep, below which a message is small: at twice the latency, half of its time does not depend on its size
-NEAR_LATENCY = 2.0
-#: times the fastest library of the sweep, from which on a library is called slow: sweeps differ by a tenth or two from day to day
-SLOW = 1.5
-#: of the communication that backward could hide, below which it is called poorly overlapped: DDP hides half or more where it can
-WELL_HIDDEN = 0.5
-#: batches that would be accumulated; what three of four exchanges cost goes
-ACCUMULATED = 4
-NOT_SWEPT = Note("no-sweep", "The network was not swept, so latency and other libraries are not judged.")
-#: of what the others wait, that the slowest rank's longer computing must explain to be called its cause
-OWN_FAULT = 0.5
+#: Minimum share of a step. Smaller parts are within the noise between runs and not worth a remedy.
+MIN_SHARE = 0.05
+#: Messages are small below this multiple of the benchmark's latency: at 2, half of their time does not depend on size.
+SMALL_MESSAGE_RATIO = 2.0
+#: A library is slow above this multiple of the fastest one; benchmarks differ by 10 to 20 % from day to day.
+SLOW_LIBRARY_RATIO = 1.5
+#: Minimum overlapped share of the communication that fits into the backward pass; DDP overlaps half or more.
+MIN_OVERLAP_SHARE = 0.5
+#: Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
+ACCUMULATION_STEPS = 4
+NO_BENCHMARK = Note("no-sweep", "There is no collective benchmark, so latency and other libraries are not judged.")
+#: Minimum share of the others' waiting that the slowest rank's additional computation must explain to be the cause.
+MIN_CAUSE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is known of a cell. `runs`: a row per run, seconds of an epoch by phase and part of the exchange, and STEP; `computing`: by
-    rank, mean over runs; `alone_s`: computing on one replica; `counted`: exchanges in a step.
+    """The measurements of a cell.
 
-    `latency_s`: of the smallest message in the sweep of its framework; `others_s`: what all messages of an epoch take by
-    it, by framework; NaN and empty without a sweep. `steps`: of an epoch. `every`: batches for each exchange. `waiting`: for the last
-    rank to start an exchange, not hidden, by rank, mean over runs, seconds of an epoch. `levels`: a row of runs.csv.
+    Attributes:
+        runs: A row for each run: seconds of an epoch by phase and part of communication, and STEP.
+        computing: Computation by rank, mean over runs, seconds of an epoch.
+        alone_s: Computation on one replica, seconds of an epoch.
+        counted: Gradient all-reduces in a step.
+        latency_s: Time of the smallest message in the framework's benchmark; NaN without a benchmark.
+        others_s: Time of an epoch's messages by the benchmark of each framework; empty without benchmarks.
+        steps: Steps of an epoch.
+        every: Gradient accumulation steps.
+        waiting: Exposed waiting for the last rank by rank, mean over runs, seconds of an epoch.
+        levels: A row of runs.csv.
     """
 
     runs: pd.DataFrame
@@ -63,88 +70,101 @@ class Cell:
     levels: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, name: str) -> float:
-        """Mean over runs, s of an epoch."""
-        return float(self.of(name).mean())
+        """Return the mean over runs, seconds of an epoch."""
+        return float(self.by_run(name).mean())
 
-    def of(self, name: str) -> pd.Series:
-        """By run, 0 where no run has it."""
+    def by_run(self, name: str) -> pd.Series:
+        """Return a column by run, seconds of an epoch, 0 if no run has it."""
         return self.runs[name] if name in self.runs else pd.Series(0.0, index=self.runs.index)
 
     @cached_property
     def busy(self) -> pd.Series:
-        """Computing, by run: all phases but waiting."""
-        return self.of(STEP) - self.of(WAIT)
+        """Computation and waiting for data by run: all phases except waiting for communication."""
+        return self.by_run(STEP) - self.by_run(WAIT)
 
     @cached_property
     def computed(self) -> pd.Series:
-        """All phases but waiting for the exchange and for data, by run."""
-        return self.busy - self.of("data")
+        """Computation by run: all phases except waiting for communication and for data."""
+        return self.busy - self.by_run("data")
 
     @property
     def others_wait(self) -> pd.Series:
-        """What each rank but the slowest waits for the last to start an exchange, by run, if that one waits for nobody."""
+        """How long each rank but the slowest waits for the last one, by run, if that one never waits."""
         ranks = len(self.computing)
-        return self.of("exposed_waiting") * (ranks / (ranks - 1) if ranks > 1 else 1)
+        return self.by_run("exposed_waiting") * (ranks / (ranks - 1) if ranks > 1 else 1)
 
     @cached_property
     def hidden(self) -> pd.Series:
-        """Communication behind computing, by run."""
-        return self.of("communication") - self.of("exposed")
+        """Communication that overlaps computation, by run."""
+        return self.by_run("communication") - self.by_run("exposed")
 
     @property
     def framework(self) -> Framework | None:
-        """What its framework says of itself; None of one that is not here any more."""
+        """The framework's description; None for a framework that no longer exists."""
         name = str(self.levels.get("framework", ""))
         return load_framework(name) if name in framework_names() else None
 
     @property
-    def told(self) -> bool:
-        """Whether its exchange is known, or there is none: else phases may hold waiting that nobody marked."""
+    def is_complete(self) -> bool:
+        """Whether communication was traced, or there is none; else phases may include unmarked waiting."""
         return self.counted > 0 or self.levels.get("replicas", 1) <= 1
 
     @property
     def packs(self) -> str | None:
-        """How its library makes messages of gradients (framework.yaml, exchange.messages), as far as it is known."""
+        """How its library makes messages of gradients (framework.yaml, exchange.messages), if known."""
         return self.framework.exchange.messages if self.framework and self.framework.exchange else None
 
     @property
     def accumulates(self) -> bool:
-        """Whether its framework can exchange once for ACCUMULATED batches, and that spares exchanges: who exchanges before backward
-        gathers parameters, and does so in every batch."""
-        before = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
-        can = self.framework is None or self.framework.can({**self.levels, "sync_every": ACCUMULATED})
-        return can and not (before and self.several)
+        """Whether its framework supports ACCUMULATION_STEPS, and these save all-reduces.
+
+        A framework that communicates before the backward pass gathers parameters, which it does for every
+        batch.
+        """
+        sends_early = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
+        is_supported = self.framework is None or self.framework.can({**self.levels, "sync_every": ACCUMULATION_STEPS})
+        return is_supported and not (sends_early and self.has_many_messages)
 
     @property
-    def several(self) -> bool:
-        """Whether an update exchanges more than one message; of an epoch's last batches, too few to accumulate, there is one more."""
+    def has_many_messages(self) -> bool:
+        """Whether an update sends more than one message.
+
+        The last batches of an epoch, too few to accumulate, add one all-reduce.
+        """
         return round(self.counted * self.every) > 1
 
     @property
     def best(self) -> tuple[str, float]:
-        """The framework whose library is fastest by the sweep at this cell's messages, and seconds of an epoch."""
+        """The framework with the fastest benchmark at these messages, and seconds of an epoch."""
         return min(self.others_s.items(), key=lambda entry: entry[1], default=("", math.nan))
 
     @property
     def slowest(self) -> tuple[int, float]:
-        """The rank that computes longest, and by how many seconds of an epoch more than the others' mean."""
+        """The rank that computes longest, and by how many seconds of an epoch it exceeds the others' mean."""
         rank = int(self.computing.idxmax())
-        others = self.computing.drop(rank)
-        return rank, float(self.computing[rank] - others.mean()) if len(others) else 0.0
+        faster_ranks = self.computing.drop(rank)
+        return rank, float(self.computing[rank] - faster_ranks.mean()) if len(faster_ranks) else 0.0
 
     def ms(self, seconds: float) -> str:
-        """Seconds of an epoch as milliseconds of a step."""
+        """Return seconds of an epoch as milliseconds of a step, as text."""
         return f"{tables.number(1e3 * seconds / self.steps)} ms"
 
     def step(self, name: str) -> float:
-        """Mean over runs, s of a step."""
+        """Return the mean over runs, seconds of a step."""
         return self.mean(name) / self.steps
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`applies`: whether the evidence is there; `size`: seconds of an epoch, by run; `evidence`: a sentence, whose facts are s of a step;
-    `help`: what would."""
+    """A rule.
+
+    Attributes:
+        limit: What limits the cell.
+        applies: Whether the evidence is there.
+        size: Seconds of an epoch, by run.
+        evidence: A sentence with facts in seconds of a step.
+        help: A remedy.
+    """
 
     limit: str
     applies: Callable[[Cell], bool]
@@ -153,84 +173,96 @@ class Rule:
     help: Callable[[Cell], Note]
 
 
-def _small_messages(of: Cell) -> bool:
-    each = of.mean("moving") / of.steps / of.counted if of.counted else math.nan
-    return of.several and each < NEAR_LATENCY * of.latency_s
+def _has_small_messages(cell: Cell) -> bool:
+    message_s = cell.mean("moving") / cell.steps / cell.counted if cell.counted else math.nan
+    return cell.has_many_messages and message_s < SMALL_MESSAGE_RATIO * cell.latency_s
 
 
-def _of_latency(of: Cell) -> pd.Series:
-    """What the latencies of all messages but one an update take; that one has at least its own."""
-    more, one = (count * of.latency_s * of.steps for count in (of.counted - 1 / of.every, 1 / of.every))
-    return np.minimum(np.minimum(of.of("exposed_moving"), of.of("moving") - one), more)
+def _latency_size(cell: Cell) -> pd.Series:
+    """Return the latency of all messages except one for each update, which remains with at least its own."""
+    saved, kept_s = (count * cell.latency_s * cell.steps for count in (cell.counted - 1 / cell.every, 1 / cell.every))
+    return np.minimum(np.minimum(cell.by_run("exposed_moving"), cell.by_run("moving") - kept_s), saved)
 
 
-def _poorly_hidden(of: Cell) -> bool:
-    could = min(of.mean("communication"), of.mean("backward"))
-    return could > 0 and float(of.hidden.mean()) < WELL_HIDDEN * could
+def _is_poorly_overlapped(cell: Cell) -> bool:
+    overlappable = min(cell.mean("communication"), cell.mean("backward"))
+    return overlappable > 0 and float(cell.hidden.mean()) < MIN_OVERLAP_SHARE * overlappable
 
 
-def _slow_library(of: Cell) -> bool:
-    """Where a library tells one exchange a step, its time may hold waiting for gradients: only what is exposed surely moves."""
-    return of.mean("moving" if of.several else "exposed_moving") > SLOW * of.best[1]
+def _has_slow_library(cell: Cell) -> bool:
+    """Return whether the library is slow.
+
+    With one traced all-reduce a step, its time may include waiting for gradients, so only exposed time
+    counts.
+    """
+    return cell.mean("moving" if cell.has_many_messages else "exposed_moving") > SLOW_LIBRARY_RATIO * cell.best[1]
 
 
-def _at_fault(of: Cell) -> bool:
-    return len(of.computing) > 1 and of.slowest[1] >= OWN_FAULT * float(of.others_wait.mean())
+def _has_slow_rank(cell: Cell) -> bool:
+    return len(cell.computing) > 1 and cell.slowest[1] >= MIN_CAUSE_SHARE * float(cell.others_wait.mean())
 
 
-def _in_turn(of: Cell) -> bool:
-    """Whether every rank waits: who is always the last to start waits for nobody."""
-    return len(of.waiting) > 1 and not _at_fault(of) and float(of.waiting.min()) >= OWN_FAULT * float(of.waiting.mean())
+def _waits_in_turn(cell: Cell) -> bool:
+    """Return whether every rank waits; a rank that always starts last never waits."""
+    return (
+        len(cell.waiting) > 1
+        and not _has_slow_rank(cell)
+        and float(cell.waiting.min()) >= MIN_CAUSE_SHARE * float(cell.waiting.mean())
+    )
 
 
-def _faster(of: Cell) -> Note:
-    """What makes computing shorter."""
-    if of.framework is None or of.framework.distributed or of.framework.mirrored:
-        text = "faster or more processors for each rank; more ranks, as long as the exchange stays small beside it"
+def _faster_computation_help(cell: Cell) -> Note:
+    """Return what shortens computation."""
+    if cell.framework is None or cell.framework.distributed or cell.framework.mirrored:
+        text = "faster or more processors for each rank; more ranks, while communication stays short compared with computation"
         return Note("more-ranks", text)
     return Note("distributed-framework", "faster or more processors; a framework that trains on several ranks")
 
 
-def _other_library(of: Cell) -> Note:
-    why = "the reason why this one is slower beside computing than in the sweep (cores for its threads)"
-    if of.best[0] == of.levels.get("framework"):
+def _library_help(cell: Cell) -> Note:
+    why = "cores for the threads of this one, which is slower during computation than in the benchmark"
+    if cell.best[0] == cell.levels.get("framework"):
         return Note("cores-for-communication", why)
-    return Note("other-library", f"the all-reduce of {of.best[0]}, or {why}", library=of.best[0])
+    return Note("other-library", f"the all-reduce of {cell.best[0]}, or {why}", library=cell.best[0])
 
 
-def _fewer(of: Cell) -> Note:
-    if of.accumulates:
-        text = f"one exchange for {ACCUMULATED} accumulated batches (sync_every), or larger batches"
-        return Note("accumulate", text, batches=ACCUMULATED)
-    text = f"larger batches (the size is that of batches {ACCUMULATED} times as large)"
-    return Note("larger-batches", text, times=ACCUMULATED)
+def _fewer_allreduces_help(cell: Cell) -> Note:
+    if cell.accumulates:
+        text = f"one all-reduce for {ACCUMULATION_STEPS} accumulated batches (sync_every), or larger batches"
+        return Note("accumulate", text, batches=ACCUMULATION_STEPS)
+    text = f"larger batches (the estimate is for batches {ACCUMULATION_STEPS} times as large)"
+    return Note("larger-batches", text, times=ACCUMULATION_STEPS)
 
 
-def _overlapped(of: Cell) -> Note:
-    """What makes a library exchange beside backward, by how it makes messages."""
-    ways = {
-        "buckets": "buckets that are sent while backward goes on (a smaller first bucket), or a core for its communication threads",
-        "fusion": "a shorter cycle, so that gradients leave earlier (HOROVOD_CYCLE_TIME), or a core for its communication thread",
-        "ends": "a framework that sends gradients while backward goes on: this one has them all first",
+def _overlap_help(cell: Cell) -> Note:
+    """Return what makes a library overlap its messages with the backward pass."""
+    help_by_packing = {
+        "buckets": "buckets that are sent during the backward pass (a smaller first bucket), or a core for its communication threads",
+        "fusion": "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its communication thread",
+        "ends": "a framework that sends gradients during the backward pass; this one computes all of them first",
     }
-    text = ways.get(of.packs or "", "a core for communication; else a framework that exchanges beside backward")
-    return Note("overlap", text, packs=of.packs)
+    text = help_by_packing.get(
+        cell.packs or "", "a core for communication, or a framework that sends gradients during the backward pass"
+    )
+    return Note("overlap", text, packs=cell.packs)
 
 
-def _larger(of: Cell) -> Note:
-    """What makes a library's messages larger."""
-    ways = {
+def _larger_messages_help(cell: Cell) -> Note:
+    """Return what makes a library's messages larger."""
+    help_by_packing = {
         "buckets": "larger buckets (DDP's bucket_cap_mb)",
         "fusion": "a longer cycle, so that more gradients are fused into one message (HOROVOD_CYCLE_TIME)",
     }
-    text = ways.get(of.packs or "", "more parameters or gradients in a message, or a framework that does so")
-    return Note("larger-messages", text, packs=of.packs)
+    text = help_by_packing.get(
+        cell.packs or "", "more parameters or gradients in a message, or a framework that does so"
+    )
+    return Note("larger-messages", text, packs=cell.packs)
 
 
-def _equal(of: Cell) -> Note:
-    """What makes ranks end together."""
+def _equal_ranks_help(cell: Cell) -> Note:
+    """Return what makes ranks end together."""
     equal = "equal ranks: the same processors, cores and load"
-    if of.framework is not None and of.framework.unlike:
+    if cell.framework is not None and cell.framework.unlike:
         return Note(
             "measured-shares", f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
         )
@@ -239,318 +271,348 @@ def _equal(of: Cell) -> Note:
     return Note("equal-ranks", text, able=able)
 
 
-def _computing(of: Cell) -> Note:
-    computed, longest = float(of.computed.mean()), _largest(of)
-    text = f"Computing takes {of.ms(computed)} of a step of {of.ms(of.mean(STEP))}; its longest phase is {cells.PHASES.get(longest, 'one phase')}."
-    return Note("computing-longest", text, computed=computed / of.steps, step=of.step(STEP), longest=longest)
+def _computation_evidence(cell: Cell) -> Note:
+    computed, longest = float(cell.computed.mean()), _longest_phase(cell)
+    text = f"Computation takes {cell.ms(computed)} of a step of {cell.ms(cell.mean(STEP))}; its longest phase is {cells.PHASES.get(longest, 'one phase')}."
+    return Note("computing-longest", text, computed=computed / cell.steps, step=cell.step(STEP), longest=longest)
 
 
-def _exchange_longest(of: Cell) -> Note:
-    busy = float(of.busy.mean())
-    text = f"The exposed exchange takes {of.ms(of.mean('exposed'))} of a step, computing only {of.ms(busy)}."
-    return Note("exchange-longest", text, exposed=of.step("exposed"), busy=busy / of.steps)
+def _communication_evidence(cell: Cell) -> Note:
+    busy = float(cell.busy.mean())
+    text = f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only {cell.ms(busy)}."
+    return Note("exchange-longest", text, exposed=cell.step("exposed"), busy=busy / cell.steps)
 
 
-def _other_is_faster(of: Cell) -> Note:
-    library, seconds = of.best
-    moves = f"Bytes move for {of.ms(of.mean('moving'))} of a step; "
-    if not of.several:
-        moves = f"Bytes move for {of.ms(of.mean('exposed_moving'))} of a step that no computing hides; "
-    text = f"{moves}by the sweep the same messages take {of.ms(seconds)} in the library of {library}."
-    moving = of.step("moving" if of.several else "exposed_moving")
-    return Note("faster-library", text, moving=moving, library=library, by_sweep=seconds / of.steps)
+def _library_evidence(cell: Cell) -> Note:
+    library, seconds = cell.best
+    moves = f"Bytes move for {cell.ms(cell.mean('moving'))} of a step; "
+    if not cell.has_many_messages:
+        moves = f"Bytes move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap; "
+    text = f"{moves}in the benchmark, the same messages take {cell.ms(seconds)} in the library of {library}."
+    moving = cell.step("moving" if cell.has_many_messages else "exposed_moving")
+    return Note("faster-library", text, moving=moving, library=library, by_sweep=seconds / cell.steps)
 
 
-def _often(of: Cell) -> Note:
+def _frequency_evidence(cell: Cell) -> Note:
     text = (
-        f"There is an exchange every {'batch' if of.every <= 1 else f'{of.every:g} batches'}; bytes move for "
-        f"{of.ms(of.mean('exposed_moving'))} of a step that no computing hides."
+        f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; bytes move for "
+        f"{cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
     )
-    return Note("exchanges-often", text, every=of.every, exposed_moving=of.step("exposed_moving"))
+    return Note("exchanges-often", text, every=cell.every, exposed_moving=cell.step("exposed_moving"))
 
 
-def _little_hidden(of: Cell) -> Note:
-    hidden = float(of.hidden.mean())
+def _overlap_evidence(cell: Cell) -> Note:
+    hidden = float(cell.hidden.mean())
     text = (
-        f"Of {of.ms(of.mean('communication'))} of communication {of.ms(hidden)} is hidden; the backward pass, which "
-        f"could hide it, takes {of.ms(of.mean('backward'))}. The first exchange begins {of.ms(of.mean('until_first'))} after the step does."
+        f"Of {cell.ms(cell.mean('communication'))} of communication, {cell.ms(hidden)} are overlapped; the backward pass, which "
+        f"could overlap it, takes {cell.ms(cell.mean('backward'))}. The first all-reduce starts {cell.ms(cell.mean('until_first'))} into the step."
     )
-    seconds = {name: of.step(name) for name in ("communication", "backward", "until_first")}
-    return Note("little-hidden", text, hidden=hidden / of.steps, **seconds)
+    seconds = {name: cell.step(name) for name in ("communication", "backward", "until_first")}
+    return Note("little-hidden", text, hidden=hidden / cell.steps, **seconds)
 
 
-def _near_latency(of: Cell) -> Note:
-    each = of.step("moving") / of.counted
+def _latency_evidence(cell: Cell) -> Note:
+    message_s = cell.step("moving") / cell.counted
     text = (
-        f"{tables.number(of.counted)} exchanges in a step move for {tables.number(1e3 * of.mean('moving') / of.steps / of.counted)} ms each, "
-        f"less than {NEAR_LATENCY:g} times the {tables.number(1e3 * of.latency_s)} ms that the smallest message takes in the sweep."
+        f"{tables.number(cell.counted)} all-reduces in a step move for {tables.number(1e3 * cell.mean('moving') / cell.steps / cell.counted)} ms each, "
+        f"less than {SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest message takes in the benchmark."
     )
-    return Note("messages-small", text, exchanges=of.counted, each=each, latency=of.latency_s)
+    return Note("messages-small", text, exchanges=cell.counted, each=message_s, latency=cell.latency_s)
 
 
-def _slower_rank(of: Cell) -> Note:
-    rank, longer = of.slowest
+def _slow_rank_evidence(cell: Cell) -> Note:
+    rank, longer = cell.slowest
     text = (
-        f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange; rank {rank} computes "
-        f"{of.ms(longer)} longer than the others."
+        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an all-reduce; rank {rank} computes "
+        f"{cell.ms(longer)} longer than the others."
     )
-    return Note("rank-slower", text, waiting=of.step("exposed_waiting"), rank=rank, longer=longer / of.steps)
+    return Note("rank-slower", text, waiting=cell.step("exposed_waiting"), rank=rank, longer=longer / cell.steps)
 
 
-def _none_always_last(of: Cell) -> Note:
-    rank, longer = of.slowest
-    least = float(of.waiting.min())
+def _turns_evidence(cell: Cell) -> Note:
+    rank, longer = cell.slowest
+    least = float(cell.waiting.min())
     text = (
-        f"Ranks wait {of.ms(of.mean('exposed_waiting'))} of a step for the last one to start an exchange, and none is always the last: each "
-        f"waits {of.ms(least)} or more. The slowest, {rank}, computes only {of.ms(longer)} longer than the others."
+        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an all-reduce, and none is always the last: each "
+        f"waits {cell.ms(least)} or more. The slowest, {rank}, computes only {cell.ms(longer)} longer than the others."
     )
     facts = {
-        "waiting": of.step("exposed_waiting"),
-        "least": least / of.steps,
+        "waiting": cell.step("exposed_waiting"),
+        "least": least / cell.steps,
         "rank": rank,
-        "longer": longer / of.steps,
+        "longer": longer / cell.steps,
     }
     return Note("ranks-wait-in-turn", text, **facts)
 
 
-def _slower_together(of: Cell) -> Note:
-    busy = float(of.busy.mean())
+def _sharing_evidence(cell: Cell) -> Note:
+    busy = float(cell.busy.mean())
     text = (
-        f"The same batch takes {of.ms(busy)} of computing here and {of.ms(of.alone_s)} on one rank: ranks share caches, memory "
+        f"The same batch takes {cell.ms(busy)} of computation here and {cell.ms(cell.alone_s)} on one rank: ranks share caches, memory "
         "or cores, or communication takes cores from them."
     )
-    return Note("slower-than-alone", text, busy=busy / of.steps, alone=of.alone_s / of.steps)
+    return Note("slower-than-alone", text, busy=busy / cell.steps, alone=cell.alone_s / cell.steps)
 
 
-def _waits_for_data(of: Cell) -> Note:
-    return Note("waits-for-data", f"A step waits {of.ms(of.mean('data'))} for its batch.", data=of.step("data"))
+def _data_evidence(cell: Cell) -> Note:
+    return Note("waits-for-data", f"A step waits {cell.ms(cell.mean('data'))} for its batch.", data=cell.step("data"))
 
 
-def _advice(code: str, text: str) -> Callable[[Cell], Note]:
-    """What would help every cell alike."""
-    return lambda of: Note(code, text)
+def _fixed_help(code: str, text: str) -> Callable[[Cell], Note]:
+    """Return a remedy that is the same for every cell."""
+    return lambda cell: Note(code, text)
 
 
 RULES = (
     Rule(
         "computation",
-        lambda of: of.told and float(of.computed.mean()) > of.mean(WAIT),
-        lambda of: of.computed,
-        _computing,
-        _faster,
+        lambda cell: cell.is_complete and float(cell.computed.mean()) > cell.mean(WAIT),
+        lambda cell: cell.computed,
+        _computation_evidence,
+        _faster_computation_help,
     ),
     Rule(
         "exchange longer than computation",
-        lambda of: of.mean("exposed") > float(of.busy.mean()),
-        lambda of: of.of("exposed"),
-        _exchange_longest,
-        _advice("fewer-ranks", "fewer ranks, or more work for each: a larger batch"),
+        lambda cell: cell.mean("exposed") > float(cell.busy.mean()),
+        lambda cell: cell.by_run("exposed"),
+        _communication_evidence,
+        _fixed_help("fewer-ranks", "fewer ranks, or more work for each: a larger batch"),
     ),
     Rule(
         "slow all-reduce",
-        _slow_library,
-        lambda of: np.minimum(of.of("exposed_moving"), of.of("moving") - of.best[1]),
-        _other_is_faster,
-        _other_library,
+        _has_slow_library,
+        lambda cell: np.minimum(cell.by_run("exposed_moving"), cell.by_run("moving") - cell.best[1]),
+        _library_evidence,
+        _library_help,
     ),
     Rule(
         "frequent exchanges",
-        lambda of: of.counted > 0 and of.every < ACCUMULATED,
-        lambda of: of.of("exposed_moving") * (1 - of.every / ACCUMULATED),
-        _often,
-        _fewer,
+        lambda cell: cell.counted > 0 and cell.every < ACCUMULATION_STEPS,
+        lambda cell: cell.by_run("exposed_moving") * (1 - cell.every / ACCUMULATION_STEPS),
+        _frequency_evidence,
+        _fewer_allreduces_help,
     ),
     Rule(
         "exchange behind computation, not beside it",
-        _poorly_hidden,
-        lambda of: np.minimum(of.of("exposed_moving"), (of.of("backward") - of.hidden).clip(lower=0)),
-        _little_hidden,
-        _overlapped,
+        _is_poorly_overlapped,
+        lambda cell: np.minimum(cell.by_run("exposed_moving"), (cell.by_run("backward") - cell.hidden).clip(lower=0)),
+        _overlap_evidence,
+        _overlap_help,
     ),
     Rule(
         "many small messages",
-        _small_messages,
-        _of_latency,
-        _near_latency,
-        _larger,
+        _has_small_messages,
+        _latency_size,
+        _latency_evidence,
+        _larger_messages_help,
     ),
     Rule(
         "a slower rank",
-        _at_fault,
-        lambda of: of.others_wait.clip(upper=of.slowest[1]),  # who waits longer waits for something else, too
-        _slower_rank,
-        _equal,
+        _has_slow_rank,
+        lambda cell: cell.others_wait.clip(upper=cell.slowest[1]),  # longer waiting has other causes, too
+        _slow_rank_evidence,
+        _equal_ranks_help,
     ),
     Rule(
         "ranks wait for each other in turn",
-        _in_turn,
-        lambda of: of.of("exposed_waiting"),
-        _none_always_last,
-        _advice(
+        _waits_in_turn,
+        lambda cell: cell.by_run("exposed_waiting"),
+        _turns_evidence,
+        _fixed_help(
             "less-noise",
             "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
         ),
     ),
     Rule(
         "computation slower than on one rank",
-        lambda of: of.told and not math.isnan(of.alone_s),
-        lambda of: of.busy - of.alone_s,
-        _slower_together,
-        _advice("own-cores", "ranks bound to cores of their own, fewer ranks on a machine, a core for communication"),
+        lambda cell: cell.is_complete and not math.isnan(cell.alone_s),
+        lambda cell: cell.busy - cell.alone_s,
+        _sharing_evidence,
+        _fixed_help(
+            "own-cores", "ranks bound to cores of their own, fewer ranks on a machine, a core for communication"
+        ),
     ),
     Rule(
         "input",
-        lambda of: True,
-        lambda of: of.of("data"),
-        _waits_for_data,
-        _advice("faster-input", "more cores for preparing batches, data in memory, less augmentation"),
+        lambda cell: True,
+        lambda cell: cell.by_run("data"),
+        _data_evidence,
+        _fixed_help("faster-input", "more cores for preparing batches, data in memory, less augmentation"),
     ),
 )
 
 
-def _largest(of: Cell) -> str:
-    """The longest phase of computing; empty where no phase is known."""
-    names = [name for name in of.runs if name in cells.PHASES and name not in (WAIT, "data")]
-    return max(names, key=of.mean) if names else ""
+def _longest_phase(cell: Cell) -> str:
+    """Return the longest phase of computation, "" if no phase was traced."""
+    names = [name for name in cell.runs if name in cells.PHASES and name not in (WAIT, "data")]
+    return max(names, key=cell.mean) if names else ""
 
 
-def of_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
-    """What is known of every cell, in the order of tables. `network`: network.csv, without rows where nothing was swept."""
+def describe_cells(measured: Measured, network: pd.DataFrame) -> dict[str, Cell]:
+    """Return the measurements of every cell, in the order of tables.
+
+    Args:
+        measured: The traced runs.
+        network: network.csv; without rows if there is no benchmark.
+    """
     if not measured.order:
         return {}
-    found = (
+    seconds = (
         measured.wide("step")
         .join(measured.wide("exchange").drop(columns=STEP, errors="ignore"), how="left")
         .fillna(0.0)
     )
     counts = measured.wide("exchange", "count").get("communication", pd.Series(dtype=float))
-    alone, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
+    baselines, ok = own_cells(measured.runs), measured.ok.set_index("run_id")
     step_s = measured.wide("step", "step_s")
     busy = (step_s[STEP] - step_s.get(WAIT, 0.0)).groupby(measured.cell_of.reindex(step_s.index)).mean()
     at_steps, at_exchange = (measured.current["scope"] == scope for scope in ("step", "exchange"))
     ranks = _by_rank(measured, at_steps & (measured.current["phase"] != WAIT))
     waiting = _by_rank(measured, at_exchange & (measured.current["phase"] == "exposed_waiting"))
-    made = {}
+    described = {}
     for cell in measured.order:
-        mine = [run for run in found.index if measured.cell_of.get(run) == cell]
-        if not mine:
+        run_ids = [run for run in seconds.index if measured.cell_of.get(run) == cell]
+        if not run_ids:
             continue
-        row, steps = ok.loc[mine[0]], float(ok.loc[mine, "steps"].astype(float).mean())
-        counted = float(counts.reindex(mine).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
-        apart = alone.get(cell) if row["replicas"] > 1 else None
-        latency, others = _by_sweep(row, network, counted, steps)
-        own = found.loc[mine, [name for name in found if row["replicas"] > 1 or name not in EXCHANGED]]
-        made[cell] = Cell(
-            own,
+        row, steps = ok.loc[run_ids[0]], float(ok.loc[run_ids, "steps"].astype(float).mean())
+        n_allreduces = float(counts.reindex(run_ids).fillna(0.0).mean()) if row["replicas"] > 1 else 0.0
+        baseline_cell = baselines.get(cell) if row["replicas"] > 1 else None
+        latency, others_s = _benchmark_times(row, network, n_allreduces, steps)
+        cell_runs = seconds.loc[
+            run_ids, [name for name in seconds if row["replicas"] > 1 or name not in COMMUNICATION_PARTS]
+        ]
+        described[cell] = Cell(
+            cell_runs,
             ranks[cell],
-            steps * float(busy.get(apart, math.nan)),
-            counted,
+            steps * float(busy.get(baseline_cell, math.nan)),
+            n_allreduces,
             latency,
-            others,
+            others_s,
             steps,
             float(row["sync_every"]),
             waiting[cell] if cell in waiting and row["replicas"] > 1 else pd.Series(dtype=float),
             row.to_dict(),
         )
-    return made
+    return described
 
 
-def _by_rank(measured: Measured, kept: pd.Series) -> dict[str, pd.Series]:
-    """Cell -> what the rows that are `kept` come to of each rank, seconds of an epoch, mean over runs."""
-    mine = measured.current[kept]
-    of_run = mine.groupby(["cell", "run_id", "rank"])["seconds"].sum()
-    return {str(cell): some.groupby("rank").mean() for cell, some in of_run.groupby(level="cell")}
+def _by_rank(measured: Measured, selected: pd.Series) -> dict[str, pd.Series]:
+    """Return the sum of the selected rows for each rank, mean over runs, seconds of an epoch, by cell."""
+    rows = measured.current[selected]
+    of_run = rows.groupby(["cell", "run_id", "rank"])["seconds"].sum()
+    return {str(cell): seconds.groupby("rank").mean() for cell, seconds in of_run.groupby(level="cell")}
 
 
-def _by_sweep(row: pd.Series, network: pd.DataFrame, counted: float, steps: float) -> tuple[float, dict[str, float]]:
-    """Seconds of the smallest message in the sweep of the cell's framework, and of all messages of an epoch in the libraries of all
-    frameworks that were swept at its nodes and links."""
-    at = network
+def _benchmark_times(
+    row: pd.Series, network: pd.DataFrame, n_allreduces: float, steps: float
+) -> tuple[float, dict[str, float]]:
+    """Return the time of the smallest message of the cell's framework, and those of an epoch's messages.
+
+    The latter are seconds by framework, of all frameworks benchmarked at the cell's nodes and links.
+    """
+    at_place = network
     for name in (*(name for name in BENCHMARK_COLUMNS if name != "framework"), "ranks"):
-        at = at[at[name] == row[name]]
-    own = at[at["framework"] == row["framework"]]
-    smallest = float(own["bytes"].min()) if own["bytes"].notna().any() else math.nan
-    latency = all_reduce_s(own, smallest).value if len(own) else math.nan
-    if not counted:
+        at_place = at_place[at_place[name] == row[name]]
+    own_points = at_place[at_place["framework"] == row["framework"]]
+    smallest = float(own_points["bytes"].min()) if own_points["bytes"].notna().any() else math.nan
+    latency = all_reduce_s(own_points, smallest).value if len(own_points) else math.nan
+    if not n_allreduces:
         return latency, {}
-    size = gradient_bytes(row["model"], row["dataset"]) / (counted * float(row["sync_every"]))
-    seconds = {str(name): counted * steps * all_reduce_s(some, size).value for name, some in at.groupby("framework")}
+    size = gradient_bytes(row["model"], row["dataset"]) / (n_allreduces * float(row["sync_every"]))
+    seconds = {
+        str(name): n_allreduces * steps * all_reduce_s(points, size).value
+        for name, points in at_place.groupby("framework")
+    }
     return latency, {name: value for name, value in seconds.items() if not math.isnan(value)}
 
 
-def found(of: Cell) -> Iterator[tuple[Rule, Estimate]]:
-    """The rules that apply to a cell, with the size of what they find; the largest first."""
-    least = NOTABLE * of.mean(STEP)
-    hit = [
-        (rule, intervals.mean(np.minimum(rule.size(of), of.of(STEP)).to_numpy(float), minimum=0.0))
+def applicable_rules(cell: Cell) -> Iterator[tuple[Rule, Estimate]]:
+    """Yield the rules that apply to a cell and their sizes, the largest first."""
+    min_seconds = MIN_SHARE * cell.mean(STEP)
+    sizes = [
+        (rule, intervals.mean(np.minimum(rule.size(cell), cell.by_run(STEP)).to_numpy(float), minimum=0.0))
         for rule in RULES
-        if rule.applies(of)
+        if rule.applies(cell)
     ]
-    yield from sorted(((rule, size) for rule, size in hit if size.value >= least), key=lambda entry: -entry[1].value)
+    yield from sorted(
+        ((rule, size) for rule, size in sizes if size.value >= min_seconds), key=lambda entry: -entry[1].value
+    )
 
 
 def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell and limit, the largest of a cell first."""
+    """Return a row for each cell and limit, the largest of a cell first."""
     rows = []
-    for cell, of in of_cells(measured, network).items():
-        for place, (rule, size) in enumerate(found(of), start=1):
+    for name, cell in describe_cells(measured, network).items():
+        for place, (rule, size) in enumerate(applicable_rules(cell), start=1):
             rows.append(
                 {
-                    "cell": cell,
+                    "cell": name,
                     "place": place,
                     "limit": rule.limit,
                     "n": size.n,
                     **columns("seconds", size),
-                    "share": size.value / of.mean(STEP),
-                    "evidence": rule.evidence(of),
-                    "help": rule.help(of),
+                    "share": size.value / cell.mean(STEP),
+                    "evidence": rule.evidence(cell),
+                    "help": rule.help(cell),
                 }
             )
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "limit"])
 
 
-def _untold(measured: Measured, network: pd.DataFrame) -> str:
-    """The cells whose exchange is not told, in a sentence; empty for none."""
-    cells_untold = [cell for cell, of in of_cells(measured, network).items() if not of.told]
-    text = f"Exchange not told, so that computing is not told from waiting: {conditions.join_names(cells_untold)}."
-    return Note("exchange-not-told", text, cells=cells_untold) if cells_untold else ""
+def _incomplete_note(measured: Measured, network: pd.DataFrame) -> str:
+    """Return a note of the cells whose communication was not traced, "" if there are none."""
+    incomplete = [name for name, cell in describe_cells(measured, network).items() if not cell.is_complete]
+    text = f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
+    return Note("exchange-not-told", text, cells=incomplete) if incomplete else ""
 
 
 def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
-    """The table."""
+    """Return the table; `network`: network.csv."""
     data = summarize(measured, network)
     if data.empty:
-        return cells.nothing(TITLE, measured)
-    again = (data["cell"] == data["cell"].shift()).to_numpy()
-    names = cells.levels(measured.runs, data["cell"])
-    shown = {name: texts.where(~again, "") for name, texts in names.items()}
-    shown |= {
+        return cells.empty_table(TITLE, measured)
+    is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
+    names = cells.level_columns(measured.runs, data["cell"])
+    displayed = {name: texts.where(~is_repeated, "") for name, texts in names.items()}
+    displayed |= {
         "limit": data["limit"],
-        "seconds of an epoch": pd.Series(cells.texts(data, "seconds")),
+        "seconds of an epoch": pd.Series(cells.interval_texts(data, "seconds")),
         "of the steps (%)": pd.Series([tables.percent(share) for share in data["share"]]),
         "evidence": data["evidence"],
         "what would help": data["help"],
     }
     notes = [
-        cells.runs_behind(measured, "In brackets the interval."),
+        cells.runs_note(measured, "In brackets the interval."),
         Note(
             "seconds-saved-at-most",
-            f"Seconds: what the remedy could save at most. Those of one cause overlap and must not be added. Named is what takes {100 * NOTABLE:g} % of the steps.",
-            least_share=NOTABLE,
+            "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not be added. Limits of less than "
+            f"{100 * MIN_SHARE:g} % of the steps are left out.",
+            least_share=MIN_SHARE,
         ),
         Note(
             "thresholds",
             "Thresholds: a message is small below "
-            f"{NEAR_LATENCY:g} times the latency of the sweep; a library slow above {SLOW:g} times the fastest; an exchange poorly overlapped where less than "
-            f"{100 * WELL_HIDDEN:g} % of what backward could hide is hidden; a rank is the cause where its longer computing is {100 * OWN_FAULT:g} % of what the others wait.",
+            f"{SMALL_MESSAGE_RATIO:g} times the latency of the benchmark; a library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is poorly "
+            f"overlapped if less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass is; a rank is the cause if its additional "
+            f"computation is {100 * MIN_CAUSE_SHARE:g} % of what the others wait.",
         ),
-        _untold(measured, network),
-        "" if len(network) else NOT_SWEPT,
+        _incomplete_note(measured, network),
+        "" if len(network) else NO_BENCHMARK,
         *measured.notes,
         conditions.setting_note(measured.runs),
     ]
-    words = [*(title(name) for name in ("framework", "model", "dataset")), "limit", "evidence", "what would help"]
-    parts = [row for row in range(1, len(data)) if not again[row]]
+    text_columns = [
+        *(title(name) for name in ("framework", "model", "dataset")),
+        "limit",
+        "evidence",
+        "what would help",
+    ]
+    cell_starts = [row for row in range(1, len(data)) if not is_repeated[row]]
     return tables.Table(
-        TITLE, cells.with_factors(measured.runs, data), pd.DataFrame(shown), [n for n in notes if n], words, parts
+        TITLE,
+        cells.add_factors(measured.runs, data),
+        pd.DataFrame(displayed),
+        [n for n in notes if n],
+        text_columns,
+        cell_starts,
     )

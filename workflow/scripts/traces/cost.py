@@ -1,4 +1,4 @@
-"""Table of what tracing costs: of every traced cell the ratio of its epoch time to that of the same cell untraced."""
+"""Table `tracing`: the cost of tracing, traced over untraced epoch time of every traced cell."""
 
 from typing import Any
 
@@ -10,43 +10,48 @@ from analysis.measured import cells, factors, level_text, successful, title, var
 from analysis.pooling import pooled
 from common.notes import Note
 from declared.factors import UNTRACED, is_traced
-from traces.cells import estimate, texts
+from traces.cells import estimate, interval_texts
 
 TITLE = "What tracing costs: epoch time traced over untraced, with 95 % intervals"
-LITTLE = 1.02  # the ratio that a trace of phases should stay below
+MAX_COST_RATIO = 1.02  # target for tracing phases
 NOT_MEASURED = Note("not-measured", "No cell has successful runs both traced and untraced.")
 NOT_PLANNED = Note(
-    "not-planned", "No cell was planned both traced and untraced; say trace: [none, phases] in the study."
+    "not-planned", "No cell was planned both traced and untraced; set trace: [none, phases] in the study."
 )
 
 
 def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
-    """Every traced cell -> the cell that differs from it in nothing but that it is not traced, where the study has one."""
+    """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
     levels = [name for name in factors() if name != "trace"]
     rows = cells(runs)[["cell", *factors()]].to_dict("records")
     plain = {tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED}
-    found = {str(row["cell"]): plain.get(tuple(str(row[name]) for name in levels)) for row in rows if is_traced(row)}
-    return {cell: other for cell, other in found.items() if other}
+    counterparts = {
+        str(row["cell"]): plain.get(tuple(str(row[name]) for name in levels)) for row in rows if is_traced(row)
+    }
+    return {cell: counterpart for cell, counterpart in counterparts.items() if counterpart}
 
 
 def compare(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per traced cell that was measured untraced, too: cell, untraced_cell, n, both times, their ratio with interval, p."""
+    """Return a row for each traced cell that was measured untraced, too.
+
+    Columns: cell, untraced_cell, n, both epoch times and their ratio with intervals, p, within_blocks.
+    """
     measured = set(successful(runs)["cell"])
-    pairs = {cell: other for cell, other in untraced_cells(runs).items() if {cell, other} <= measured}
+    pairs = {cell: counterpart for cell, counterpart in untraced_cells(runs).items() if {cell, counterpart} <= measured}
     pooling = pooled(runs)
     ratios = pooling.ratios(list(pairs), list(pairs.values()))
     rows: list[dict[str, Any]] = [
         {
             "cell": cell,
-            "untraced_cell": other,
+            "untraced_cell": counterpart,
             "n": int(ratio["n"]),
             **columns("traced_s", pooling.cell_mean(cell)),
-            **columns("untraced_s", pooling.cell_mean(other)),
+            **columns("untraced_s", pooling.cell_mean(counterpart)),
             **columns("ratio", estimate(ratio)),
             "p": ratio["p"],
             "within_blocks": ratio["within_blocks"],
         }
-        for (cell, other), (_, ratio) in zip(pairs.items(), ratios.iterrows(), strict=True)
+        for (cell, counterpart), (_, ratio) in zip(pairs.items(), ratios.iterrows(), strict=True)
     ]
     data = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", "untraced_cell", "n", "ratio"])
     order = {cell: place for place, cell in enumerate(cells(runs)["cell"])}
@@ -54,19 +59,19 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(runs: pd.DataFrame) -> tables.Table:
-    """The table. `runs`: all of the study."""
+    """Return the table; `runs`: all runs of the study."""
     data = compare(runs)
     if data.empty:
-        said = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
-        return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), said, ["framework"])
+        notes = [NOT_MEASURED if untraced_cells(runs) else NOT_PLANNED, conditions.setting_note(runs)]
+        return tables.Table(TITLE, pd.DataFrame(), pd.DataFrame(columns=["framework"]), notes, ["framework"])
     rows = cells(runs).set_index("cell")
     names = ["framework", *varying(runs, but=["framework"])]
-    shown = {
+    columns = {
         **{title(name): data["cell"].map(rows[name]).map(level_text) for name in names},
         "n": data["n"].map(str),
-        "traced (s)": texts(data, "traced_s"),
-        "untraced (s)": texts(data, "untraced_s"),
-        "ratio": texts(data, "ratio"),
+        "traced (s)": interval_texts(data, "traced_s"),
+        "untraced (s)": interval_texts(data, "untraced_s"),
+        "ratio": interval_texts(data, "ratio"),
         "p": [tables.p_value(p) for p in data["p"]],
     }
     notes = [
@@ -74,10 +79,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         _verdict(data),
         conditions.setting_note(runs),
     ]
-    full = {name: data["cell"].map(rows[name]) for name in factors() if rows[name].notna().any()}
-    listed = pd.concat([data[["cell"]], pd.DataFrame(full), data.drop(columns="cell")], axis=1)
-    words = [title(name) for name in ("framework", "model", "dataset", "trace")]
-    return tables.Table(TITLE, listed, pd.DataFrame(shown), [note for note in notes if note], words)
+    factor_columns = {name: data["cell"].map(rows[name]) for name in factors() if rows[name].notna().any()}
+    csv_data = pd.concat([data[["cell"]], pd.DataFrame(factor_columns), data.drop(columns="cell")], axis=1)
+    text_columns = [title(name) for name in ("framework", "model", "dataset", "trace")]
+    return tables.Table(TITLE, csv_data, pd.DataFrame(columns), [note for note in notes if note], text_columns)
 
 
 def _compared(data: pd.DataFrame) -> list[str]:
@@ -85,18 +90,23 @@ def _compared(data: pd.DataFrame) -> list[str]:
 
 
 def _verdict(data: pd.DataFrame) -> Note:
-    """Return how many cells show a cost, where it is more than LITTLE, and where nobody can tell: without an interval."""
-    known = data[data["ratio_low"].notna()]
-    facts = {"cells": len(known), "unknown": len(data) - len(known)}
-    if known.empty:
-        return Note("tracing-costs", "What tracing costs cannot be told without replicates.", **facts)
-    shown, more = int((known["ratio_low"] > 1).sum()), int((known["ratio_low"] > LITTLE).sum())
-    unsure = int((~(known["ratio_high"] < LITTLE)).sum()) - more
-    limit = f"{100 * (LITTLE - 1):.0f} %"
-    said = [
-        f"Tracing shows a cost in {shown} of {len(known)} cells"
-        + (f", of more than {limit} in {more}." if shown else "."),
-        f"In {unsure}, the interval does not exclude {limit}." if unsure else "",
-        f"In {facts['unknown']} more, it cannot be told without replicates." if facts["unknown"] else "",
+    """Return how many cells show a cost, how many one above MAX_COST_RATIO, and how many have no interval."""
+    with_interval = data[data["ratio_low"].notna()]
+    facts = {"cells": len(with_interval), "unknown": len(data) - len(with_interval)}
+    if with_interval.empty:
+        return Note("tracing-costs", "The cost of tracing is unknown without replicates.", **facts)
+    n_shown, n_large = (
+        int((with_interval["ratio_low"] > 1).sum()),
+        int((with_interval["ratio_low"] > MAX_COST_RATIO).sum()),
+    )
+    n_unsure = int((~(with_interval["ratio_high"] < MAX_COST_RATIO)).sum()) - n_large
+    limit = f"{100 * (MAX_COST_RATIO - 1):.0f} %"
+    sentences = [
+        f"Tracing shows a cost in {n_shown} of {len(with_interval)} cells"
+        + (f", of more than {limit} in {n_large}." if n_shown else "."),
+        f"In {n_unsure}, the interval does not exclude {limit}." if n_unsure else "",
+        f"In {facts['unknown']} more, it is unknown without replicates." if facts["unknown"] else "",
     ]
-    return Note("tracing-costs", " ".join(filter(None, said)), **facts, shown=shown, more=more, unsure=unsure)
+    return Note(
+        "tracing-costs", " ".join(filter(None, sentences)), **facts, shown=n_shown, more=n_large, unsure=n_unsure
+    )

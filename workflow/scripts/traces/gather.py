@@ -1,4 +1,4 @@
-"""What traced runs kept of their time -> phases.csv, one row per run, rank and phase, and trace_steps.csv, some steps as they were."""
+"""Gather the phases of traced runs in phases.csv, and typical steps in trace_steps.csv."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -19,15 +19,15 @@ from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import BARRIER, TABLE
 from traces.steps import Traced
-from traces.timeline import read_intervals, told
+from traces.timeline import read_intervals, traced_attempts
 
-MOST_OFF = 0.01  # of a step's time, by which the sum of its phases may differ
-SEVERAL = 4  # runs, from which on a second process is worth its start
+MAX_SUM_ERROR = 0.01  # relative difference between a step's time and the sum of its phases
+MIN_PARALLEL_RUNS = 4  # fewer runs do not repay the start of processes
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one run adds: its rows of phases.csv, the intervals of its typical steps, their time in s, and its cell."""
+class RunPhases:
+    """One run's rows of phases.csv, the intervals of its typical steps, their time in s, and its cell."""
 
     cell: str
     rows: pd.DataFrame
@@ -35,32 +35,43 @@ class Found:
     typical_s: float
 
 
-def of_run(run: dict[str, Any], folder: Path) -> Found:
-    """What the attempt in `folder` adds; `run`: its row of runs.csv. InputError where a table of it is broken."""
-    of = Traced(read_intervals(folder / TABLE), int(run["warmup_epochs"]), int(run["steps"]))
+def summarize_run(run: dict[str, Any], folder: Path) -> RunPhases:
+    """Return the phases of one run.
+
+    Args:
+        run: Its row of runs.csv.
+        folder: Its attempt.
+
+    Raises:
+        InputError: If a table is broken.
+    """
+    phases = Traced(read_intervals(folder / TABLE), int(run["warmup_epochs"]), int(run["steps"]))
     names = {name: run[name] for name in ("run_id", "key", "cell")}
-    rows = of.rows().assign(**names, off_share=off(of, folder, run))
-    return Found(run["cell"], rows, of.typical_steps().assign(run_id=run["run_id"]), of.typical_s)
+    rows = phases.rows().assign(**names, off_share=sum_error(phases, folder, run))
+    return RunPhases(run["cell"], rows, phases.typical_steps().assign(run_id=run["run_id"]), phases.typical_s)
 
 
-def off(of: Traced, folder: Path, run: dict[str, Any]) -> float:
-    """See Traced.off. Where the meter took no step times, steps and the barrier after them are held against the epoch's, if every
-    step was traced and the epoch's is known."""
+def sum_error(phases: Traced, folder: Path, run: dict[str, Any]) -> float:
+    """Return `Traced.sum_error`, or that of epochs if the meter recorded no step times.
+
+    Steps and the barrier after them are compared with the epoch time if every step was traced and the epoch
+    time is known.
+    """
     steps = folder / "steps.csv"
-    share = of.off(_table(steps) if steps.exists() else None)
-    if steps.exists() or len(of.numbers) < of.steps * of.numbers["epoch"].nunique() or of.numbers.empty:
+    share = phases.sum_error(_read_csv(steps) if steps.exists() else None)
+    if steps.exists() or len(phases.numbers) < phases.steps * phases.numbers["epoch"].nunique() or phases.numbers.empty:
         return share
-    epochs = _table(folder / "epochs.csv").set_index("epoch")
+    epochs = _read_csv(folder / "epochs.csv").set_index("epoch")
     counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
-    closed = (epochs["closed_time_s"] * counted).reindex(of.numbers["epoch"].unique())
+    closed = (epochs["closed_time_s"] * counted).reindex(phases.numbers["epoch"].unique())
     if closed.isna().any():
         return share
-    barrier = of.intervals[(of.intervals["phase"] == BARRIER) & of.intervals["epoch"].isin(closed.index)]
-    summed = of.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
-    return max(share, abs(float(summed / (closed.sum() * len(of.ranks))) - 1))
+    barrier = phases.intervals[(phases.intervals["phase"] == BARRIER) & phases.intervals["epoch"].isin(closed.index)]
+    summed = phases.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
+    return max(share, abs(float(summed / (closed.sum() * len(phases.ranks))) - 1))
 
 
-def _table(file: Path) -> pd.DataFrame:
+def _read_csv(file: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(file)
     except (OSError, ValueError) as error:
@@ -68,46 +79,54 @@ def _table(file: Path) -> pd.DataFrame:
 
 
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """phases.csv and trace_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
+    """Return phases.csv and trace_steps.csv of the successful traced runs that have phases, in their order.
 
-    Runs without phases are left out. InputError where a table has been broken since runs.csv was made.
+    Args:
+        runs: runs.csv of the study.
+        records: The folder of its records.
+
+    Raises:
+        InputError: If a table was damaged after runs.csv was written.
     """
-    todo = told(runs, records)
-    several: Callable[..., Iterable[Found]] = map
-    if len(todo) < SEVERAL:
-        found = list(several(of_run, *zip(*todo, strict=True))) if todo else []
+    attempts = traced_attempts(runs, records)
+    map_runs: Callable[..., Iterable[RunPhases]] = map
+    if len(attempts) < MIN_PARALLEL_RUNS:
+        summaries = list(map_runs(summarize_run, *zip(*attempts, strict=True))) if attempts else []
     else:
         with all_cores() as pool:
-            found = list(pool.map(of_run, *zip(*todo, strict=True)))
-    phases = pd.concat([one.rows for one in found]) if found else pd.DataFrame()
-    typical = _typical(found)
-    steps = pd.concat([one.steps for one in typical]).drop_duplicates() if typical else pd.DataFrame()
+            summaries = list(pool.map(summarize_run, *zip(*attempts, strict=True)))
+    phases = pd.concat([summary.rows for summary in summaries]) if summaries else pd.DataFrame()
+    typical = _typical_runs(summaries)
+    steps = pd.concat([summary.steps for summary in typical]).drop_duplicates() if typical else pd.DataFrame()
     return tuple(
         table.reindex(columns=list(schema(name)["properties"]))
         for table, name in ((phases, "phases"), (steps, "trace_steps"))
     )
 
 
-def _typical(found: list[Found]) -> list[Found]:
-    """Of each cell the run whose step time is the median of its runs', of two in the middle the shorter one."""
+def _typical_runs(summaries: list[RunPhases]) -> list[RunPhases]:
+    """Return, for each cell, the run with the median step time, or the shorter one of two in the middle."""
     chosen = []
-    for cell in dict.fromkeys(one.cell for one in found):
-        mine = sorted((one for one in found if one.cell == cell and len(one.steps)), key=lambda one: one.typical_s)
-        chosen += mine[(len(mine) - 1) // 2 :][:1]
+    for cell in dict.fromkeys(summary.cell for summary in summaries):
+        of_cell = sorted(
+            (summary for summary in summaries if summary.cell == cell and len(summary.steps)),
+            key=lambda summary: summary.typical_s,
+        )
+        chosen += of_cell[(len(of_cell) - 1) // 2 :][:1]
     return chosen
 
 
-def summary(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
-    """Return how many traced runs there are, which have no phases, and of which a step's phases do not add up to it, a line each."""
-    wanted = successful(traced(runs)).set_index("run_id")["without_phases"]
+def summary_lines(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
+    """Return the number of traced runs, and those without phases or with wrong sums, as lines."""
+    reasons = successful(traced(runs)).set_index("run_id")["without_phases"]
     of_run = phases.drop_duplicates("run_id").set_index("run_id")
-    text = f"{number_of(len(wanted), 'traced run')}, phases of {len(of_run)}"
-    lines = [Note("traced-runs", text, runs=len(wanted), with_phases=len(of_run))]
-    for run_id, why in wanted.dropna().items():
-        lines.append(Note("run-without-phases", f"  {run_id}: without phases: {why}", run=run_id, why=why))
+    text = f"{number_of(len(reasons), 'traced run')}, phases of {len(of_run)}"
+    lines = [Note("traced-runs", text, runs=len(reasons), with_phases=len(of_run))]
+    for run_id, reason in reasons.dropna().items():
+        lines.append(Note("run-without-phases", f"  {run_id}: without phases: {reason}", run=run_id, why=reason))
     for run_id, share in of_run["off_share"].items():
-        if share > MOST_OFF:
-            text = f"  {run_id}: the phases of a step add up to {100 * share:.3g} % more or less than its time; at most {100 * MOST_OFF:g} % is usual"
+        if share > MAX_SUM_ERROR:
+            text = f"  {run_id}: the phases of a step differ from its time by {100 * share:.3g} %; expected at most {100 * MAX_SUM_ERROR:g} %"
             lines.append(Note("phases-off", text, run=run_id, share=float(share)))
     return lines
 
@@ -125,7 +144,7 @@ def main(*, runs: Path, records: Path, phases: Path, steps: Path) -> None:
     of_phases, of_steps = gather(measured, records)
     write_table(of_phases, "phases", phases)
     write_table(of_steps, "trace_steps", steps)
-    print("\n".join(summary(measured, of_phases)))
+    print("\n".join(summary_lines(measured, of_phases)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Arithmetic of intervals of time: union, length, and what one set covers of another.
+"""Arithmetic of time intervals: union, length, and the part of one set that another one covers.
 
-An interval is [start, end), in s; one that ends where it starts covers nothing. All arrays [n]. Groups are numbered from 0 and
-have nothing to do with each other.
+An interval is [start, end) in s; one with equal ends covers nothing. All arrays are [n]. Groups are numbered
+from 0 and are independent of each other.
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ class Intervals:
     start: np.ndarray
     end: np.ndarray
 
-    def where(self, kept: np.ndarray) -> "Intervals":
-        """Those that `kept` [n] says."""
-        return Intervals(self.group[kept], self.start[kept], self.end[kept])
+    def select(self, mask: np.ndarray) -> "Intervals":
+        """Return the intervals where `mask` [n] is true."""
+        return Intervals(self.group[mask], self.start[mask], self.end[mask])
 
     def union(self) -> "Intervals":
-        """What is in any of them, in intervals without common points, by group and time."""
-        some = self.where(self.end > self.start)
-        if not len(some.group):
-            return some
-        order = np.lexsort((some.start, some.group))
-        group, start, end = some.group[order], some.start[order], some.end[order]
+        """Return the union as disjoint intervals, by group and time."""
+        nonempty = self.select(self.end > self.start)
+        if not len(nonempty.group):
+            return nonempty
+        order = np.lexsort((nonempty.start, nonempty.group))
+        group, start, end = nonempty.group[order], nonempty.start[order], nonempty.end[order]
         new_group = np.r_[True, group[1:] != group[:-1]]
-        # The latest end so far in each group: groups are laid one behind the other for one running maximum.
+        # Groups are laid one after the other, so that one running maximum gives the latest end so far in each.
         first = np.flatnonzero(new_group)
         zero = start[first]
         number = np.cumsum(new_group) - 1
@@ -42,27 +42,29 @@ class Intervals:
         return Intervals(group[last], start[new], longest)
 
     def seconds(self, groups: int) -> np.ndarray:
-        """The sum of their lengths in each of so many groups, [groups]; what lies in two of them counts twice."""
+        """Return the sum of lengths in each group, [groups]; overlaps count twice."""
         return np.bincount(self.group, weights=np.maximum(self.end - self.start, 0.0), minlength=groups)
 
 
 @dataclass(frozen=True)
 class Cover:
-    """How many seconds from its beginning on a set of intervals covers, at its corners: [2 n], both rising."""
+    """Seconds covered by a set of intervals from its beginning, at their ends: [2 n], both increasing."""
 
     at: np.ndarray
     seconds: np.ndarray
 
     @classmethod
-    def of(cls, start: np.ndarray, end: np.ndarray) -> "Cover":
-        """Of the union of these intervals."""
-        one = Intervals(np.zeros(len(start), dtype=int), start, end).union()
-        lengths = one.end - one.start
+    def from_intervals(cls, start: np.ndarray, end: np.ndarray) -> "Cover":
+        """Return the cover of the union of these intervals."""
+        union = Intervals(np.zeros(len(start), dtype=int), start, end).union()
+        lengths = union.end - union.start
         before = np.cumsum(lengths) - lengths
-        return cls(np.column_stack([one.start, one.end]).ravel(), np.column_stack([before, before + lengths]).ravel())
+        return cls(
+            np.column_stack([union.start, union.end]).ravel(), np.column_stack([before, before + lengths]).ravel()
+        )
 
     def within(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Seconds of each interval [n] that the set covers."""
+        """Return the covered seconds of each interval, [n]."""
         if not len(self.at):
             return np.zeros(len(start))
         until, since = (np.interp(ends, self.at, self.seconds) for ends in (end, start))

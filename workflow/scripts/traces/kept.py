@@ -1,7 +1,8 @@
-"""Some steps of every traced run, as they were -> replay_steps.csv, from which they are replayed on any machine (prediction.what_if).
+"""Keep some steps of every traced run in replay_steps.csv, for replays without the records.
 
-Blocks of steps that follow each other, spread evenly over the timed epochs. Runs have equal parts of MOST_ROWS, but each has one block at
-least: of many runs, or many ranks, the table is longer.
+Kept are blocks of consecutive steps, spread evenly over the timed epochs. Runs have equal parts of MAX_ROWS,
+but at least one block each, so that the table of many runs or ranks is longer. prediction.what_if replays
+them.
 """
 
 import sys
@@ -15,37 +16,48 @@ from common.schemas import schema
 from common.tables import read_table, write_table
 from common.text import number_of
 from runs.phases import TABLE
-from traces.timeline import read_intervals, told
+from traces.timeline import read_intervals, traced_attempts
 
-BLOCK = 8  # steps
+BLOCK_STEPS = 8
 DIGITS = 6  # of times in s
-MOST_ROWS = 8000  # of the table, where one block of every run is not more; below 1 MB then
+MAX_ROWS = 8000  # keeps the table below 1 MB
 
 
-def kept(intervals: pd.DataFrame, warm_up: int, most: int) -> pd.DataFrame:
-    """The intervals of some steps: `most` rows about, one block at least. `warm_up`: epochs that do not count."""
+def select_steps(intervals: pd.DataFrame, warm_up: int, max_rows: int) -> pd.DataFrame:
+    """Return the intervals of selected steps: about `max_rows` rows, at least one block.
+
+    Args:
+        intervals: The run's intervals.
+        warm_up: Number of warm-up epochs, which are left out.
+        max_rows: Target number of rows.
+    """
     timed = intervals[(intervals["step"] > 0) & (intervals["epoch"] > warm_up)]
     numbers = timed[["epoch", "step"]].drop_duplicates().sort_values(["epoch", "step"])
     if numbers.empty:
         return timed
-    blocks = max(1, int(most / (len(timed) / len(numbers)) / BLOCK))
-    all_blocks = -(-len(numbers) // BLOCK)
+    blocks = max(1, int(max_rows / (len(timed) / len(numbers)) / BLOCK_STEPS))
+    all_blocks = -(-len(numbers) // BLOCK_STEPS)
     chosen = np.unique(np.linspace(0, all_blocks - 1, min(blocks, all_blocks)).round().astype(int))
-    wanted = numbers[np.isin(np.arange(len(numbers)) // BLOCK, chosen)]
-    return timed.merge(wanted, on=["epoch", "step"]).sort_values(["rank", "start"], kind="stable")
+    selected = numbers[np.isin(np.arange(len(numbers)) // BLOCK_STEPS, chosen)]
+    return timed.merge(selected, on=["epoch", "step"]).sort_values(["rank", "start"], kind="stable")
 
 
 def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
-    """replay_steps.csv of the successful traced ones of `runs`, in their order, whose records are in `records`.
+    """Return replay_steps.csv of the successful traced runs, in their order, without runs that lack phases.
 
-    Runs without phases are left out. InputError where a table has been broken since runs.csv was made.
+    Args:
+        runs: runs.csv of the study.
+        records: The folder of its records.
+
+    Raises:
+        InputError: If a table was damaged after runs.csv was written.
     """
-    wanted = told(runs, records)
+    attempts = traced_attempts(runs, records)
     parts = [
-        kept(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MOST_ROWS // len(wanted)).assign(
+        select_steps(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MAX_ROWS // len(attempts)).assign(
             run_id=run["run_id"]
         )
-        for run, folder in wanted
+        for run, folder in attempts
     ]
     columns = list(schema("replay_steps")["properties"])
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

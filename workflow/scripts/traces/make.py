@@ -1,7 +1,7 @@
-"""One run of a study traced, for the tools that show traces: `ringside trace`.
+"""Trace one run of a study for trace viewers: `ringside trace`.
 
-It is repeated beside the campaign, in results/<study>/traces/, never among its records; a run that is traced already is not. What is
-written for tools lies in results/<study>/traces/<run_id>/.
+The run is repeated outside the campaign, in results/<study>/traces/, never among its records; a run that is
+already traced is not repeated. Files for viewers are in results/<study>/traces/<run_id>/.
 """
 
 import difflib
@@ -29,48 +29,58 @@ from runs.supervise import ending_well, supervise
 from traces import chrome, otf2_write, score_p
 from traces.timeline import read
 
-MOST_NAMED, MOST_NEAREST = 5, 3
-USABLE = ("ok", "invalid")  # what was disturbed can be looked at, too
+MAX_NAMED, MAX_NEAREST = 5, 3
+USABLE = ("ok", "invalid")  # traces of disturbed runs are useful, too
 
 
-def the_one(campaign: Campaign, wanted: str) -> Run:
-    """The run that is called so, or the only one that fits it as a pattern. InputError with the nearest where there is none, or several."""
-    known = campaign.by_id
-    fitting = [wanted] if wanted in known else [each for each in known if fnmatch.fnmatchcase(each, wanted)]
+def find_run(campaign: Campaign, pattern: str) -> Run:
+    """Return the run with this id, or the only one that matches it as a pattern.
+
+    Raises:
+        InputError: If no run matches, or several do.
+    """
+    runs = campaign.by_id
+    fitting = [pattern] if pattern in runs else [run_id for run_id in runs if fnmatch.fnmatchcase(run_id, pattern)]
     if len(fitting) > 1:
-        named = fitting[:MOST_NAMED] + ["..."] * (len(fitting) > MOST_NAMED)
+        names = fitting[:MAX_NAMED] + ["..."] * (len(fitting) > MAX_NAMED)
         problem = f"fits {len(fitting)} runs of {campaign.study.name}"
-        raise InputError("ambiguous-name", problem, file=wanted, got=wanted, expected=f"one of {', '.join(named)}")
+        raise InputError("ambiguous-name", problem, file=pattern, got=pattern, expected=f"one of {', '.join(names)}")
     if not fitting:
-        close = difflib.get_close_matches(wanted.replace("*", ""), known, n=MOST_NEAREST, cutoff=0)
-        problem = f"no run of {campaign.study.name} is called so"
-        raise InputError("unknown-name", problem, file=wanted, got=wanted, hint=f"the nearest are {', '.join(close)}")
-    run = known[fitting[0]]
-    if why := campaign.lacks(run):
-        raise InputError("not-possible-here", why, file=run.run_id)
+        nearest = difflib.get_close_matches(pattern.replace("*", ""), runs, n=MAX_NEAREST, cutoff=0)
+        problem = f"{campaign.study.name} has no such run"
+        raise InputError(
+            "unknown-name", problem, file=pattern, got=pattern, hint=f"the nearest are {', '.join(nearest)}"
+        )
+    run = runs[fitting[0]]
+    if reason := campaign.lacks(run):
+        raise InputError("not-possible-here", reason, file=run.run_id)
     return run
 
 
-def at_level(campaign: Campaign, run: Run, level: str) -> Planned:
-    """A run as it is traced. InputError where its framework cannot, or the site lacks what this takes."""
+def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
+    """Return the plan of a run traced at this level.
+
+    Raises:
+        InputError: If its framework or the site does not support the level.
+    """
     levels = {**run.levels, "trace": level}
     if not run.framework.can(levels):
-        why = run.framework.why.get("trace", "it is not among its capabilities")
-        problem = f"{run.framework.name} cannot be traced at level {level}: {why}"
+        reason = run.framework.why.get("trace", "it is not among its capabilities")
+        problem = f"{run.framework.name} cannot be traced at level {level}: {reason}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
-    if lacking := lacks(campaign.site, levels):
-        raise InputError("not-possible-here", lacking, file=run.run_id)
+    if unsupported := lacks(campaign.site, levels):
+        raise InputError("not-possible-here", unsupported, file=run.run_id)
     return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 
 
-def traced(folder: Path) -> Path | None:
-    """The attempt at a run that counts, if its phases are whole; `folder` has its attempts."""
+def finished_trace(folder: Path) -> Path | None:
+    """Return the attempt in `folder` that counts, if its phases are complete."""
     attempt = finished(folder)
-    return attempt if attempt and whole(attempt) else None
+    return attempt if attempt and is_complete(attempt) else None
 
 
-def whole(attempt: Path) -> bool:
-    """Whether the phases that an attempt kept are those of its run."""
+def is_complete(attempt: Path) -> bool:
+    """Return whether the phases of an attempt belong to its run and are complete."""
     try:
         spec, epochs = read_json(attempt / "spec.json")["spec"], read_epochs(attempt / "epochs.csv")
         return damage(attempt, spec["ranks"], len(epochs), int(epochs[-1]["steps"])) is None
@@ -78,20 +88,23 @@ def whole(attempt: Path) -> bool:
         return False
 
 
-def measured(campaign: Campaign, wanted: Planned) -> Path:
-    """The attempt of a traced run, which is trained unless there is one, whose phases are whole. InputError where it fails, or cannot be
-    started here."""
+def measure(campaign: Campaign, planned: Planned) -> Path:
+    """Return the attempt of a traced run, and train it unless there is one with complete phases.
+
+    Raises:
+        InputError: If the run fails, or cannot be started here.
+    """
     results = campaign.results / "traces"
-    folder = results / "runs" / wanted.run_id / wanted.key
-    if there := traced(folder):
-        return there
+    folder = results / "runs" / planned.run_id / planned.key
+    if attempt := finished_trace(folder):
+        return attempt
     check_bound(results, campaign.site)
-    _check_job(campaign, wanted)
-    _make(campaign, wanted)
-    if finished(folder):  # what it kept is damaged
+    _check_job(campaign, planned)
+    _build_missing(campaign, planned)
+    if finished(folder):  # its phases are damaged
         put_aside(folder / "record.json")
-    with ending_well(wanted.run_id, results):
-        record = supervise(wanted, results, current_session(), usable=lambda record: record["status"] in USABLE)
+    with ending_well(planned.run_id, results):
+        record = supervise(planned, results, current_session(), usable=lambda record: record["status"] in USABLE)
     attempt = numbered(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
@@ -99,12 +112,14 @@ def measured(campaign: Campaign, wanted: Planned) -> Path:
     return attempt
 
 
-def _check_job(campaign: Campaign, wanted: Planned) -> None:
-    """InputError where ranks are started in a job of a scheduler only, and this is none."""
+def _check_job(campaign: Campaign, planned: Planned) -> None:
+    """Raise InputError if the launcher starts ranks only in a scheduler's job, and this is none."""
     if campaign.site.launcher == "slurm" and current_job() is None:
-        options = [each for each in allocation_options(campaign.site, wanted.spec["nodes"]) if "--signal" not in each]
+        options = [
+            option for option in allocation_options(campaign.site, planned.spec["nodes"]) if "--signal" not in option
+        ]
         names = ["--study", campaign.study.name, "--site", campaign.site.name]
-        command = ["salloc", *options, "./ringside", "trace", wanted.run_id, *names]
+        command = ["salloc", *options, "./ringside", "trace", planned.run_id, *names]
         raise InputError(
             "needs-job",
             "slurm starts ranks inside a job only",
@@ -114,35 +129,35 @@ def _check_job(campaign: Campaign, wanted: Planned) -> None:
         )
 
 
-def _make(campaign: Campaign, wanted: Planned) -> None:
-    """Build the environment and prepare the data, where they are not there. Ends the program where Snakemake fails."""
-    lacking = [str(file) for file in (wanted.environment, wanted.data / "prepared") if not file.exists()]
-    if lacking:
+def _build_missing(campaign: Campaign, planned: Planned) -> None:
+    """Build the environment and prepare the data if they are missing; exit if Snakemake fails."""
+    missing = [str(file) for file in (planned.environment, planned.data / "prepared") if not file.exists()]
+    if missing:
         config = [f"study={campaign.study.name}", f"site={campaign.site.name}"]
-        done = subprocess.run(["snakemake", *lacking, "--config", *config], check=False)
+        done = subprocess.run(["snakemake", *missing, "--config", *config], check=False)
         if done.returncode:
             sys.exit(done.returncode)
 
 
-def export(attempt: Path, folder: Path) -> list[str]:
-    """Write what tools open of a traced attempt into `folder`; a line of each file, where it is and what opens it."""
-    timeline = score_p.beside(read(attempt), attempt)
+def export_trace(attempt: Path, folder: Path) -> list[str]:
+    """Write the files of a traced attempt for viewers into `folder`, and return a line for each."""
+    timeline = score_p.add_communication(read(attempt), attempt)
     write_intervals(folder / TABLE, timeline.intervals)
-    made = {
-        chrome.write(timeline, folder): "open it at ui.perfetto.dev, which sends it nowhere, or at chrome://tracing",
+    use_of_file = {
+        chrome.write(timeline, folder): "open it at ui.perfetto.dev, which does not upload it, or at chrome://tracing",
         otf2_write.write(timeline, folder / "otf2"): "open it in Vampir",
-        folder / TABLE: "a table for everything else: rank, epoch, step, phase, start and end in s",
+        folder / TABLE: "a table for other programs: rank, epoch, step, phase, start and end in s",
     }
     if (attempt / scorep.ANCHOR).exists():
-        made[attempt / scorep.ANCHOR] = "as Score-P wrote it, with every call of MPI: open it in Vampir"
-    return [f"{shown(file)}: {what}" for file, what in made.items()]
+        use_of_file[attempt / scorep.ANCHOR] = "as Score-P wrote it, with every call of MPI: open it in Vampir"
+    return [f"{shown(file)}: {use}" for file, use in use_of_file.items()]
 
 
-def trace_run(wanted: str, study: str = "", site: str = "", full: bool = False) -> None:
+def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = False) -> None:
     """Trace one run of a study, and write the trace for Perfetto and for Vampir.
 
     Args:
-        wanted: A run id, or a pattern that fits one.
+        run_pattern: A run id, or a pattern that matches one.
         study: A study; default: the configured one.
         site: A site; default: that at which the study's results were made, else the configured one.
         full: Also trace what the library's own profiler reports.
@@ -152,7 +167,9 @@ def trace_run(wanted: str, study: str = "", site: str = "", full: bool = False) 
     if bound and not site:
         config["site"] = bound["site"]
     campaign = load_campaign({**config, "records": "campaign"}, look=True)
-    run, level = the_one(campaign, wanted), "full" if full else "phases"
-    there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
-    attempt = there or measured(campaign, at_level(campaign, run, level))
-    print("\n".join(export(attempt, campaign.results / "traces" / run.run_id)))
+    run, level = find_run(campaign, run_pattern), "full" if full else "phases"
+    existing = (
+        finished_trace(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
+    )
+    attempt = existing or measure(campaign, plan_traced(campaign, run, level))
+    print("\n".join(export_trace(attempt, campaign.results / "traces" / run.run_id)))

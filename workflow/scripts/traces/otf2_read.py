@@ -1,9 +1,9 @@
-"""Archives of OTF2 as phases: those that Score-P wrote of programs of MPI, and our own (`traces.otf2_write`).
+"""Read OTF2 archives as phases: those of Score-P for MPI programs, and Ringside's own (`traces.otf2_write`).
 
-A process of MPI is a rank. On the thread that its communicator names, regions of the user that are called like our phases are phases,
-the innermost counts, and regions `epoch` and `step` count epochs and steps. Calls of MPI that carry something are exchanges, on whichever
-thread: blocking ones from their begin to their end, others from the call to the one that completes them. A thread that waits for MPI
-is in phase wait, or barrier.
+An MPI process is a rank. On the thread that its communicator names, user regions with the name of a phase are
+phases, of which the innermost counts; regions `epoch` and `step` count epochs and steps. MPI calls that carry
+data are all-reduces, on any thread: blocking ones from begin to end, others from the call to the one that
+completes them. A thread that waits for MPI is in phase wait, or barrier.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ from traces import chrome
 from traces.timeline import NS, STEP, Timeline
 
 EPOCH = "epoch"
-STALL_S = 20.0  # without an event, after which the library is taken to hang
-LOOK_S = 0.05
-NO_UPTIME = 1e9  # s, 31 years: a clock that counts more is that of the day
-OTHER = "other"  # of a step, what no region inside of it names
+STALL_S = 20.0  # time without an event after which the library hangs
+POLL_S = 0.05
+MAX_UPTIME_S = 1e9  # 31 years; a larger clock value is a time of day
+UNNAMED = "other"  # time of a step outside of its regions
 PHASES = (
     "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait", "metrics", "optimizer",
     "barrier", "validation", EXCHANGE,
@@ -52,30 +52,35 @@ IDLE_CALLS = (
     "MPI_Start",
     "MPI_Startall",
 )
-CARRYING = (RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT)
-BEGUN = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
-COMPLETED = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
+DATA_ROLES = (RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT)
+BEGIN_EVENTS = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
+COMPLETE_EVENTS = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
 
 
 @ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
 )  # fmt: skip
 def _quiet(data: Any, file: Any, line: int, function: Any, code: int, form: Any, values: Any) -> int:
-    """In place of what OTF2's library prints about an error, with its own file and line: the error comes back as an exception."""
+    """Replace OTF2's printing of errors, which also raises them as exceptions."""
     return int(code)
 
 
 _otf2.Config.conf.lib.OTF2_Error_RegisterCallback(_quiet, None)
 
-Where = tuple[int, int]  # epoch and step
-Interval = tuple[Where, str, int, int]  # with the phase, its begin and its end, in the archive's ticks
+Position = tuple[int, int]  # epoch and step
+Interval = tuple[Position, str, int, int]  # position, phase, begin and end in the archive's ticks
 
 
-def phase_of(region: Any, told: bool) -> str | None:
-    """The phase that a region is, None where it is none; `told`: whether it was entered with its epoch, as our own archives do."""
+def region_phase(region: Any, has_position: bool) -> str | None:
+    """Return the phase of a region, or None.
+
+    Args:
+        region: The region's definition.
+        has_position: Whether it was entered with its epoch and step, as in Ringside's own archives.
+    """
     name = str(region.name).rpartition(":")[2]  # user:forward, from a program in Python
     if region.paradigm == Paradigm.USER:
-        return name if name in (*PHASES, STEP, EPOCH) or told else None
+        return name if name in (*PHASES, STEP, EPOCH) or has_position else None
     if region.paradigm != Paradigm.MPI:
         return None
     if region.region_role == RegionRole.BARRIER:
@@ -84,69 +89,77 @@ def phase_of(region: Any, told: bool) -> str | None:
         return WAIT
     if name in JOINING_CALLS:
         return "join"
-    returns = name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
-    return EXCHANGE if region.region_role in CARRYING and not returns else None
+    is_instant = name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
+    return EXCHANGE if region.region_role in DATA_ROLES and not is_instant else None
 
 
 @dataclass
 class _Region:
-    """A region that is under way: its phase, epoch and step, when it was entered, and since when nothing was inside of it."""
+    """An open region.
+
+    Attributes:
+        phase: Its phase.
+        position: Epoch and step.
+        has_position: Whether epoch and step were recorded.
+        entered: When it was entered, in ticks.
+        since: When the last region inside it ended.
+    """
 
     phase: str | None
-    where: Where
-    told: bool
+    position: Position
+    has_position: bool
     entered: int
     since: int
 
     def until(self, time: int, last: bool = False) -> Iterator[Interval]:
-        """It alone, as a phase of the main thread, since what was inside of it last."""
-        phase = {EXCHANGE: WAIT, STEP: OTHER, EPOCH: None}.get(str(self.phase), self.phase)
-        short = last and phase != OTHER and time == self.entered
+        """Yield its own time, without regions inside it, as a phase of the main thread."""
+        phase = {EXCHANGE: WAIT, STEP: UNNAMED, EPOCH: None}.get(str(self.phase), self.phase)
+        short = last and phase != UNNAMED and time == self.entered
         if phase is not None and (time > self.since or short):
-            yield self.where, phase, self.since, time
+            yield self.position, phase, self.since, time
 
 
 class _Rank:
-    """A rank as its events come, in the order of time. `main`: the location that its phases are of."""
+    """The open regions of a rank, from events in the order of time; `main`: the location of its phases."""
 
     def __init__(self, number: int, main: Any) -> None:
         self.number, self.main = number, main
         self.epoch = self.step = 0
         self.stacks: dict[Any, list[_Region]] = {main: []}
-        self.begun: dict[int, tuple[Where, int]] = {}
+        self.begun: dict[int, tuple[Position, int]] = {}
 
     def intervals(self, location: Any, event: Any) -> Iterator[Interval]:
-        """What has ended by an event at a location."""
+        """Yield the intervals that an event at a location ends."""
         match event:
             case otf2.events.Enter():
                 self._enter(location, event)
             case otf2.events.Leave():
                 yield from self._leave(location, event.time)
-            case _ if isinstance(event, BEGUN):
-                self.begun[event.request_id] = self._where(), event.time
-            case _ if isinstance(event, COMPLETED) and event.request_id in self.begun:
-                where, begin = self.begun.pop(event.request_id)
-                yield where, EXCHANGE, begin, event.time
+            case _ if isinstance(event, BEGIN_EVENTS):
+                self.begun[event.request_id] = self._position(), event.time
+            case _ if isinstance(event, COMPLETE_EVENTS) and event.request_id in self.begun:
+                position, begin = self.begun.pop(event.request_id)
+                yield position, EXCHANGE, begin, event.time
 
-    def _where(self) -> Where:
+    def _position(self) -> Position:
         stack = self.stacks[self.main]
-        return stack[-1].where if stack else (self.epoch, 0)
+        return stack[-1].position if stack else (self.epoch, 0)
 
     def _enter(self, location: Any, event: Any) -> None:
         stack = self.stacks.setdefault(location, [])
         attributes = {attribute.name: value for attribute, value in (event.attributes or {}).items()}
-        told = EPOCH in attributes or bool(stack and stack[-1].told)
-        phase = phase_of(event.region, told)
-        where = stack[-1].where if stack else self._where()
+        has_position = EPOCH in attributes or bool(stack and stack[-1].has_position)
+        phase = region_phase(event.region, has_position)
+        position = stack[-1].position if stack else self._position()
         if EPOCH in attributes:
-            where = attributes[EPOCH], attributes[STEP]
-        elif location == self.main and not told and phase in (EPOCH, STEP):
-            where = self._count(phase)
-        stack.append(_Region(phase, where, told, event.time, event.time))
+            position = attributes[EPOCH], attributes[STEP]
+        elif location == self.main and not has_position and phase in (EPOCH, STEP):
+            position = self._count(phase)
+        stack.append(_Region(phase, position, has_position, event.time, event.time))
 
-    def _count(self, what: str | None) -> Where:
-        """The next epoch or step; a step without an epoch is of the first one."""
-        if what == EPOCH:
+    def _count(self, phase: str | None) -> Position:
+        """Return the next epoch or step; a step outside of epochs belongs to the first one."""
+        if phase == EPOCH:
             self.epoch, self.step = self.epoch + 1, 0
         else:
             self.epoch, self.step = max(self.epoch, 1), self.step + 1
@@ -155,10 +168,10 @@ class _Rank:
     def _leave(self, location: Any, time: int) -> Iterator[Interval]:
         stack = self.stacks.get(location)
         if not stack:
-            return  # it was entered before the measurement began
+            return  # entered before the measurement started
         ended = stack.pop()
         if ended.phase == EXCHANGE:
-            yield ended.where, EXCHANGE, ended.entered, time
+            yield ended.position, EXCHANGE, ended.entered, time
         if location == self.main and ended.phase is not None:
             yield from ended.until(time, last=True)
             around = next((region for region in reversed(stack) if region.phase is not None), None)
@@ -167,30 +180,33 @@ class _Rank:
                 around.since = time
 
 
-def _ranks(definitions: Any) -> dict[Any, _Rank]:
-    """The rank that each location is of."""
+def _rank_of_location(definitions: Any) -> dict[Any, _Rank]:
+    """Return the rank of each location."""
     groups = [group for group in definitions.groups if group.group_type == GroupType.COMM_LOCATIONS]
     mpi = [group for group in groups if group.paradigm == Paradigm.MPI]
-    mains = list(mpi[0].members) if mpi else _first_of_processes(definitions)
+    mains = list(mpi[0].members) if mpi else _main_threads(definitions)
     ranks = {main.group: _Rank(number, main) for number, main in enumerate(mains)}
     return {location: ranks[location.group] for location in definitions.locations if location.group in ranks}
 
 
-def _first_of_processes(definitions: Any) -> list[Any]:
-    first: dict[Any, Any] = {}
+def _main_threads(definitions: Any) -> list[Any]:
+    first_locations: dict[Any, Any] = {}
     for location in definitions.locations:
         if location.group.location_group_type == LocationGroupType.PROCESS:
-            first.setdefault(location.group, location)
-    return list(first.values())
+            first_locations.setdefault(location.group, location)
+    return list(first_locations.values())
 
 
 def read(anchor: Path) -> Timeline:
-    """Return the trace of an archive; `anchor` is its file with the ending .otf2.
+    """Return the trace of an archive.
 
-    It is read in a process of its own: of files that are not whole the library may read without end, or crash.
+    It is read in a separate process, because the library may loop or crash on incomplete files.
+
+    Args:
+        anchor: The archive's file with the ending .otf2.
 
     Raises:
-        InputError: If it is none, not whole, or tells no phase.
+        InputError: If it is not an archive, is incomplete, or has no phase.
     """
     if not anchor.is_file():
         expected = "the file of an archive of OTF2, such as traces.otf2"
@@ -202,61 +218,61 @@ def read(anchor: Path) -> Timeline:
     reader.start()
     sender.close()
     try:
-        found = _receive(receiver, lambda: int(events.value))
+        result = _receive(receiver, lambda: int(events.value))
     finally:
         reader.kill()
         reader.join()
-    if found is None:
-        raise _broken(anchor)
-    if isinstance(found, InputError):
-        raise found
-    return found
+    if result is None:
+        raise _broken_archive_error(anchor)
+    if isinstance(result, InputError):
+        raise result
+    return result
 
 
 def _send(anchor: Path, events: Any, sender: Any) -> None:
-    """Send the trace of an archive, or what is wrong with it, and count events meanwhile."""
+    """Send the trace of an archive, or its error, and count events meanwhile."""
     try:
-        found: Timeline | InputError | None = _read(anchor, events)
+        result: Timeline | InputError | None = _read_archive(anchor, events)
     except InputError as error:
-        found = error
-    except Exception:  # what the library makes of definitions that are not whole: None, numbers that stand for nothing
-        found = None
-    sender.send(found)
+        result = error
+    except Exception:  # incomplete definitions give None and dangling numbers
+        result = None
+    sender.send(result)
 
 
 def _receive(receiver: Any, progress: Callable[[], int]) -> Timeline | InputError | None:
-    """Return what the reader sends; None where it ends without, or makes no progress for STALL_S."""
-    done, since = -1, time.monotonic()
-    while not receiver.poll(LOOK_S):
-        if progress() != done:
-            done, since = progress(), time.monotonic()
+    """Return what the reader sends; None if it exits without, or makes no progress for STALL_S."""
+    n_events, since = -1, time.monotonic()
+    while not receiver.poll(POLL_S):
+        if progress() != n_events:
+            n_events, since = progress(), time.monotonic()
         elif time.monotonic() - since > STALL_S:
             return None
     try:
-        found: Timeline | InputError | None = receiver.recv()
+        result: Timeline | InputError | None = receiver.recv()
     except EOFError:  # it crashed
         return None
-    return found
+    return result
 
 
-def _broken(anchor: Path) -> InputError:
+def _broken_archive_error(anchor: Path) -> InputError:
     return InputError(
         "broken-file",
-        "is no archive of OTF2, or not whole",
+        "is not a complete OTF2 archive",
         file=shown(anchor),
         expected=f"beside it {anchor.stem}.def and the folder {anchor.stem}",
         hint="copy all three again, or trace again",
     )
 
 
-def _read(anchor: Path, events: Any) -> Timeline:
+def _read_archive(anchor: Path, events: Any) -> Timeline:
     rows: list[tuple[Any, ...]] = []
     seen: Counter[Any] = Counter()
     try:
-        # The library prints what goes wrong in its calls of ours, which ends in an exception, too.
+        # The library prints errors of its callbacks, which also raise exceptions.
         with contextlib.redirect_stderr(io.StringIO()), otf2.reader.open(str(anchor)) as archive:
             definitions, clock = archive.definitions, archive.definitions.clock_properties
-            ranks = _ranks(definitions)
+            ranks = _rank_of_location(definitions)
             for location, event in archive.events:
                 seen[location] += 1
                 events.value += 1
@@ -264,12 +280,14 @@ def _read(anchor: Path, events: Any) -> Timeline:
                     break
                 if location in ranks:
                     rank = ranks[location]
-                    rows += [(rank.number, *where, *what) for where, *what in rank.intervals(location, event)]
-            whole = all(seen[location] == location.number_of_events for location in definitions.locations)
+                    rows += [
+                        (rank.number, *position, *interval) for position, *interval in rank.intervals(location, event)
+                    ]
+            is_complete = all(seen[location] == location.number_of_events for location in definitions.locations)
     except (_otf2.Error, otf2.error.Error):
-        whole = False
-    if not whole:
-        raise _broken(anchor)
+        is_complete = False
+    if not is_complete:
+        raise _broken_archive_error(anchor)
     if not rows:
         problem = "has no process with a call of MPI, or with a region that is called like a phase"
         raise InputError("no-phases", problem, file=shown(anchor))
@@ -277,16 +295,18 @@ def _read(anchor: Path, events: Any) -> Timeline:
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
     hosts = tuple(str(main.group.system_tree_parent.name) for _, main in mains)
-    return Timeline(intervals, hosts, about={"archive": anchor.name}, began=began(clock))
+    return Timeline(intervals, hosts, metadata={"archive": anchor.name}, began=start_time(clock))
 
 
-def began(clock: Any) -> float:
-    """When an archive's clock stood at its first event, in s since 1970; 0 where it does not tell. Score-P 8.4 tells it by its timer
-    gettimeofday alone, which counts from then."""
+def start_time(clock: Any) -> float:
+    """Return the time of an archive's first event, in s since 1970, or 0 if unknown.
+
+    Score-P 8.4 records it only with its timer gettimeofday, which counts from then.
+    """
     if clock.realtime_timestamp != otf2.enums.Undefined.TIMESTAMP.value:
         return float(clock.realtime_timestamp / NS)
     since = float(clock.global_offset / clock.timer_resolution)
-    return since if since > NO_UPTIME else 0.0
+    return since if since > MAX_UPTIME_S else 0.0
 
 
 def convert(file: Path) -> None:

@@ -1,16 +1,17 @@
-"""Replay of traced steps: what each rank does in its order, and what waits for what, played again with other durations.
+"""Replay traced steps with other durations: each rank's operations in order, and what they wait for.
 
-A step is a graph as in Daydream (Zhu, Phanishayee & Pekhimenko, ATC 2020), here over all ranks at once as in dPRO (Hu et al.,
-MLSys 2022): work in the order of each rank's main thread, cut where gradients are handed over; the k-th exchange of a step, which moves bytes
-from when the last rank has handed it over and those before it have left the network; waiting, which ends with the exchanges
-that it waited for. Durations are those that were traced. Played as it is, a step takes the time that it took; a question
-(traces.questions) changes durations or the graph.
+A step is a graph as in Daydream (Zhu, Phanishayee & Pekhimenko, ATC 2020), over all ranks at once as in dPRO
+(Hu et al., MLSys 2022). Its nodes are work in the order of each rank's main thread, split where gradients are
+handed over; the k-th all-reduce, which moves bytes once the last rank has handed it over and earlier ones
+have left the network; and waiting, which ends with the all-reduces that it waits for. Durations are the
+traced ones, so an unchanged step takes its measured time. A question (traces.questions) changes durations or
+the graph.
 
-Exchanges that were under way at once shared the network. They are played one after the other, each for its part of the time that they
-took together; a rank that waits for all of them does not see the difference. While ranks compute, an exchange may get on more slowly than
-when they wait for it, since both need processors (`beside`).
+All-reduces that were under way at the same time shared the network. They are replayed one after the other,
+each for its part of the total; a rank that waits for all of them sees no difference. During computation an
+all-reduce may progress more slowly, because both need processors (`speed`).
 
-Steps that follow each other are one chain: where a rank ends a step is where it begins the next one.
+Consecutive steps are one chain: each rank begins a step where it ends the one before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +23,23 @@ import pandas as pd
 from ranks.worker.phases import EXCHANGE
 
 WAIT = "wait"
-FINISH = "finish"  # what a rank still does in a wait when its last exchange has ended, such as copying gradients
+FINISH = "finish"  # the rest of a wait after its last all-reduce, such as copying gradients
 
 
 @dataclass(frozen=True)
 class Work:
-    """A rank computes for so long."""
+    """A rank computes for this time."""
 
     phase: str
     seconds: float
 
 
 @dataclass(frozen=True)
-class Give:
-    """A rank hands over an exchange, `lag_s` from now, or from the end of the exchange `after` if that is later; it goes on at once."""
+class HandOver:
+    """A rank hands over an all-reduce and continues at once.
+
+    It does so `lag_s` from now, or from the end of all-reduce `after` if that is later.
+    """
 
     exchange: int
     lag_s: float = 0.0
@@ -44,39 +48,48 @@ class Give:
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank waits until these exchanges have ended."""
+    """A rank waits until these all-reduces have ended."""
 
     exchanges: tuple[int, ...]
 
 
-Operation = Work | Give | Wait
+Operation = Work | HandOver | Wait
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """All ranks' k-th exchange: how long its bytes move until each rank has them, s [ranks], when no rank computes.
+    """The k-th all-reduce of a step, over all ranks.
 
-    `behind`: it shared the network with those before it. `least_s`: from when the last rank has handed it over until it has ended, however
-    free the network is. `beside`: its speed while a rank computes, as a share of that while all wait.
+    Attributes:
+        moving: How long its bytes move until each rank has them, s [ranks], while no rank computes.
+        behind: Whether it shared the network with earlier ones.
+        least_s: Minimum time from the last hand-over to its end, even on an idle network.
+        speed: Its speed while a rank computes, relative to that while all wait.
     """
 
     moving: np.ndarray
     behind: bool = False
     least_s: float = 0.0
-    beside: float = 1.0
+    speed: float = 1.0
 
-    def ends(self, given: float, free: float, computing: float) -> np.ndarray:
-        """When each rank has it, s [ranks]: handed over by the last rank at `given`, the network `free`, a rank `computing` until then."""
-        begins = max(given, free)
-        overlap = max(computing - begins, 0.0)
-        moved = self.beside * overlap
-        lasts = np.where(self.moving <= moved, self.moving / self.beside, overlap + self.moving - moved)
-        return np.maximum(begins + lasts, given + self.least_s)
+    def ends(self, handed_over: float, free: float, computing: float) -> np.ndarray:
+        """Return when each rank has the result, s [ranks].
+
+        Args:
+            handed_over: When the last rank has handed it over.
+            free: When earlier all-reduces have left the network.
+            computing: Until when a rank computes.
+        """
+        start = max(handed_over, free)
+        overlap = max(computing - start, 0.0)
+        moved = self.speed * overlap
+        duration = np.where(self.moving <= moved, self.moving / self.speed, overlap + self.moving - moved)
+        return np.maximum(start + duration, handed_over + self.least_s)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step: operations of each rank in their order, and the exchanges that they name by place."""
+    """A step: operations of each rank in order, and the all-reduces that they refer to by index."""
 
     ranks: tuple[tuple[Operation, ...], ...]
     exchanges: tuple[Exchange, ...]
@@ -84,16 +97,22 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """Steps that follow each other. `starts`: when each rank begins, s [ranks]; `measured_s`: what they took, mean over ranks."""
+    """Consecutive steps.
+
+    Attributes:
+        starts: When each rank begins, s [ranks].
+        steps: The steps.
+        measured_s: Their measured time, mean over ranks.
+    """
 
     starts: np.ndarray
     steps: tuple[Step, ...]
     measured_s: float
 
     def seconds(self) -> float:
-        """How long it takes when it is played: to the end of each rank's last step, mean over ranks.
+        """Return the replayed time to the end of each rank's last step, mean over ranks.
 
-        The mean, so that the times of chains add up whichever rank is ahead of the others.
+        With the mean, times of chains add up whichever rank is ahead.
         """
         now = self.starts
         for step in self.steps:
@@ -101,59 +120,72 @@ class Chain:
         return float(now.mean() - self.starts.mean())
 
     def overlaps(self) -> list[np.ndarray]:
-        """For how long a rank computes beside each exchange of each step when it is played, s [exchanges]."""
-        found, now = [], self.starts
+        """Return how long a rank computes during each all-reduce of each replayed step, s [exchanges]."""
+        overlaps, now = [], self.starts
         for step in self.steps:
             now, overlap = play(step, now)
-            found.append(overlap)
-        return found
+            overlaps.append(overlap)
+        return overlaps
 
-    def slowed(self, beside: float) -> "Chain":
-        """The same, which takes as long, of exchanges that get on at this speed beside computing: they move less than they seem to."""
+    def slowed(self, speed: float) -> "Chain":
+        """Return a chain of the same duration with all-reduces of this speed during computation.
+
+        Their moving times are shorter, because part of the traced time was slow.
+        """
         steps = []
         for step, overlaps in zip(self.steps, self.overlaps(), strict=True):
             exchanges = tuple(
-                replace(one, beside=beside, moving=one.moving - (1 - beside) * np.minimum(overlap, one.moving))
-                for one, overlap in zip(step.exchanges, overlaps, strict=True)
+                replace(
+                    exchange, speed=speed, moving=exchange.moving - (1 - speed) * np.minimum(overlap, exchange.moving)
+                )
+                for exchange, overlap in zip(step.exchanges, overlaps, strict=True)
             )
             steps.append(replace(step, exchanges=exchanges))
         return replace(self, steps=tuple(steps))
 
 
 def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When each rank ends a step that it begins at `starts`, s [ranks]; how long a rank computes beside each exchange, s [exchanges]."""
+    """Return when each rank ends a step, and how long a rank computes during each all-reduce.
+
+    Args:
+        step: The step.
+        starts: When each rank begins it, s [ranks].
+
+    Returns:
+        Ends, s [ranks], and overlaps, s [exchanges].
+    """
     ranks, count = len(step.ranks), len(step.exchanges)
     now = np.array(starts, float)
-    given = np.full((count, ranks), np.nan)  # by whom, when
+    handed_over = np.full((count, ranks), np.nan)
     ended = np.full((count, ranks), np.nan)
     overlap = np.zeros(count)
-    delayed: list[tuple[int, Give, float]] = []  # handed over after another exchange whose end is not known yet
-    at = [0] * ranks
+    delayed: list[tuple[int, HandOver, float]] = []  # hand-overs after an all-reduce whose end is not known yet
+    next_operation = [0] * ranks
     while True:
         moved = False
         for rank, operations in enumerate(step.ranks):
-            while at[rank] < len(operations):
-                match operations[at[rank]]:
+            while next_operation[rank] < len(operations):
+                match operations[next_operation[rank]]:
                     case Work(seconds=seconds):
                         now[rank] += seconds
-                    case Wait(exchanges=waited):
-                        ends = ended[list(waited), rank]
+                    case Wait(exchanges=awaited):
+                        ends = ended[list(awaited), rank]
                         if np.isnan(ends).any():
                             break
                         now[rank] = max(now[rank], *ends)
-                    case Give(exchange=number) as give if give.after is None:
-                        given[number, rank] = now[rank] + give.lag_s
-                    case Give() as give:
+                    case HandOver(exchange=number) as give if give.after is None:
+                        handed_over[number, rank] = now[rank] + give.lag_s
+                    case HandOver() as give:
                         delayed.append((rank, give, now[rank]))
-                at[rank] += 1
+                next_operation[rank] += 1
                 moved = True
         for rank, give, since in delayed:
-            given[give.exchange, rank] = np.maximum(since, ended[give.after, rank] + give.lag_s)
+            handed_over[give.exchange, rank] = np.maximum(since, ended[give.after, rank] + give.lag_s)
         for number, exchange in enumerate(step.exchanges):
             free = ended[number - 1].max() if number else -np.inf
-            if np.isnan(ended[number, 0]) and not np.isnan([*given[number], free]).any():
-                last = given[number].max()
-                computing = now.max()  # until here: every rank waits now, or has ended the step
+            if np.isnan(ended[number, 0]) and not np.isnan([*handed_over[number], free]).any():
+                last = handed_over[number].max()
+                computing = now.max()  # every rank waits now, or has ended the step
                 overlap[number] = max(computing - max(last, free), 0.0)
                 ended[number] = exchange.ends(last, free, computing)
                 moved = True
@@ -163,7 +195,7 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Messages:
-    """What the messages of an exchange take alone, s [messages], and the part of it in which no other one gets on."""
+    """Times of messages without others, s [messages], and the part in which no other one progresses."""
 
     seconds: np.ndarray
     occupied: np.ndarray
@@ -172,116 +204,132 @@ class Messages:
 Alone = Callable[[int], Messages]
 
 
-def alike(count: int) -> Messages:
-    """All of so many messages share the network in equal parts; no latency is known."""
+def equal_messages(count: int) -> Messages:
+    """Return messages that share the network equally, without known latency."""
     return Messages(np.zeros(count), np.ones(count))
 
 
-def chains(steps: pd.DataFrame, alone: Alone = alike) -> list[Chain]:
-    """The traced steps of one run as chains. `steps`: rank, epoch, step, phase, start, end (runs.phases); `alone`: what each of
-    so many exchanges of a step would take alone.
+def build_chains(steps: pd.DataFrame, alone: Alone = equal_messages) -> list[Chain]:
+    """Return the traced steps of one run as chains.
 
-    Left out are steps that not every rank has, or in which ranks have not the same number of exchanges.
+    Steps are left out if a rank lacks them, or if ranks have different numbers of all-reduces.
+
+    Args:
+        steps: rank, epoch, step, phase, start, end (runs.phases).
+        alone: Times of each of a number of all-reduces without others.
     """
     ranks = steps["rank"].nunique()
-    made: list[Chain] = []
+    chains: list[Chain] = []
     parts: list[tuple[Step, np.ndarray, np.ndarray]] = []
     before = (0, 0)
     for (epoch, number), rows in steps.groupby(["epoch", "step"], sort=True):
-        found = _step(rows, ranks, alone)
-        if parts and (found is None or before != (epoch, number - 1)):
-            made.append(_chain(parts))
+        traced_step = _build_step(rows, ranks, alone)
+        if parts and (traced_step is None or before != (epoch, number - 1)):
+            chains.append(_join_steps(parts))
             parts = []
-        if found is not None:
-            parts.append(found)
+        if traced_step is not None:
+            parts.append(traced_step)
         before = (epoch, number)
-    return [*made, _chain(parts)] if parts else made
+    return [*chains, _join_steps(parts)] if parts else chains
 
 
-def _chain(parts: Sequence[tuple[Step, np.ndarray, np.ndarray]]) -> Chain:
+def _join_steps(parts: Sequence[tuple[Step, np.ndarray, np.ndarray]]) -> Chain:
     starts = parts[0][1]
     return Chain(starts, tuple(step for step, _, _ in parts), float(parts[-1][2].mean() - starts.mean()))
 
 
-def _step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.ndarray, np.ndarray] | None:
-    """A step, and when its ranks began and ended it, s [ranks]; None where it is not whole."""
-    beside = rows["phase"] == EXCHANGE
-    main = [own[["phase", "start", "end"]] for _, own in rows[~beside].sort_values("start").groupby("rank")]
-    own_exchanges = [own[["start", "end"]].to_numpy() for _, own in rows[beside].sort_values("start").groupby("rank")]
+def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.ndarray, np.ndarray] | None:
+    """Return a step and when its ranks began and ended it, s [ranks]; None if it is incomplete."""
+    speed = rows["phase"] == EXCHANGE
+    main = [own[["phase", "start", "end"]] for _, own in rows[~speed].sort_values("start").groupby("rank")]
+    own_exchanges = [own[["start", "end"]].to_numpy() for _, own in rows[speed].sort_values("start").groupby("rank")]
     if len(main) < ranks or len({len(own) for own in own_exchanges}) > 1 or len(own_exchanges) not in (0, ranks):
         return None
     times = (
         np.stack(own_exchanges, axis=1) if own_exchanges else np.empty((0, ranks, 2))
     )  # [exchanges, ranks, start and end]
     operations = tuple(
-        tuple(_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
+        tuple(_rank_operations(list(own.itertuples(index=False, name=None)), times[:, rank]))
         for rank, own in enumerate(main)
     )
-    starts, ends = (np.array([edge(own) for own in main]) for edge in (_begin, _end))
-    return Step(operations, tuple(_exchanges(times, alone(len(times))))), starts, ends
+    starts, ends = (np.array([edge(own) for own in main]) for edge in (_first_start, _last_end))
+    return Step(operations, tuple(_serialize_exchanges(times, alone(len(times))))), starts, ends
 
 
-def _begin(own: pd.DataFrame) -> float:
+def _first_start(own: pd.DataFrame) -> float:
     return float(own["start"].iloc[0])
 
 
-def _end(own: pd.DataFrame) -> float:
+def _last_end(own: pd.DataFrame) -> float:
     return float(own["end"].iloc[-1])
 
 
-def _exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchange]:
-    """The exchanges, one after the other. `times`: start and end [exchanges, ranks, 2]; `alone`: of as many."""
+def _serialize_exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchange]:
+    """Yield the all-reduces one after the other.
+
+    Args:
+        times: Start and end, [exchanges, ranks, 2].
+        alone: Times of the messages without others.
+    """
     last, ends = times[:, :, 0].max(axis=1), times[:, :, 1]
     free = -np.inf
     first = 0
     while first < len(times):
-        # those that are under way before all that began earlier have ended
+        # Group all-reduces that start before all earlier ones of the group have ended.
         after = first + 1
         while after < len(times) and last[after] < ends[first:after].max():
             after += 1
-        over = ends[first:after].max(axis=0)
+        all_ended = ends[first:after].max(axis=0)
         occupied = alone.occupied[first:after]
-        shares = occupied / occupied.sum() * max(over.min() - max(last[first], free), 0.0)
+        shares = occupied / occupied.sum() * max(all_ended.min() - max(last[first], free), 0.0)
         for number in range(first, after):
-            begins = max(last[number], free)
-            rest = np.maximum(over - begins, 0.0)
-            moving = rest if number == after - 1 else np.minimum(shares[number - first], rest)
+            start = max(last[number], free)
+            remaining = np.maximum(all_ended - start, 0.0)
+            moving = remaining if number == after - 1 else np.minimum(shares[number - first], remaining)
             behind = number > first
-            least_s = min(float(alone.seconds[number]), float(over.min()) - last[number]) if behind else 0.0
+            least_s = min(float(alone.seconds[number]), float(all_ended.min()) - last[number]) if behind else 0.0
             yield Exchange(moving, behind, max(least_s, 0.0))
-            free = begins + moving.max()
+            free = start + moving.max()
         first = after
 
 
-def _operations(phases: Sequence[tuple[str, float, float]], times: np.ndarray) -> Iterator[Operation]:
-    """What a rank does. `phases`: its own, in order; `times`: start and end of its exchanges in order, [exchanges, 2]."""
+def _rank_operations(phases: Sequence[tuple[str, float, float]], times: np.ndarray) -> Iterator[Operation]:
+    """Yield the operations of a rank.
+
+    Args:
+        phases: Its phases in order: name, start, end.
+        times: Start and end of its all-reduces in order, [exchanges, 2].
+    """
     number = 0
     for place, (phase, start, end) in enumerate(phases, start=1):
-        at = start
+        now = start
         while number < len(times) and (times[number, 0] < end or place == len(phases)):
             if phase == WAIT:
-                yield _given_while_waiting(number, times, start)
+                yield _hand_over_while_waiting(number, times, start)
             else:
-                given = min(max(times[number, 0], at), end)
-                if given > at:
-                    yield Work(phase, given - at)
-                    at = given
-                yield Give(number)
+                handed_over = min(max(times[number, 0], now), end)
+                if handed_over > now:
+                    yield Work(phase, handed_over - now)
+                    now = handed_over
+                yield HandOver(number)
             number += 1
         if phase == WAIT:
-            over = tuple(n for n in range(number) if times[n, 1] <= end)
-            if over:
-                yield Wait(over)
-            yield Work(FINISH, end - max([start, *(times[n, 1] for n in over)]))
+            ended = tuple(n for n in range(number) if times[n, 1] <= end)
+            if ended:
+                yield Wait(ended)
+            yield Work(FINISH, end - max([start, *(times[n, 1] for n in ended)]))
         else:
-            yield Work(phase, end - at)
+            yield Work(phase, end - now)
 
 
-def _given_while_waiting(number: int, times: np.ndarray, start: float) -> Give:
-    """A library's own thread hands over while the rank waits: a while after the exchange before, or after the wait began."""
-    given = times[number, 0]
-    over = [n for n in range(number) if start < times[n, 1] <= given]
-    if over:
-        latest = max(over, key=lambda n: float(times[n, 1]))
-        return Give(number, given - times[latest, 1], latest)
-    return Give(number, max(given - start, 0.0))
+def _hand_over_while_waiting(number: int, times: np.ndarray, start: float) -> HandOver:
+    """Return a hand-over by a library's own thread while the rank waits.
+
+    It is delayed from the end of the latest all-reduce in this wait, or from its begin.
+    """
+    handed_over = times[number, 0]
+    ended = [n for n in range(number) if start < times[n, 1] <= handed_over]
+    if ended:
+        latest = max(ended, key=lambda n: float(times[n, 1]))
+        return HandOver(number, handed_over - times[latest, 1], latest)
+    return HandOver(number, max(handed_over - start, 0.0))

@@ -1,6 +1,6 @@
-"""What Score-P saw of a traced run, beside the run's own phases: exchanges of programs of MPI, whose libraries tell none themselves.
+"""Add the communication that Score-P recorded to a traced run, for MPI programs whose libraries record none.
 
-It is shown, not added up: what of an exchange is exposed cannot be told where a rank does not say when it waits.
+It is displayed, not added up: exposed communication is unknown where a rank does not record when it waits.
 """
 
 from dataclasses import replace
@@ -16,30 +16,35 @@ from traces import otf2_read
 from traces.timeline import Timeline
 
 
-def beside(timeline: Timeline, attempt: Path) -> Timeline:
-    """The trace of an attempt with the exchanges that Score-P saw, on its clock, each in the step in which its rank began it.
+def add_communication(timeline: Timeline, attempt: Path) -> Timeline:
+    """Return the trace of an attempt with Score-P's all-reduces, on its clock and in the step of their begin.
 
-    It is as it was where Score-P wrote nothing, or nobody compared the two clocks. InputError where its archive is broken.
+    The trace is unchanged without an archive of Score-P or a comparison of the two clocks.
+
+    Raises:
+        InputError: If the archive is broken.
     """
     if not (attempt / scorep.CLOCK).exists() or not (attempt / scorep.ANCHOR).exists():
         return timeline
-    seen, own = otf2_read.read(attempt / scorep.ANCHOR), timeline.intervals
-    ahead = read_json(attempt / scorep.CLOCK)["rank_0_began"] - own.loc[own["rank"] == 0, "start"].min() - seen.began
-    exchanges = seen.intervals[seen.intervals["phase"] == EXCHANGE]
-    exchanges = exchanges.assign(start=exchanges["start"] - ahead, end=exchanges["end"] - ahead)
-    placed = [_placed(mine, own[own["rank"] == rank]) for rank, mine in exchanges.groupby("rank")]
-    together = pd.concat([own.astype({"phase": str}), *placed], ignore_index=True)
-    return replace(timeline, intervals=together.sort_values(["rank", "start"], kind="stable", ignore_index=True))
+    recorded, own = otf2_read.read(attempt / scorep.ANCHOR), timeline.intervals
+    clock_offset = (
+        read_json(attempt / scorep.CLOCK)["rank_0_began"] - own.loc[own["rank"] == 0, "start"].min() - recorded.began
+    )
+    exchanges = recorded.intervals[recorded.intervals["phase"] == EXCHANGE]
+    exchanges = exchanges.assign(start=exchanges["start"] - clock_offset, end=exchanges["end"] - clock_offset)
+    with_position = [_assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in exchanges.groupby("rank")]
+    all_intervals = pd.concat([own.astype({"phase": str}), *with_position], ignore_index=True)
+    return replace(timeline, intervals=all_intervals.sort_values(["rank", "start"], kind="stable", ignore_index=True))
 
 
-def _placed(exchanges: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    """The exchanges of a rank with the epoch and the step in which each began; between steps the epoch of the last one, and step 0."""
-    of_steps = phases[phases["step"] > 0].groupby(["epoch", "step"])
-    steps = of_steps.agg(start=("start", "min"), end=("end", "max")).reset_index().sort_values("start")
+def _assign_steps(exchanges: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+    """Return the all-reduces of a rank with epoch and step; between steps with the last epoch and step 0."""
+    by_step = phases[phases["step"] > 0].groupby(["epoch", "step"])
+    steps = by_step.agg(start=("start", "min"), end=("end", "max")).reset_index().sort_values("start")
     last = np.searchsorted(steps["start"], exchanges["start"], side="right") - 1
     if steps.empty:
         return exchanges.assign(epoch=0, step=0)
-    told = steps.iloc[np.maximum(last, 0)]
-    inside = exchanges["start"].to_numpy() < told["end"].to_numpy()
-    epoch, step = told["epoch"].to_numpy(), told["step"].to_numpy()
+    step_rows = steps.iloc[np.maximum(last, 0)]
+    inside = exchanges["start"].to_numpy() < step_rows["end"].to_numpy()
+    epoch, step = step_rows["epoch"].to_numpy(), step_rows["step"].to_numpy()
     return exchanges.assign(epoch=np.where(last < 0, 0, epoch), step=np.where((last < 0) | ~inside, 0, step))

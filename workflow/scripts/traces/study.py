@@ -1,4 +1,4 @@
-"""Make the tables of a study's traced runs: phases, what limits each cell, the critical path, and how traces and times agree."""
+"""Write the tables of a study's traced runs."""
 
 import sys
 from pathlib import Path
@@ -15,19 +15,19 @@ def main(*, runs: Path, phases: Path, network: Path | None = None, out: Path) ->
     Args:
         runs: runs.csv of the study
         phases: phases.csv of the study
-        network: network.csv, where the network was swept
+        network: network.csv, if there is a collective benchmark
         out: where the tables go
     """
-    read = Records(runs, runs, {"phases": phases, "network": network})
-    measured = cells.of(read.every_run, read.table("phases"))
-    made = {
+    records = Records(runs, runs, {"phases": phases, "network": network})
+    measured = cells.select_traced(records.every_run, records.table("phases"))
+    built = {
         "phases": cells.table(measured),
-        "bottlenecks": bottlenecks.table(measured, read.table("network")),
+        "bottlenecks": bottlenecks.table(measured, records.table("network")),
         "critical_path": path.table(measured),
-        "exposed": exposed.table(measured, read.every_run),
-        "tracing": cost.table(read.every_run),
+        "exposed": exposed.table(measured, records.every_run),
+        "tracing": cost.table(records.every_run),
     }
-    for name, table in made.items():
+    for name, table in built.items():
         tables.write(table, out / name)
 
 

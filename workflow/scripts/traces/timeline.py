@@ -1,4 +1,4 @@
-"""A trace, as the programs here pass it on: the phases of all ranks on one clock, and what they are of."""
+"""A trace in memory: the phases of all ranks on one clock, and metadata of the run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,51 +22,59 @@ OPERATORS = "operators-*.json"
 
 @dataclass(frozen=True)
 class Timeline:
-    """`intervals`: rank, epoch, step, phase, start, end (s, of one clock), each rank's in order of their start.
+    """A trace.
 
-    `hosts` and `devices` are those of each rank, as far as they are known; `about` is what else is known of the run; `began`
-    is the clock's zero, in s since 1970. `operators`: by the number of a rank, the file of what the library's profiler told, on that clock.
+    Attributes:
+        intervals: rank, epoch, step, phase, start, end (s, on one clock), each rank's in order of their
+            start.
+        hosts: Host of each rank, if known.
+        devices: Device of each rank, if known.
+        metadata: Other facts of the run.
+        began: The clock's zero, in s since 1970.
+        operators: The file of the library's profiler by rank, on the same clock.
     """
 
     intervals: pd.DataFrame
     hosts: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    about: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     began: float = 0.0
     operators: dict[int, Path] = field(default_factory=dict)
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have a row."""
+        """The ranks that have intervals."""
         return sorted(int(rank) for rank in self.intervals["rank"].unique())
 
     def host(self, rank: int) -> str:
-        """The host of a rank."""
+        """Return the host of a rank."""
         return self.hosts[rank] if rank < len(self.hosts) else "unknown host"
 
     def title(self, rank: int) -> str:
-        """What a person reads of a rank: its number, host and device."""
+        """Return a rank's label: its number, host and device."""
         return ", ".join([f"rank {rank}: {self.host(rank)}", *self.devices[rank : rank + 1]])
 
     def tracks(self, rank: int) -> Iterator[tuple[str, pd.DataFrame]]:
-        """What went on at a rank, as tracks in which no interval overlaps another: its phases, its exchanges one under the other.
+        """Yield tracks of a rank without overlapping intervals: its phases, then its all-reduces.
 
-        Each is a name and a table as `intervals`, with start and end as `begin_ns` and `end_ns`, too.
+        Each is a name and a table like `intervals`, with `begin_ns` and `end_ns` in addition.
         """
-        mine = self.intervals[self.intervals["rank"] == rank]
+        rows = self.intervals[self.intervals["rank"] == rank]
         for name, end in (("begin_ns", "start"), ("end_ns", "end")):
-            mine = mine.assign(**{name: np.rint(mine[end] * NS).astype(np.int64)})
-        beside = mine["phase"] == EXCHANGE
-        yield "phases", _until_steps(mine[~beside]).sort_values(["begin_ns", "end_ns"])
-        exchanges = mine[beside].sort_values(["begin_ns", "end_ns"])
-        lane = np.array(lanes(exchanges["begin_ns"].tolist(), exchanges["end_ns"].tolist()), dtype=int)
+            rows = rows.assign(**{name: np.rint(rows[end] * NS).astype(np.int64)})
+        is_exchange = rows["phase"] == EXCHANGE
+        yield "phases", _until_steps(rows[~is_exchange]).sort_values(["begin_ns", "end_ns"])
+        exchanges = rows[is_exchange].sort_values(["begin_ns", "end_ns"])
+        lane = np.array(assign_lanes(exchanges["begin_ns"].tolist(), exchanges["end_ns"].tolist()), dtype=int)
         for number in range(lane.max(initial=-1) + 1):
             yield f"{EXCHANGE} {number + 1}", exchanges[lane == number]
 
 
 def _until_steps(phases: pd.DataFrame) -> pd.DataFrame:
-    """A rank's phases, those before training (epoch 0) until its first step: a program that trains by itself may begin before the rank is
-    ready to hear of it."""
+    """Return a rank's phases, those before training (epoch 0) cut at its first step.
+
+    A program with its own training loop may begin before the rank learns that it is ready.
+    """
     of_steps = phases.loc[phases["step"] > 0, "begin_ns"]
     if of_steps.empty:
         return phases
@@ -75,49 +83,56 @@ def _until_steps(phases: pd.DataFrame) -> pd.DataFrame:
     return phases.assign(end_ns=ends)[~before | (phases["begin_ns"] < of_steps.min())]
 
 
-def lanes(begins: list[int], ends: list[int]) -> list[int]:
-    """The lane of each interval, in order of their begins: the first one that is free, so that none overlaps another in its lane."""
+def assign_lanes(begins: list[int], ends: list[int]) -> list[int]:
+    """Return the first free lane of each interval, in order of begins, so that none overlap in a lane."""
     free: list[int] = []
-    taken = []
+    assigned = []
     for begin, end in zip(begins, ends, strict=True):
         lane = next((number for number, until in enumerate(free) if until <= begin), len(free))
         free[lane : lane + 1] = [end]
-        taken.append(lane)
-    return taken
+        assigned.append(lane)
+    return assigned
 
 
-def steps(phases: pd.DataFrame) -> pd.DataFrame:
-    """Epoch, step, begin_ns and end_ns of each training step of a track of phases: from its first phase to the end of its last."""
+def step_bounds(phases: pd.DataFrame) -> pd.DataFrame:
+    """Return epoch, step, begin_ns and end_ns of each training step from its first to its last phase."""
     inside = phases[phases["step"] > 0]
     grouped = inside.groupby(["epoch", "step"], sort=False)
     return grouped.agg(begin_ns=("begin_ns", "min"), end_ns=("end_ns", "max")).reset_index()
 
 
-def told(runs: pd.DataFrame, records: Path) -> list[tuple[dict[str, Any], Path]]:
-    """The successful traced ones of `runs` that have phases: a row of runs.csv, and its attempt in `records`."""
+def traced_attempts(runs: pd.DataFrame, records: Path) -> list[tuple[dict[str, Any], Path]]:
+    """Return the rows of runs.csv of successful traced runs with phases, each with its attempt."""
     ok = with_phases(runs).to_dict("records")
     return [(run, numbered(records / run["run_id"] / run["key"], run["attempt"])) for run in ok]
 
 
 def read(folder: Path) -> Timeline:
-    """The trace of a finished attempt. InputError where it has none, or what is there is broken."""
+    """Return the trace of a finished attempt.
+
+    Raises:
+        InputError: If it has no trace, or the attempt is broken.
+    """
     table = folder / TABLE
     if not table.exists():
-        problem = f"has no {TABLE}: nobody traced the run, or it was removed"
+        problem = f"has no {TABLE}: the run was not traced, or the file was removed"
         raise InputError("missing-file", problem, file=shown(folder), got=TABLE, hint="trace the run again")
     try:
         record, spec = (read_json(folder / name) for name in ("record.json", "spec.json"))
         hosts = [host for host in spec["hosts"] for _ in range(spec["spec"]["ranks_per_node"])]
-        about = {name: record[name] for name in ("study", "run_id", "key", "site", "started_at")}
+        metadata = {name: record[name] for name in ("study", "run_id", "key", "site", "started_at")}
         measured = record["measured"]
         return Timeline(
             intervals=read_intervals(table),
             hosts=tuple(hosts),
             devices=tuple(measured["devices"]),
-            about={**about, **{name: measured[name] for name in ("clock_error_s", "library_version", "transport")}},
+            metadata={
+                **metadata,
+                **{name: measured[name] for name in ("clock_error_s", "library_version", "transport")},
+            },
             began=pd.Timestamp(record["started_at"]).timestamp(),
             operators={int(file.stem.rpartition("-")[2]): file for file in sorted(folder.glob(OPERATORS))},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = f"is no whole attempt at a run ({type(error).__name__}: {error})"
+        problem = f"is not a complete attempt of a run ({type(error).__name__}: {error})"
         raise InputError("broken-file", problem, file=shown(folder), hint="repeat the run") from None
