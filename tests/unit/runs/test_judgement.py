@@ -16,7 +16,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.identity import environment_stamp
 from launchers.launch import Lost, Outcome
-from launchers.local import cores_of
+from launchers.local import rank_cores
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
@@ -197,11 +197,11 @@ def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path:
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
-    assert [cores_of(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
-    assert [cores_of(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
-    assert [cores_of(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
-    assert [cores_of(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
-    assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
+    assert [rank_cores(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
+    assert [rank_cores(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
+    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
+    assert [rank_cores(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
+    assert rank_cores(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 
 
 @pytest.mark.parametrize("number", (*MACHINE_ERRORS, errno.EADDRINUSE), ids=errno.errorcode.get)
