@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     other = campaign.start("runs")
     assert other.wait(60) == 2
     last = campaign.output().strip().splitlines()[-1]
-    assert "cpu_share: is 0.5, of the virtual cluster that is up 0.6" in last and "ringside cluster up" in last
+    assert "cpu_share: is 0.5, but 0.6 in the running virtual cluster" in last and "ringside cluster up" in last
     assert not jobs() and not checkout.attempts()
 
 

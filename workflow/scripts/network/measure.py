@@ -143,7 +143,9 @@ def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
     loaded_study, loaded_site = load_study(study), load_site(site)
     planned_sweep = find(loaded_study, loaded_site, sweep)
     do = partial(measure, loaded_study, loaded_site, planned_sweep)
-    alone.publish_measurement(f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do)
+    alone.publish_measurement(
+        f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do
+    )
 
 
 if __name__ == "__main__":
