@@ -127,10 +127,7 @@ def test_a_drained_node(cluster: Sandbox, copy: Checkout) -> None:
         wait_until(lambda: cluster.run("sinfo", "-h", "-o", "%D %T").stdout == "3 idle\n", "node3 is back")
     assert said.status == 1
     assert "nodes: is 3, but 2 are usable (node3 is drained (fan))" in said.text("nodes")
-    assert (
-        said.text("test job")
-        == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
-    )
+    assert said.text("test job") == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
     assert said.verdict("interface") == "ok"
 
 

@@ -1,7 +1,7 @@
 """Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-Each `launcher` of a site has a module that starts the ranks. Environment variables and time limits are the same for all
-launchers and stand here.
+Each `launcher` of a site has a module that starts the ranks. Environment variables and time limits are the
+same for all launchers and stand here.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ class Launcher(Protocol):
     job: dict[str, Any] | None
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks, with output in `log`; return the processes to watch: one per rank, or one for all."""
+        """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
         """Return the first failure; `codes` are the exit statuses of the processes. May raise Lost."""
@@ -160,7 +160,7 @@ def required_paths(environment: Mapping[str, Any], site: Site, folder: Path, rea
 
 @contextlib.contextmanager
 def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Write the ranks' variables, which may be secrets, to a file that only its owner can read; remove it at the end."""
+    """Write the ranks' variables, which may be secrets, to a file of mode 600; remove it at the end."""
     file.unlink(missing_ok=True)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -312,8 +312,8 @@ def query_job_field(command: Sequence[str], pattern: re.Pattern[str], environmen
 def pkill(command: Sequence[str]) -> list[str]:
     """Return the command that kills the ranks that `command` started on a node.
 
-    It matches the last words, which name the attempt's folder. The brackets keep the pattern from matching its own
-    command line.
+    It matches the last words, which name the attempt's folder. The brackets keep the pattern from matching
+    its own command line.
     """
     words = " ".join(command[-3:])
     return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]

@@ -1,6 +1,7 @@
-"""Start each rank with pbs_tmrsh inside a PBS job (OpenPBS, PBS Professional): PBS's own task manager, no ssh.
+"""Start each rank with pbs_tmrsh inside a PBS job: the task manager of OpenPBS and PBS Professional, no ssh.
 
-pbs_tmrsh does not return a task's output. Each rank therefore writes its own file; they are appended to the log at the end.
+pbs_tmrsh does not return a task's output. Each rank therefore writes its own file; they are appended to the
+log at the end.
 """
 
 import contextlib
@@ -121,7 +122,7 @@ def _end_on_node(host: str, command: Sequence[str]) -> bool:
 
 
 def _rank_log(log: Path, rank: int) -> Path:
-    """Return a rank's own log: nodes that append to one file of a network file system overwrite each other."""
+    """Return a rank's own log, since nodes that append to one file over NFS overwrite each other."""
     return log.with_name(f"{log.stem}-{rank}{log.suffix}")
 
 

@@ -1,8 +1,8 @@
-"""Take measurements that are no training: collective benchmarks, and timings of parts of a model and of messages.
+"""Take measurements that are no training: collective benchmarks, timings of model parts and messages.
 
-A failed measurement has a record, too, and exit status 0. Another status means that the infrastructure failed, that the
-program was stopped, or that its input was wrong. A record that was removed is restored from a finished attempt that
-succeeded, otherwise measured again.
+A failed measurement has a record, too, and exit status 0. Another status means that the infrastructure
+failed, that the program was stopped, or that its input was wrong. A record that was removed is restored from
+a finished attempt that succeeded, otherwise measured again.
 """
 
 import json

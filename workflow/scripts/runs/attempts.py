@@ -191,7 +191,7 @@ def _job_number() -> str | None:
 
 
 def put_aside(published: Path) -> None:
-    """Mark all attempts of a run as not counting and remove its `published` record, so that it is measured again."""
+    """Put aside all attempts of a run and remove its `published` record, so that it is measured again."""
     for attempt in attempts(published.parent):
         write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     published.unlink(missing_ok=True)
@@ -211,8 +211,9 @@ def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
     """Lock this machine for one run, so that no two runs overlap on it, whoever started them.
 
-    The system frees the lock when the holder ends in any way. A supervisor that outlived its Snakemake therefore finishes
-    its run, and the next one finds the finished attempt. `waiting` is called once, with the holder's text.
+    The system frees the lock when the holder ends in any way. A supervisor that outlived its Snakemake
+    therefore finishes its run, and the next one finds the finished attempt. `waiting` is called once, with
+    the holder's text.
     """
     with _open_lock(_machine()) as file:
         lock(file, lambda: waiting(file.read().strip()))
@@ -233,10 +234,10 @@ def _machine() -> Path:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """Return the lock file, open at least for reading: another user's file can be locked, but not always written.
+    """Return the lock file, open at least for reading: another user's file may not be writable.
 
-    Its folder belongs to all users. Any of them may have put a link, a pipe or a hard link to one of our files there, so
-    only a regular file with one name is used.
+    Its folder belongs to all users. Any of them may have put a link, a pipe or a hard link to one of our
+    files there, so only a regular file with one name is used.
 
     Raises:
         InputError: If it is anything else, or cannot be opened.

@@ -1,4 +1,4 @@
-"""Read epochs.csv of an attempt, to which a rank adds a line at the end of each epoch (ranks/worker/meter.py)."""
+"""Read epochs.csv of an attempt, to which a rank adds a line per epoch (ranks/worker/meter.py)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Collect the energy of a run after its end: meters of all machines, wattmeters, the scheduler, power over time, idle power."""
+"""Collect energy, power over time and idle power of a run from meters, wattmeters and the scheduler."""
 
 import contextlib
 import csv
@@ -74,7 +74,9 @@ def _read_node_power(
 
 
 def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float) -> list[tuple[float, float]]:
-    """Return start and end of each epoch, Unix time in s. An epoch without an end ends at the start of the next one.
+    """Return start and end of each epoch, Unix time in s.
+
+    An epoch without an end ends at the start of the next one.
 
     Times in epochs.csv are scaled to the data set's number of `samples`; those here are wall-clock times.
     """
@@ -141,7 +143,7 @@ def idle_power(
     environment: Mapping[str, Any],
     launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
-    """Return the mean idle power in W by scope (a GPU, the CPU packages of a machine, a node), or None without any meter.
+    """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
 
     It is measured before a session's first run and kept in results/<study>/idle/<session>/<device>/.
     """

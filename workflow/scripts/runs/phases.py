@@ -1,7 +1,8 @@
 """Merge the phases of all ranks (ranks/worker/phases.py) into phases.csv, on one clock.
 
-With a full trace, operators-<rank>.json (Chrome's Trace Event Format) holds the events of the library's profiler in a few
-steps. Its `ts` is on the clock of phases.csv, in microseconds; `process_start_ns` is the start of the rank's process.
+With a full trace, operators-<rank>.json (Chrome's Trace Event Format) holds the events of the library's
+profiler in a few steps. Its `ts` is on the clock of phases.csv, in microseconds; `process_start_ns` is the
+start of the rank's process.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _TYPES = {"rank": "int64", "epoch": "int64", "step": "int64", "start": "float64"
 
 
 def merge_phases(folder: Path) -> float | None:
-    """Merge the ranks' tables into phases.csv and remove them; return the largest clock error in s, None without a trace.
+    """Merge the ranks' tables into phases.csv and remove them; return the largest clock error in s, or None.
 
-    Times are in s from the start of the first process. Clocks are assumed to drift linearly between two comparisons.
-    Unreadable tables are kept, and there is no phases.csv then, as `damage_reason` reports.
+    Times are in s from the start of the first process. Clocks are assumed to drift linearly between two
+    comparisons. Unreadable tables are kept, and there is no phases.csv then, as `damage_reason` reports.
     """
     parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob(PARTS)}
     try:
@@ -135,7 +136,7 @@ def _read_clocks(table: Path) -> pd.DataFrame:
 
 
 def _unusable_reason(error: Exception) -> Note:
-    """Return why a table cannot be used: our own Note, or the message of the library that could not read it."""
+    """Return why a table cannot be used: our own Note, or the message of the library."""
     note = error.args[0] if error.args else None
     return note if isinstance(note, Note) else Note("broken-file", _one_line(error))
 
@@ -147,7 +148,8 @@ def _one_line(error: Exception) -> str:
 def damage_reason(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
     """Return why the trace of an attempt is incomplete, or None. Such a run counts as one without a trace.
 
-    A trace is complete if clocks were compared and all ranks have the same phases in all epochs, apart from waiting.
+    A trace is complete if clocks were compared and all ranks have the same phases in all epochs, apart from
+    waiting.
 
     Args:
         attempt: The attempt's folder.

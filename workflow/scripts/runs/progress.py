@@ -47,7 +47,7 @@ def _session_file(results: Path, session: str) -> Path:
 
 
 def refuse_stopped(results: Path) -> None:
-    """Raise InputError if this session has stopped its campaign, so that runs submitted earlier do not train."""
+    """Raise InputError if this session has stopped its campaign: earlier submitted runs do not train."""
     try:
         stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get("stopped")
     except (OSError, ValueError, AttributeError):
@@ -92,7 +92,7 @@ class Session:
         self.stopped: Note | None = None
 
     def watch(self, event: str, job: int, rule: str | None, wildcards: Mapping[str, str] | None) -> None:
-        """Handle a job that Snakemake started (JOB_INFO) or finished (JOB_FINISHED); print a line for an ended run."""
+        """Handle a started (JOB_INFO) or finished (JOB_FINISHED) job; print a line for an ended run."""
         if event == "job_info" and rule in ("run", "sweep", "timing"):
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
@@ -101,7 +101,7 @@ class Session:
                 self._print_end(run)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
-        """Stop the campaign if a failed job (JOB_ERROR) ran on a node that does not see a path; return whether it did."""
+        """Stop the campaign if the node of a failed job (JOB_ERROR) does not see a path; return whether so."""
         try:
             unseen = unseen_by_job(event) or self._unseen_by_ranks(event["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -139,7 +139,7 @@ class Session:
         self.count_failure(record["status"], str(record["reason"]))
 
     def count_failure(self, status: str, reason: str) -> None:
-        """Stop the campaign if this and the previous runs failed for the same reason, apart from its numbers."""
+        """Stop the campaign if the last runs failed for the same reason, apart from its numbers."""
         if status != "failed":
             self._failures.clear()
             return
@@ -153,7 +153,7 @@ class Session:
             self._stop_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
 
     def _stop_campaign(self, reason: Note) -> None:
-        """Start no further run, and tell runs submitted earlier through the session's file, unless the disk is full."""
+        """Start no further run; the session's file stops runs that were submitted earlier."""
         self.stopped = reason
         self._state["stopped"] = str(reason)
         with contextlib.suppress(OSError):
@@ -223,7 +223,7 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
 
 
 def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> bool:
-    """Filter Snakemake's log: call `act` if Snakemake ends because there is nothing to do, when it calls no hook."""
+    """Filter Snakemake's log: call `act` if there is nothing to do, where Snakemake calls no hook."""
     if str(record.msg).startswith("Nothing to be done"):
         say(str(record.msg), to_stderr=True)
         act()
@@ -232,7 +232,7 @@ def act_if_nothing_to_do(record: logging.LogRecord, act: Callable[[], None]) -> 
 
 
 class HeldJobTable:
-    """A filter for Snakemake's log that holds back the table of jobs until `release`, so that errors come first."""
+    """A filter for Snakemake's log that holds back the table of jobs until `release`."""
 
     def __init__(self) -> None:
         self._record: logging.LogRecord | None = None
@@ -281,7 +281,7 @@ def count_usable(runs_csv: Path) -> Note:
 
 
 def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
-    """Return the path that the node of a cluster job does not see, from its log, or from Slurm if there is no log."""
+    """Return the path that the node of a cluster job does not see, from its log or from Slurm."""
     number = event["aux"].get("external_jobid")
     if not number:
         return None
@@ -292,7 +292,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
 
 
 def failure_cause(event: Mapping[str, Any]) -> str:
-    """Return why a cluster job failed: the last line of its log by Ringside or with an error, else the scheduler's reason."""
+    """Return why a cluster job failed: the last line of Ringside or with an error, else Snakemake's message."""
     lines = []
     for log in reversed(event["log"]):
         with contextlib.suppress(OSError):

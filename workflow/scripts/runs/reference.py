@@ -1,7 +1,7 @@
 """Time the reference benchmark right before and right after a run, on the cores of its ranks.
 
-The benchmark is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are. Its failure
-fails no run: the record has the reason instead of a time.
+The benchmark is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are.
+Its failure fails no run: the record has the reason instead of a time.
 """
 
 import contextlib
@@ -58,8 +58,9 @@ class Band:
 def usual_band(times: Sequence[float]) -> Band | None:
     """Return the band of usual times in s, or None with too few times.
 
-    Disturbances only add time. The spread is therefore estimated from the faster half: median minus lower quartile, which
-    is 0.6745 standard deviations of a normal distribution. The band ends three of these, and at least 5 %, above the median.
+    Disturbances only add time. The spread is therefore estimated from the faster half: median minus lower
+    quartile, which is 0.6745 standard deviations of a normal distribution. The band ends three of these, and
+    at least 5 %, above the median.
     """
     if len(times) < MIN_EARLIER_TIMES:
         return None
@@ -77,7 +78,7 @@ def geometry(spec: Mapping[str, Any]) -> str:
 
 
 def earlier_times(results: Path, run_geometry: str, environment_digest: str) -> Iterator[tuple[str, float]]:
-    """Yield kind and time (s, slowest node) of all benchmarks in the campaign's records with this geometry and environment.
+    """Yield kind and time (s, slowest node) of recorded benchmarks of this geometry and environment.
 
     The environment counts because its NumPy does the work. `results` is results/<study>.
     """

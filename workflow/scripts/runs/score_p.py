@@ -1,4 +1,4 @@
-"""Start the program of a run under the site's Score-P (environments.scorep), which writes into the attempt's folder."""
+"""Start the program of a run under the site's Score-P, which writes into the attempt's folder."""
 
 import shutil
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
 
 
 def end(folder: Path, outcome: Outcome) -> Outcome:
-    """Remove the starter, and compare Score-P's clock with the clock of the ranks' phases, which are not yet merged.
+    """Remove the starter, and compare the clocks of Score-P and of the ranks' phases, which are not yet merged.
 
     Clocks are compared only if rank 0 ran on this machine.
 

@@ -1,4 +1,4 @@
-"""Summarize steps.csv of an attempt: the time of every training step (ranks/worker/meter.py), if the study records it."""
+"""Summarize steps.csv of an attempt, the times of all training steps (ranks/worker/meter.py)."""
 
 import csv
 import statistics
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def quantiles(table: Path, warmup_epochs: int) -> dict[str, float] | None:
-    """Return median, 95 % and 99 % quantile and maximum of step times in s, each of the slowest rank of a step.
+    """Return median, 95 % and 99 % quantile and maximum of step times in s, of each step's slowest rank.
 
-    Warm-up epochs do not count. Quantiles are interpolated linearly (Hyndman & Fan, The American Statistician 50, 1996,
-    definition 7). The result is None without a file or a step.
+    Warm-up epochs do not count. Quantiles are interpolated linearly (Hyndman & Fan, The American Statistician
+    50, 1996, definition 7). The result is None without a file or a step.
     """
     if not table.exists():
         return None

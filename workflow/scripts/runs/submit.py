@@ -1,10 +1,11 @@
 """Run a campaign in Slurm allocations, one per block, one after the other: `ringside submit`.
 
-Environments, data and the design are built first, without an allocation. Then every block with missing records gets a
-Slurm job, in which Snakemake starts one srun per run in planned order. Jobs of one study have one name and depend on
-each other (--dependency=singleton), so that blocks never overlap unless the site allows concurrent runs. The next
-`ringside submit` resumes an interrupted block. With a precision target every possible block has a job. It waits for all
-earlier blocks, decides what it has to run, and ends at once if that is nothing.
+Environments, data and the design are built first, without an allocation. Then every block with missing
+records gets a Slurm job, in which Snakemake starts one srun per run in planned order. Jobs of one study have
+one name and depend on each other (--dependency=singleton), so that blocks never overlap unless the site
+allows concurrent runs. The next `ringside submit` resumes an interrupted block. With a precision target every
+possible block has a job. It waits for all earlier blocks, decides what it has to run, and ends at once if
+that is nothing.
 """
 
 import os
@@ -31,13 +32,13 @@ POLL_S = 5.0
 
 
 def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
-    """Return the campaign of a study at a site (default: as configured) and the arguments for Snakemake's --config."""
+    """Return the campaign of a study at a site (default: as configured) and Snakemake's --config arguments."""
     campaign = load_campaign({**configured(study, site, ["slurm.yaml"]), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 
 
 def check(campaign: Campaign) -> None:
-    """Raise InputError if the site does not use Slurm, Slurm is not installed, or the campaign has jobs already."""
+    """Raise InputError without Slurm at the site or on this machine, or if the campaign has jobs already."""
     if campaign.site.launcher != "slurm":
         raise InputError(
             "not-possible-here",
@@ -125,7 +126,7 @@ def job_names() -> str:
 
 
 def is_campaign_job(campaign: Campaign, name: str, comment: str) -> bool:
-    """Return whether a job with this name and comment is a block of the campaign, submitted from this checkout."""
+    """Return whether a job with this name and comment is a block of this checkout's campaign."""
     return name.startswith(job_names()) and comment.startswith(f"{campaign.study.name} ")
 
 
@@ -152,7 +153,8 @@ def missing_sweeps(campaign: Campaign) -> bool:
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
     """Submit an allocation for every block with something to do; return the numbers of the jobs.
 
-    Jobs with one name never overlap (singleton). A checkout uses as many names as the site allows concurrent runs.
+    Jobs with one name never overlap (singleton). A checkout uses as many names as the site allows concurrent
+    runs.
     """
     site, alone = campaign.site, campaign.site.scheduler.concurrent_runs == 1
     logs = campaign.results / "logs" / "submit"
@@ -201,7 +203,7 @@ def _first_undecided(campaign: Campaign) -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a block's job, without variables that are options of sbatch, srun or Snakemake."""
+    """Return the environment of a block's job, without options of sbatch, srun and Snakemake."""
     removed = ("SNAKEMAKE", "RINGSIDE_SESSION", "SBATCH_", "SRUN_", "SLURM_")
     return {name: value for name, value in os.environ.items() if not name.startswith(removed) or name == "SLURM_CONF"}
 

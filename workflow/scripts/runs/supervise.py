@@ -1,7 +1,7 @@
 """Execute one run from launch to record: `python -m runs.supervise`, called once for every run of the design.
 
-A failed training has a record, too, and exit status 0. Another status means that this program was stopped, that the
-infrastructure failed, or that its input was wrong.
+A failed training has a record, too, and exit status 0. Another status means that this program was stopped,
+that the infrastructure failed, or that its input was wrong.
 """
 
 import errno
@@ -138,7 +138,7 @@ def measure(
 def speed_before(
     planned: Planned, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
 ) -> dict[str, Any]:
-    """Return the reference benchmark right before a run, after waiting for a quiet machine if the site asks for that."""
+    """Return the reference benchmark before a run, after waiting for a quiet machine if configured."""
     geometry = reference.geometry(planned.spec)
     entry = reference.measure_before(
         lambda: run_benchmark("before"),
@@ -167,7 +167,7 @@ def job(
     data: Path,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the content of an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
+    """Return an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
     absent = (environment.get("installed") or {}).get("absent", [])
     return {
         "spec": run_spec,
@@ -237,7 +237,7 @@ def measurement(
 
 
 def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:
-    """Return the time from launch until all ranks were ready in s, or None if clocks of ranks and launcher disagree.
+    """Return the time from launch until all ranks were ready in s, or None if clocks disagree.
 
     Args:
         ready_s: When all ranks were ready, by rank 0's clock, s after the launch by the launcher's clock.
@@ -337,7 +337,7 @@ def failure(reason: Note, log: Path) -> Note:
 
 
 def with_last_line(reason: Note, log: Path) -> Note:
-    """Append the last line of the log with an error to `reason`, if possible not one about the loss of another rank."""
+    """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
     lines = list(filter(None, (_strip_control_codes(line) for line in launch.read_end(log).splitlines())))
     lines = [
         line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))
@@ -357,7 +357,8 @@ def _strip_control_codes(line: str) -> str:
 def report_interruptions(title: str, folder: Path) -> Iterator[None]:
     """End the program with one line if the measurement inside is stopped (status 130) or lost (status 75).
 
-    SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it (nohup).
+    SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it
+    (nohup).
     """
 
     def stop(signum: int, frame: Any) -> None:

@@ -27,8 +27,9 @@ MIN_SENT_SHARE = 0.5
 def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:
     """Return `library over protocol interface`, such as `gloo over tcp eth0`; "none" with one replica.
 
-    For NCCL the text comes from its log in the attempt's `folder` (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x):
-    ib is InfiniBand, roce the same protocol on Ethernet. MPI and GASPI do not log their network.
+    For NCCL the text comes from its log in the attempt's `folder` (nccl.*.log; `NET/IB : Using
+    [0]mlx5_0:1/IB`, NCCL 2.x): ib is InfiniBand, roce the same protocol on Ethernet. MPI and GASPI do not log
+    their network.
     """
     if spec["ranks"] == 1:
         return f"{library} over {INTRA_NODE}" if spec["replicas_per_rank"] > 1 else "none"

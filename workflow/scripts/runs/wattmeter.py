@@ -1,8 +1,8 @@
 """Request the power of whole nodes from a wattmeter service after a run, and integrate it over epochs.
 
-Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. returns a JSON list of objects with timestamp
-(ISO 8601), device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. A failure of the service
-leaves values empty, with the reason, and never fails a run.
+Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. returns a JSON list of objects
+with timestamp (ISO 8601), device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. A
+failure of the service leaves values empty, with the reason, and never fails a run.
 """
 
 import json
@@ -46,7 +46,7 @@ def node_names(hosts: Sequence[str]) -> list[str]:
 
 
 def request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
-    """Return the samples of every node from before `start` until after `end`, as far as they arrive within the site's patience.
+    """Return the samples of every node around `start` to `end` that arrive within the site's patience.
 
     Raises:
         NoSamples: If there are none, or if the answer is not Kwollect's, too large or too slow.
@@ -86,8 +86,8 @@ def _request_available(meter: Wattmeter, nodes: Sequence[str], start: float, end
 def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
     """Return the rows of an answer. Raise NoSamples if it is invalid, too large or too slow.
 
-    A thread sends the request and is abandoned at the deadline, since name resolution and HTTP headers have no total
-    timeout.
+    A thread sends the request and is abandoned at the deadline, since name resolution and HTTP headers have
+    no total timeout.
     """
     answers: queue.SimpleQueue[list[Any] | NoSamples] = queue.SimpleQueue()
 

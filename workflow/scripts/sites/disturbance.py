@@ -1,4 +1,4 @@
-"""Measure disturbances of a machine (CPU steal, CPU time of other processes), and their cost in additional runs."""
+"""Measure CPU steal and CPU time of other processes, and their cost in additional runs."""
 
 import csv
 import math
@@ -22,10 +22,10 @@ Shares = Mapping[str, float | None]
 
 
 def share_meter(site: Site) -> Callable[[bool], Shares | None]:
-    """Return a function that measures the shares since its last call, given whether runs of this campaign are active.
+    """Return a function that measures the shares since its last call, given whether runs are active.
 
-    Processes of active runs cannot be told from others, so that share is None then. The function returns None if runs use
-    other machines. It waits until MIN_INTERVAL_S have passed since the last call.
+    Processes of active runs cannot be told from others, so that share is None then. The function returns None
+    if runs use other machines. It waits until MIN_INTERVAL_S have passed since the last call.
     """
     if site.placement == "distinct-nodes":
         return lambda running: None
@@ -88,7 +88,7 @@ def _disturbances(shares: Shares, site: Site) -> Iterator[Note]:
 
 
 def _cost(runs_csv: Path) -> Note:
-    """Return the cost of disturbed runs in this campaign as the end of a sentence; "" if its runs do not show it."""
+    """Return the cost of disturbed runs as the end of a sentence, "" if the campaign does not show it."""
     times = spread_ratio(_rows(runs_csv))
     if times is None or times < 1.05:
         return Note("no-cost", "", times=None)
@@ -102,9 +102,9 @@ def _cost(runs_csv: Path) -> Note:
 def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
     """Return the standard deviation of log epoch times of disturbed runs over that of other runs.
 
-    Both are pooled over cells: squared deviations from the mean of a cell's runs of the same kind, over degrees of freedom.
-    Apart from the quantile of t, the half-width of an interval is proportional to it and to 1 / sqrt(runs), so that equal
-    intervals need its square in runs.
+    Both are pooled over cells: squared deviations from the mean of a cell's runs of the same kind, over
+    degrees of freedom. Apart from the quantile of t, the half-width of an interval is proportional to it and
+    to 1 / sqrt(runs), so that equal intervals need its square in runs.
 
     Args:
         rows: Rows of runs.csv as text.

@@ -1,7 +1,7 @@
 """Check in about a minute what will not work at a site: one line per check, ok, warn or FAIL.
 
-The doctor queries Slurm, then checks every node with one test job. The exit status is 1 if a check FAILs, 2 for bad
-input.
+The doctor queries Slurm, then checks every node with one test job. The exit status is 1 if a check FAILs, 2
+for bad input.
 """
 
 import getpass

@@ -1,7 +1,7 @@
 """Query nodes with one short job.
 
-Its program is an argument of srun, since a node may not see this checkout. `sites.doctor` compares the answers with a
-site, `sites.site_file` writes a site from them.
+Its program is an argument of srun, since a node may not see this checkout. `sites.doctor` compares the
+answers with a site, `sites.site_file` writes a site from them.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Unwritable(Exception):
 
 
 def ask_nodes(site: Site, nodes: int, cores: int, question: dict[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
-    """Query this many nodes in a job of the site; return their reports by host, srun's messages and its exit status."""
+    """Query `nodes` nodes in a job of the site; return reports by host, srun's messages and exit status."""
     lines, messages, status = _srun(site, nodes, cores, question)
     if "nrecognized option" in messages or "nvalid option" in messages:  # sbatch has options that srun does not know
         lines, messages, status = _srun(site, nodes, cores, question, own_options=False)
@@ -112,8 +112,8 @@ def _srun(
 def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
     """Return the nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
 
-    A line arrives within milliseconds, so `clock_apart_s` is the node's time minus the time of arrival. A long line may
-    arrive in pieces, each with its label.
+    A line arrives within milliseconds, so `clock_apart_s` is the node's time minus the time of arrival. A
+    long line may arrive in pieces, each with its label.
     """
     texts: dict[str, str] = {}
     arrived: dict[str, float] = {}

@@ -1,7 +1,10 @@
-"""Print a report on a node as one line of JSON. `sites.node_job` runs this program on every node of a test job.
+"""Print a report on a node as one line of JSON.
 
-The program is self-contained and needs Python 3.7 or newer, since a node may not see this checkout. Its line begins with
-`ringside-node`. Errors are values and not exceptions, so that one error does not hide the other answers.
+`sites.node_job` runs this program on every node of a test job.
+
+The program is self-contained and needs Python 3.7 or newer, since a node may not see this checkout. Its line
+begins with `ringside-node`. Errors are values and not exceptions, so that one error does not hide the other
+answers.
 """
 
 from __future__ import annotations
@@ -81,14 +84,14 @@ def work_until(moment: float) -> None:
 
 
 def used() -> dict[str, float]:
-    """Return total CPU times in s: of this machine (proc(5), /proc/stat), and of this program with its ended children."""
+    """Return total CPU times in s of this machine (proc(5)) and of this program with its ended children."""
     with open("/proc/stat") as stat:
         ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in stat.readline().split()[1:9]]
     return {"at": time.monotonic(), "busy": sum(ticks[:3]), "stolen": ticks[7], "own": sum(os.times()[:4])}
 
 
 def shares(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
-    """Return CPU steal as a share of requested CPU time, and CPU time of other processes as a share of all CPUs."""
+    """Return CPU steal per requested CPU time, and CPU time of other processes as a share of all CPUs."""
     elapsed, busy, stolen, own = (now[name] - before[name] for name in ("at", "busy", "stolen", "own"))
     foreign = max(0.0, busy - own) / (elapsed * (os.cpu_count() or 1))
     return {"withheld": stolen / (busy + stolen) if stolen else 0.0, "others": foreign}
@@ -104,7 +107,7 @@ def not_writable(folder: str) -> str | None:
 
 
 def lock_state(path: str) -> str:
-    """Return the state of a file that the submitting host has locked (flock(2)): held, free if not seen here, or an error."""
+    """Return the state of a lock of the submitting host (flock(2)): held, free if not seen, or an error."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -203,7 +206,7 @@ def own_address() -> str | None:
 
 
 def links() -> dict[str, Any]:
-    """Return every network interface: its rate in Mbit/s or None, whether it is up, and whether it is a device."""
+    """Return the rate in Mbit/s or None of every network interface, and whether it is up and a device."""
     rows = {}
     for _, name in socket.if_nameindex():
         folder = "/sys/class/net/" + name + "/"
@@ -249,7 +252,7 @@ def modules() -> list[str] | None:
 
 
 def scratch() -> dict[str, int]:
-    """Return writable folders for temporary files, by path or by the variable that names them, with free bytes."""
+    """Return free bytes of writable folders for temporary files, by path or variable."""
     free_bytes = {}
     for name in _SCRATCH:
         path = os.environ.get(name[1:], "") if name.startswith("$") else name

@@ -1,4 +1,4 @@
-"""Judge the reports of nodes (sites/node_report.py) for `sites.doctor`: one finding per subject, over all nodes."""
+"""Judge the reports of nodes (sites/node_report.py) for `sites.doctor`: one finding per subject."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

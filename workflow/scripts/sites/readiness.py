@@ -87,9 +87,10 @@ def check_here(campaign: Campaign) -> None:
 
 
 def node_paths(campaign: Campaign) -> list[str]:
-    """Return the paths that every node of the campaign's jobs must see: interpreter, checkout, results and cache.
+    """Return the paths that every node of the campaign must see: interpreter, checkout, results, cache.
 
-    A node may have a different folder at the cache's path. It lacks the mark that this machine puts into the cache then.
+    A node may have a different folder at the cache's path. It lacks the mark that this machine puts into the
+    cache then.
     """
     cache = campaign.site.cache
     mark = cache / f"{SEEN_BY}{machine_id() or 'nodes'}"

@@ -1,7 +1,7 @@
 """Write config/sites/NAME.yaml for this cluster or machine, then run the doctor on it.
 
-Slurm and, in one test job, one node are queried. Nothing is overwritten. The exit status is the doctor's, or 2 if nothing
-was written.
+Slurm and, in one test job, one node are queried. Nothing is overwritten. The exit status is the doctor's, or
+2 if nothing was written.
 """
 
 import getpass
@@ -146,7 +146,7 @@ def _head(name: str, sources: str, unseen: str = "") -> str:
 
 
 def text(head: str, sections: Sequence[Section]) -> str:
-    """Return a site file: for each section its title, and a line for each entry with its source as a comment."""
+    """Return a site file: each section's title, and a line per entry with its source as a comment."""
     parts = [head] if head else []
     for section in sections:
         lines = [f"# {section.title}"] if section.title else []
@@ -159,7 +159,7 @@ def text(head: str, sections: Sequence[Section]) -> str:
 
 
 def _commented(entry: str, source: str) -> list[str]:
-    """Return a line with its comment, which may continue on further lines; a long line has the comment above it."""
+    """Return a line with its comment, which may continue below; a long line has the comment above."""
     room = len(entry) + 2 <= WIDTH // 2
     column = max(COLUMN, len(entry) + 2) if room else len(entry) - len(entry.lstrip())
     comment = textwrap.wrap(_clean(source), WIDTH - column - 2, break_long_words=False, break_on_hyphens=False)

@@ -311,8 +311,8 @@ def _active_ports(report: Report | None) -> list[Mapping[str, Any]]:
 def interface(report: Report) -> tuple[str, str] | None:
     """Return the interface for gradients and the reason, or None: the fastest that is up and has an address.
 
-    Among equal rates the one with the node's own address wins. A software interface, such as a bridge of containers,
-    counts only if it has that address.
+    Among equal rates the one with the node's own address wins. A software interface, such as a bridge of
+    containers, counts only if it has that address.
     """
     links, own = report["links"], report["own_address"]
     candidates = []
@@ -539,7 +539,7 @@ def _memory(answers: SlurmAnswers, node: Node) -> Entry:
 
 
 def folded(names: str, listed: str) -> str:
-    """Return comma-separated `names` as Slurm's hostlist `listed` if this workflow expands that to the same names."""
+    """Return Slurm's hostlist `listed` if it expands to the comma-separated `names`, else `names`."""
     try:
         return listed if set(host_names(listed)) == set(names.split(",")) else names
     except ValueError:

@@ -37,7 +37,7 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        """Whether jobs get the node, now or when it is free. * is not responding, $ in maintenance (sinfo(1))."""
+        """Whether jobs get the node, now or later. * is not responding, $ in maintenance (sinfo(1))."""
         parts = _STATE.match(self.state)
         return parts is not None and parts[1] not in _LOST and not set(parts[2]) & set("*$")
 
@@ -63,7 +63,7 @@ def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
 
 
 def unseen_folder(job: str) -> Note | None:
-    """Return which node does not see the folder of a batch job's output, or None if it does or Slurm does not answer."""
+    """Return which node does not see the folder of a batch job's output, or None."""
     try:
         answer = ask("scontrol", "show", "job", job, "--oneliner")
     except Unanswered:

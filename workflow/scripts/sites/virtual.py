@@ -1,4 +1,4 @@
-"""Read the state of the virtual cluster on this machine, and shape its links. The package virtual_cluster starts and ends it.
+"""Read the state of this machine's virtual cluster, and shape its links; virtual_cluster starts and ends it.
 
 The state is in STATE/cluster.json. A program is identified by its process and the start time of that process.
 """
@@ -29,7 +29,7 @@ class Process(NamedTuple):
 
 
 def running() -> Settings | None:
-    """Return the settings of the running virtual cluster, or None if none runs or its controller has ended."""
+    """Return the settings of the running virtual cluster, or None if its controller does not run."""
     state = read_state()
     if not state.get("ready"):
         return None
@@ -94,7 +94,7 @@ def runs(process: Process) -> bool:
 
 
 def began(pid: int) -> int:
-    """Return the start time of a process in the kernel's ticks (field 22 of proc_pid_stat(5)), 0 if it has ended."""
+    """Return the start time of a process in ticks (field 22 of proc_pid_stat(5)), 0 if it has ended."""
     with contextlib.suppress(OSError):
         return int(_status(pid)[19])
     return 0
