@@ -134,7 +134,9 @@ def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_sho
     assert campaign.checkout.program("ringside", "submit").returncode == 0
     campaign.wait_for_epoch()
     refused = campaign.checkout.program("ringside", "submit")
-    assert refused.returncode == 2 and "already pending or running" in refused.stderr and refused.stderr.count("\n") == 1
+    assert (
+        refused.returncode == 2 and "already pending or running" in refused.stderr and refused.stderr.count("\n") == 1
+    )
     cut_short()
     wait_until(lambda: not jobs(), "the allocations are gone", 120)
     wait_until(no_worker_is_left, "no rank is left", 30)
