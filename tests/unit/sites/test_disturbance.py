@@ -102,7 +102,7 @@ def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others
     result = node_report.disturbed(0.3)
     after = node_report.used()
     assert after["own"] - before["own"] > 0.01 and after["at"] - before["at"] >= 0.3
-    assert 0 <= found["withheld"] <= 1 and 0 <= found["others"] <= 1.1
+    assert 0 <= result["withheld"] <= 1 and 0 <= result["others"] <= 1.1
     mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "own": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
