@@ -34,7 +34,7 @@ from environments import installed
 from environments.build import build
 from epoch_times import Process, interval_of_median, run_all
 from launchers import launch
-from launchers.local import cores_of
+from launchers.local import rank_cores
 from models.named import graph
 from plan.identity import lacks
 from runs.attempts import machine_lock
@@ -144,7 +144,7 @@ class Rig:
         _, spec = one_run(site, framework="pytorch-single", nodes=1, sync_every=1, **SMALL)
         told = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
         told |= {**self.environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
-        cores = ",".join(map(str, cores_of(0, spec["cores"], [spec["cores_per_rank"]])))
+        cores = ",".join(map(str, rank_cores(0, spec["cores"], [spec["cores_per_rank"]])))
         program = ["taskset", "-c", cores, self.environment["python"]["executable"], str(script), *map(str, arguments)]
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         command = shell_command(self.setup, "", told, program)

@@ -32,7 +32,7 @@ from declared.site import Site, load_site
 from document import section, table
 from environments.build import build
 from launchers import launch
-from launchers.local import cores_of
+from launchers.local import rank_cores
 from ranks.worker.group import free_port
 from ranks.worker.load import own_cpu_s
 from ranks.worker.node import busy_seconds
@@ -121,7 +121,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.epochs, self.realization = folder, epochs, realization
         self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
-        self.cores = [core for rank in range(2) for core in cores_of(rank, 2, [1])]
+        self.cores = [core for rank in range(2) for core in rank_cores(rank, 2, [1])]
         if len(self.cores) < 2:
             raise InputError("cannot-measure", "the epochs of two ranks need two cores; this machine has one")
         self.data = folder / "digits"

@@ -65,7 +65,7 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     for kind in kinds:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
         folder = bench.folder / f"{kind}-{name}"
-        took = reference.work(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
+        took = reference.run_benchmark(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")
         found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}

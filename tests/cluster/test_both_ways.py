@@ -134,7 +134,9 @@ def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_sho
     assert campaign.checkout.program("ringside", "submit").returncode == 0
     campaign.wait_for_epoch()
     refused = campaign.checkout.program("ringside", "submit")
-    assert refused.returncode == 2 and "wait or run already" in refused.stderr and refused.stderr.count("\n") == 1
+    assert (
+        refused.returncode == 2 and "already pending or running" in refused.stderr and refused.stderr.count("\n") == 1
+    )
     cut_short()
     wait_until(lambda: not jobs(), "the allocations are gone", 120)
     wait_until(no_worker_is_left, "no rank is left", 30)
@@ -157,7 +159,7 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     other = campaign.start("runs")
     assert other.wait(60) == 2
     last = campaign.output().strip().splitlines()[-1]
-    assert "cpu_share: is 0.5, of the virtual cluster that is up 0.6" in last and "ringside cluster up" in last
+    assert "cpu_share: is 0.5, but 0.6 in the running virtual cluster" in last and "ringside cluster up" in last
     assert not jobs() and not checkout.attempts()
 
 

@@ -103,7 +103,7 @@ def test_a_wrong_interface(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit(VIRTUAL, "interface: eth0", "interface: ib0")
     said = ask(cluster, copy)
     assert (said.status, said.failing) == (1, {"interface"}), said.output
-    assert said.text("interface").startswith("node1, node2, node3: ib0 is not there; there are lo, eth0; ")
+    assert said.text("interface").startswith("node1, node2, node3: has no ib0; it has lo, eth0; ")
     assert f"{VIRTUAL}: interface: " in said.text("interface")
 
 
@@ -126,11 +126,8 @@ def test_a_drained_node(cluster: Sandbox, copy: Checkout) -> None:
         cluster.run("scontrol", "update", "nodename=node3", "state=resume")
         wait_until(lambda: cluster.run("sinfo", "-h", "-o", "%D %T").stdout == "3 idle\n", "node3 is back")
     assert said.status == 1
-    assert "nodes: is 3, but 2 can be had (node3 is drained (fan))" in said.text("nodes")
-    assert (
-        said.text("test job")
-        == "looked at 2 of the 3 nodes of a run, the others are busy or cannot be had: node1, node2"
-    )
+    assert "nodes: is 3, but 2 are usable (node3 is drained (fan))" in said.text("nodes")
+    assert said.text("test job") == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
     assert said.verdict("interface") == "ok"
 
 

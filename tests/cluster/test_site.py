@@ -46,7 +46,7 @@ def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster
     copy.path(FILE).write_text("# a person's own\n")
     again = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.startswith(f"ringside: {FILE}: is there already and stays as it is; ")
+    assert again.stderr.startswith(f"ringside: {FILE}: exists already and is not changed; ")
     assert copy.path(FILE).read_text() == "# a person's own\n"
 
 

@@ -218,7 +218,7 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
     listed = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
     wait_until(lambda: "ringside-a.b1.r1" in corner.run(*listed).stdout, "sacct lists the job", 15)
     number = corner.run(*listed).stdout.partition("|")[0]
-    program = "import sys; from launchers import slurm; print(slurm.consumed(*sys.argv[1:]))"
+    program = "import sys; from launchers import slurm; print(slurm.step_energy(*sys.argv[1:]))"
     energies = [
         corner.run("srun", sys.executable, "-c", program, number, name).stdout.strip()  # as a run's supervisor does
         for name in ("ringside-a.b1.r1", "ringside-other")

@@ -54,7 +54,7 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         f"precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells ({', '.join(CELLS)}) in block 4"
         in said
     ), said
-    assert "whether cells get more is decided next" in said and "[11/11] ok" in said, said
+    assert "more replicates are decided next" in said and "[11/11] ok" in said, said
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
     status = checkout.program("ringside", "status").stdout

@@ -1,8 +1,7 @@
-"""Launchers start every rank with its own place, say what failed, and leave nothing behind.
+"""Launchers start every rank on its node, report the first failure, and leave no process behind.
 
-Slurm's answers are its own words; a whole run under Slurm is tests/cluster's. For OAR, oarsh is a script that runs the
-command here, in a session of its own, as a login on a node would; so is PBS's pbs_tmrsh. What flux answers was
-recorded from Flux 0.88, what qstat and pbs_tmrsh say from OpenPBS 23.06.
+Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. oarsh and pbs_tmrsh are
+replaced by scripts that run the command on this machine in a session of its own, as a login on a node would.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from pathlib import Path
 rank = int(os.environ["RINGSIDE_RANK"])
 names = ("RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES", "OMP_NUM_THREADS", "ON_HOST", "FROM_SETUP", "SECRET")
 Path(sys.argv[1], f"rank{rank}.json").write_text(json.dumps({name: os.environ.get(name) for name in names}))
-def together():
+def wait_for_all():
     while len(list(Path(sys.argv[1]).glob("rank*.json"))) < int(os.environ["RANKS"]):
         time.sleep(0.01)
 """
@@ -60,10 +59,10 @@ echo "    substate = 42"
 FLUX = """\
 #!/bin/sh
 cd {folder}
-echo "$*" >> asked
+echo "$*" >> calls
 case "$*" in
     "resource list "*) cat up ;;
-    "hostlist "*) printf 'node1 node2 node3\\n' | head -c "$(cat known)" ;;
+    "hostlist "*) printf 'node1 node2 node3\\n' | head -c "$(cat hostlist_bytes)" ;;
     "getattr size") echo 3 ;;
     "submit "*) echo f3PcqrF1 ;;
     "job wait-event "*) ;;
@@ -98,8 +97,8 @@ esac
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Puts a script on PATH."""
+def put_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """A function that puts a script on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -119,10 +118,10 @@ def spec(nodes: int, ranks_per_node: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Site:
+def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_program: Callable[[str, str], None]) -> Site:
     """A site inside an OAR job on three nodes with two cores each."""
-    programs("oarsh", OARSH)
-    programs("oarstat", OARSTAT.format(state="Running"))
+    put_program("oarsh", OARSH)
+    put_program("oarstat", OARSTAT.format(state="Running"))
     (tmp_path / "nodes").write_text("gros-1\ngros-1\ngros-2\ngros-2\ngros-3\ngros-3\n")
     monkeypatch.setenv("OAR_NODEFILE", str(tmp_path / "nodes"))
     monkeypatch.setenv("OAR_JOB_ID", "4711")
@@ -130,10 +129,10 @@ def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str
 
 
 @pytest.fixture
-def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Site:
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_program: Callable[[str, str], None]) -> Site:
     """A site inside a PBS job on three nodes."""
-    programs("pbs_tmrsh", TMRSH)
-    programs("qstat", QSTAT.format(state="R"))
+    put_program("pbs_tmrsh", TMRSH)
+    put_program("qstat", QSTAT.format(state="R"))
     (tmp_path / "nodes").write_text("gros-1\ngros-1\ngros-2\ngros-2\ngros-3\ngros-3\n")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
     monkeypatch.setenv("PBS_JOBID", "4711.head")
@@ -141,11 +140,11 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str
 
 
 @pytest.fixture
-def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[str, str], None]) -> Path:
-    """Inside an instance of Flux on three nodes: the folder of what flux answers and is asked."""
-    programs("flux", FLUX.format(folder=tmp_path))
+def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_program: Callable[[str, str], None]) -> Path:
+    """A Flux instance on three nodes: the folder of its answers and calls."""
+    put_program("flux", FLUX.format(folder=tmp_path))
     for name, text in {
-        "up": "node[1-3]\n", "known": "17", "state": "RUN\n", "events.json": f"{START}\n",
+        "up": "node[1-3]\n", "hostlist_bytes": "17", "state": "RUN\n", "events.json": f"{START}\n",
         "exec.json": TASK % (768, 0, 3) + "\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
@@ -155,7 +154,7 @@ def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Callable[[st
 
 
 def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int = 2) -> launch.Outcome:
-    """Run ranks that write down their place and then do `body`."""
+    """Run ranks that write their variables to a file and then run `body`."""
     planned = spec(nodes, ranks_per_node)
     folder.mkdir(exist_ok=True)
     (folder / "rank.py").write_text(RANK + body)
@@ -164,118 +163,114 @@ def run(site: Site, folder: Path, body: str, nodes: int = 2, ranks_per_node: int
     return launch.run(launch.launcher(site, planned), environment, folder, planned, site, program="rank")
 
 
-def places(folder: Path) -> dict[int, dict[str, str | None]]:
+def rank_environments(folder: Path) -> dict[int, dict[str, str | None]]:
     return {int(path.stem[4:]): json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))}
 
 
-def alive(folder: Path) -> list[str]:
-    """Command lines of the processes that name the attempt."""
-    found = []
+def find_processes(folder: Path) -> list[str]:
+    """Return the command lines of all processes that name the attempt."""
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(folder) in command:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
-def stated(reason: Note | None) -> tuple[str, dict[str, Any]]:
-    """Code and facts of a reason."""
+def code_and_facts(reason: Note | None) -> tuple[str, dict[str, Any]]:
+    """Return code and facts of a reason."""
     assert reason is not None
     return reason.code, dict(reason.facts)
 
 
 def failure(rank: int | str, host: str | None, status: int | str) -> tuple[str, dict[str, Any]]:
-    """What the reason of a failed rank states."""
+    """Return code and facts of a failed rank."""
     return "rank-failed", {"rank": rank, "host": host, "status": status}
 
 
-def none_left(folder: Path) -> bool:
-    end = time.monotonic() + 10  # the kernel needs a moment for what was killed
-    while alive(folder) and time.monotonic() < end:
+def all_ended(folder: Path) -> bool:
+    end = time.monotonic() + 10  # the kernel needs a moment to remove killed processes
+    while find_processes(folder) and time.monotonic() < end:
         time.sleep(0.05)
-    return not alive(folder)
+    return not find_processes(folder)
 
 
-def test_a_sites_own_python_sees_our_modules_and_those_of_the_sites_setup(tmp_path: Path) -> None:
+def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:
     site, folder = replace(load_site("local"), cores=2), tmp_path / "attempt"
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "a_module_of_theirs.py").touch()
     folder.mkdir()
     (folder / "rank.py").write_text(f"{RANK}import a_module_of_theirs, common.errors\n")
     setup = (f"export PYTHONPATH={tmp_path / 'theirs'}:{folder}", "export FROM_SETUP=theirs")
-    has = {"executable": sys.executable}
-    environment = {"python": has, "installed": has, "variables": {}, "setup": setup}
+    python = {"executable": sys.executable}
+    environment = {"python": python, "installed": python, "variables": {}, "setup": setup}
     ranks = launch.launcher(site, spec(1, 1), setup=setup)
     outcome = launch.run(ranks, environment, folder, spec(1, 1), site, program="rank")
     assert outcome.status == "ok", (folder / "log.txt").read_text()
-    assert places(folder)[0]["FROM_SETUP"] == "theirs"
+    assert rank_environments(folder)[0]["FROM_SETUP"] == "theirs"
 
 
-def test_oar_starts_every_rank_on_its_node_with_its_place(
-    oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oar_starts_every_rank_on_its_node(oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "of the caller")
     folder = tmp_path / "attempt 1"
     site = replace(oar, setup=("export FROM_SETUP='a module'",))
-    outcome = run(site, folder, "together()")
+    outcome = run(site, folder, "wait_for_all()")
     assert (outcome.status, outcome.reason) == ("ok", None), (folder / "log.txt").read_text()
-    seen = places(folder)
-    assert [(place["ON_HOST"], place["RINGSIDE_LOCAL_RANK"]) for place in seen.values()] == [
+    seen = rank_environments(folder)
+    assert [(variables["ON_HOST"], variables["RINGSIDE_LOCAL_RANK"]) for variables in seen.values()] == [
         ("gros-1", "0"), ("gros-1", "1"), ("gros-2", "0"), ("gros-2", "1"),
     ]  # fmt: skip
-    assert {place["OMP_NUM_THREADS"] for place in seen.values()} == {"1"}
-    assert {(place["FROM_SETUP"], place["SECRET"]) for place in seen.values()} == {("a module", None)}
+    assert {variables["OMP_NUM_THREADS"] for variables in seen.values()} == {"1"}
+    assert {(variables["FROM_SETUP"], variables["SECRET"]) for variables in seen.values()} == {("a module", None)}
     ranks = launch.launcher(oar, spec(2, 2))
     assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711"
-    assert none_left(folder)
+    assert all_ended(folder)
 
 
 def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 8, 9})
     folder = tmp_path / "attempt-1"
-    outcome = run(replace(load_site("local"), time_limit_s=60.0), folder, "together()", nodes=2, ranks_per_node=1)
+    outcome = run(replace(load_site("local"), time_limit_s=60.0), folder, "wait_for_all()", nodes=2, ranks_per_node=1)
     assert outcome.status == "ok"
-    assert [(place["RINGSIDE_LOCAL_RANK"], place["RINGSIDE_CORES"]) for place in places(folder).values()] == [
+    assert [(variables["RINGSIDE_LOCAL_RANK"], variables["RINGSIDE_CORES"]) for variables in rank_environments(folder).values()] == [
         ("0", "4"), ("0", "5"),
     ]  # fmt: skip
 
 
 def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
     site = replace(load_site("local"), time_limit_s=60.0, variables=(("SECRET", "told; $(id)"),))
-    assert run(site, tmp_path / "attempt-1", "together()", ranks_per_node=1).status == "ok"
-    assert {place["SECRET"] for place in places(tmp_path / "attempt-1").values()} == {"told; $(id)"}
+    assert run(site, tmp_path / "attempt-1", "wait_for_all()", ranks_per_node=1).status == "ok"
+    assert {variables["SECRET"] for variables in rank_environments(tmp_path / "attempt-1").values()} == {"told; $(id)"}
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs", "local"])
-def test_values_of_variables_are_seen_by_their_owner_alone(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_only_the_owner_sees_values_of_variables(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     site: Site = load_site("local") if name == "local" else request.getfixturevalue(name)
     value = "tok\"en'; $(id) \\ é\nsecond line"
     site = replace(site, time_limit_s=60.0, variables=(("SECRET", value),))
-    look = """
+    inspect = """
 import stat
 file = Path(sys.argv[1], ".variables.sh")
 modes = [oct(stat.S_IMODE(file.stat().st_mode)), str(file.stat().st_uid == os.getuid())]
 everything = b"".join(p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
 Path(sys.argv[1], f"seen{rank}").write_text(json.dumps([*modes, b"tok" + b'"en' in everything]))
-together()
+wait_for_all()
 """
     folder = tmp_path / "attempt-1"
-    assert run(site, folder, look).status == "ok", (folder / "log.txt").read_text()
-    assert {place["SECRET"] for place in places(folder).values()} == {value}
+    assert run(site, folder, inspect).status == "ok", (folder / "log.txt").read_text()
+    assert {variables["SECRET"] for variables in rank_environments(folder).values()} == {value}
     assert [json.loads(file.read_text()) for file in folder.glob("seen*")] == [["0o600", "True", False]] * 4
     assert not (folder / ".variables.sh").exists()
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs"])
 def test_node_that_lacks_a_path_loses_the_run(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path, programs: Callable[[str, str], None]
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    programs("sleep", "#!/bin/sh\n")  # of the check, which looks several times
+    put_program("sleep", "#!/bin/sh\n")  # the check of paths looks several times
     site: Site = request.getfixturevalue(name)
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
@@ -283,27 +278,27 @@ def test_node_that_lacks_a_path_loses_the_run(
     with pytest.raises(launch.Lost) as lost:
         launch.run(launch.launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "not-seen"
-    if name == "oar":  # which brings back what a rank's node said
+    if name == "oar":  # which brings back what a rank's node message
         assert lost.value.reason.facts == {"node": os.uname().nodename, "path": str(tmp_path / "no" / "python")}
     else:
         assert lost.value.reason.facts["node"] in ("gros-1", "gros-2")
-    assert not (folder / ".variables.sh").exists() and none_left(folder)
+    assert not (folder / ".variables.sh").exists() and all_ended(folder)
 
 
-def test_what_a_rank_left_in_a_session_of_its_own_is_ended(tmp_path: Path) -> None:
+def test_processes_in_other_sessions_are_ended(tmp_path: Path) -> None:
     site, folder = replace(load_site("local"), time_limit_s=60.0), tmp_path / "attempt-1"
     leave = """
 import subprocess
 left = subprocess.Popen(["sh", "-c", "sleep 300; echo " + sys.argv[1]], start_new_session=True)
-together()
+wait_for_all()
 """
     assert run(site, folder, leave, ranks_per_node=1).status == "ok"
-    assert none_left(folder)
+    assert all_ended(folder)
 
 
 @pytest.fixture
 def freezer() -> Iterator[Path]:
-    """A control group of version 1, in which what is frozen cannot be killed either."""
+    """A control group of version 1: its frozen processes cannot be killed."""
     group = Path(f"/sys/fs/cgroup/freezer/ringside-test-{os.getpid()}")
     try:
         group.mkdir()
@@ -333,7 +328,7 @@ Path("{freezer}/freezer.state").write_text("FROZEN")
 
 @pytest.fixture(params=["oar", "pbs", "local"])
 def any_site(request: pytest.FixtureRequest) -> Site:
-    """A site that starts ranks on this machine, one way or another."""
+    """A site that starts ranks on this machine."""
     if request.param != "local":
         site: Site = request.getfixturevalue(request.param)
         return site
@@ -345,32 +340,32 @@ def test_a_rank_that_fails_is_named_and_the_others_are_ended(
 ) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0.2)
     folder = tmp_path / "attempt-1"
-    outcome = run(any_site, folder, "together()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
+    outcome = run(any_site, folder, "wait_for_all()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
     host = "gros-2" if any_site.launcher != "local" else None
-    assert outcome.status == "failed" and stated(outcome.reason) == failure(1, host, 3)
-    assert none_left(folder)
+    assert outcome.status == "failed" and code_and_facts(outcome.reason) == failure(1, host, 3)
+    assert all_ended(folder)
 
 
 def test_ranks_over_the_time_limit_are_ended(any_site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "attempt-1"
-    body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntogether()\ntime.sleep(300)"
+    body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait_for_all()\ntime.sleep(300)"
     outcome = run(replace(any_site, time_limit_s=3.0), folder, body)
-    assert outcome.status == "timeout" and stated(outcome.reason) == ("time-limit", {"time_limit_s": 3.0})
-    assert none_left(folder)
+    assert outcome.status == "timeout" and code_and_facts(outcome.reason) == ("time-limit", {"time_limit_s": 3.0})
+    assert all_ended(folder)
 
 
 def test_a_rank_whose_connection_ended_is_ended_too(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    programs("oarsh", OARSH.replace("exec setsid --wait", "timeout 2 setsid --wait"))
+    put_program("oarsh", OARSH.replace("exec setsid --wait", "timeout 2 setsid --wait"))
     folder = tmp_path / "attempt-1"
     outcome = run(oar, folder, "time.sleep(300)", ranks_per_node=1)
     assert outcome.status == "failed", "its oarsh ended although the rank had not"
-    assert none_left(folder)
+    assert all_ended(folder)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "ssh: connect to host gros-2 port 6667: No route to host",
         "Connection to gros-2 closed by remote host.",
@@ -379,55 +374,55 @@ def test_a_rank_whose_connection_ended_is_ended_too(
     ],
 )
 def test_a_node_that_cannot_be_reached_is_lost(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None], said: str
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], message: str
 ) -> None:
-    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{said}" >&2\nexit 255\n')
+    put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 0\necho "{message}" >&2\nexit 255\n')
     with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
-    assert said in str(lost.value)
+    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
+    assert message in str(lost.value)
 
 
 def test_a_rank_that_is_killed_on_its_node_is_a_failure(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    programs("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
+    put_program("oarsh", "#!/bin/sh\nexit 255\n")  # as ssh does where the remote end was killed
     outcome = run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
     seen_first = [failure(rank, f"gros-{rank + 1}", 255) for rank in (0, 1)]
-    assert outcome.status == "failed" and stated(outcome.reason) in seen_first
+    assert outcome.status == "failed" and code_and_facts(outcome.reason) in seen_first
 
 
-def test_a_rank_that_was_killed_with_its_neighbour_alive_is_no_lost_node(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+def test_rank_killed_beside_a_live_peer_is_no_lost_node(
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    heard = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:5122"
-    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && {{ echo "{heard}"; exit 1; }}\nexit 255\n')
+    peer_error = "RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:5122"
+    put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && {{ echo "{peer_error}"; exit 1; }}\nexit 255\n')
     assert run(oar, tmp_path / "attempt-1", "", ranks_per_node=1).status == "failed"
 
 
 @pytest.mark.parametrize("state", ["Finishing", "Error", "Terminated", "toError"])
 def test_ranks_whose_job_is_ended_under_them_are_lost(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None], state: str
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
-    programs("oarsh", "#!/bin/sh\nexit 137\n")
-    programs("oarstat", OARSTAT.format(state=state))
+    put_program("oarsh", "#!/bin/sh\nexit 137\n")
+    put_program("oarstat", OARSTAT.format(state=state))
     with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
+    assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711", "state": state})
 
 
 def test_a_node_where_oarsh_finds_no_job_is_lost(
-    oar: Site, tmp_path: Path, programs: Callable[[str, str], None]
+    oar: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    said = "oarsh: Cannot find cpuset file : /dev/cpuset/oar/user_4711/tasks"
-    programs("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 1\necho "{said}" >&2\nexit 61\n')
+    message = "oarsh: Cannot find cpuset file : /dev/cpuset/oar/user_4711/tasks"
+    put_program("oarsh", f'#!/bin/sh\n[ "$1" = gros-1 ] && exit 1\necho "{message}" >&2\nexit 61\n')
     with pytest.raises(launch.Lost) as lost:
         run(oar, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
-    assert said in str(lost.value)
+    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
+    assert message in str(lost.value)
 
 
-def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_path: Path) -> None:
+def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
     """With one: tests/cluster/test_oar.py."""
     (tmp_path / "programs").mkdir()
     for name in ("sh", "env"):
@@ -437,12 +432,12 @@ def test_without_an_mpirun_programs_of_mpi_are_refused_in_a_line(oar: Site, tmp_
     folder.mkdir()
     outcome = launch.run(launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank")
     assert outcome.status == "failed"
-    assert stated(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
+    assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
     (line,) = (folder / "log.txt").read_text().splitlines()
     assert line.startswith("Error: ") and "mpirun" in line
 
 
-def test_nothing_starts_outside_of_a_job_or_in_a_too_small_one(oar: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launchers_need_a_job_with_enough_nodes(oar: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as refused:
         launch.launcher(oar, spec(4, 1))
     assert (refused.value.code, refused.value.got) == ("too-few-nodes", 3)
@@ -473,65 +468,67 @@ def test_wording_of_reasons() -> None:
     assert launch.rank_failure(1, 3, "node2") == "rank 1 on node2 ended with status 3"
     assert launch.rank_failure(1, -9) == "rank 1 was killed by SIGKILL"
     assert launch.starter_failure("srun", 137) == "srun ended with status 137"
-    assert str(launch.job_ended("17", "CANCELLED")) == "job 17 ended under it (CANCELLED)"
+    assert str(launch.job_ended("17", "CANCELLED")) == "job 17 ended during the run (CANCELLED)"
 
 
-def test_pbs_starts_every_rank_on_its_node_and_what_they_say_gets_into_the_log(pbs: Site, tmp_path: Path) -> None:
+def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path) -> None:
     folder = tmp_path / "attempt 1"
-    outcome = run(pbs, folder, "together()\nprint('said by', rank)")
+    outcome = run(pbs, folder, "wait_for_all()\nprint('output of', rank)")
     log = (folder / "log.txt").read_text()
     assert (outcome.status, outcome.reason) == ("ok", None), log
-    assert [(place["ON_HOST"], place["RINGSIDE_LOCAL_RANK"]) for place in places(folder).values()] == [
+    assert [(variables["ON_HOST"], variables["RINGSIDE_LOCAL_RANK"]) for variables in rank_environments(folder).values()] == [
         ("gros-1", "0"), ("gros-1", "1"), ("gros-2", "0"), ("gros-2", "1"),
     ]  # fmt: skip
-    assert log.splitlines() == [f"said by {rank}" for rank in range(4)]
-    assert not list(folder.glob("log-*")) and none_left(folder)
+    assert log.splitlines() == [f"output of {rank}" for rank in range(4)]
+    assert not list(folder.glob("log-*")) and all_ended(folder)
     ranks = launch.launcher(pbs, spec(2, 2))
     assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
 
 
 def test_a_rank_that_is_killed_under_pbs_is_a_failure(pbs: Site, tmp_path: Path) -> None:
     outcome = run(pbs, tmp_path / "attempt-1", "if rank == 1:\n    os.kill(os.getpid(), 9)", ranks_per_node=1)
-    assert outcome.status == "failed" and stated(outcome.reason) == failure(1, "gros-2", -9)
+    assert outcome.status == "failed" and code_and_facts(outcome.reason) == failure(1, "gros-2", -9)
 
 
-def test_a_task_that_pbs_cannot_start_is_lost(pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]) -> None:
-    said = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
-    programs("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{said}' >&2\nexit 255\n")
+def test_a_task_that_pbs_cannot_start_is_lost(
+    pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
+) -> None:
+    message = 'pbs_tmrsh: tm_poll(spawn): host "gros-2" err TM_ESYSTEM 17000'
+    put_program("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{message}' >&2\nexit 255\n")
     with pytest.raises(launch.Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
+    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
     first = lost.value.__context__
-    assert isinstance(first, launch.Lost) and said in str(first)
-    assert stated(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
+    assert isinstance(first, launch.Lost) and message in str(first)
+    assert code_and_facts(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
 
 
 def test_a_run_whose_node_died_without_a_word_is_lost(
-    pbs: Site, tmp_path: Path, programs: Callable[[str, str], None]
+    pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None]
 ) -> None:
-    """The task manager waits for such a node; only that nothing can be ended there shows that it is gone."""
-    programs("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
+    """The task manager waits for a dead node; only ending its ranks shows that it is gone."""
+    put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
     with pytest.raises(launch.Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
+    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
 
 
 @pytest.mark.parametrize("state", ["E", "F"])
 def test_ranks_whose_pbs_job_is_ended_under_them_are_lost(
-    pbs: Site, tmp_path: Path, programs: Callable[[str, str], None], state: str
+    pbs: Site, tmp_path: Path, put_program: Callable[[str, str], None], state: str
 ) -> None:
-    programs("qstat", QSTAT.format(state=state))
+    put_program("qstat", QSTAT.format(state=state))
     with pytest.raises(launch.Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "sys.exit(9)", ranks_per_node=1)
-    assert stated(lost.value.reason) == ("job-ended", {"job": "4711.head", "state": state})
+    assert code_and_facts(lost.value.reason) == ("job-ended", {"job": "4711.head", "state": state})
 
 
-def at_flux() -> launch.Launcher:
+def flux_launcher() -> launch.Launcher:
     return launch.launcher(replace(load_site("flux-example"), setup=()), spec(2, 1))
 
 
-def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = at_flux()
+def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = flux_launcher()
     assert ranks.hosts == ["node1", "node2"]
     assert ranks.job == {
         "number": "fpEk7nF", "submitted_at": "2026-11-24T22:05:01.665Z", "started_at": "2026-11-24T22:05:01.692Z",
@@ -541,17 +538,17 @@ def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pyte
     assert alone.job is not None and isinstance(alone.job["number"], str)
     program = Program(["python", "-m", "rank", "/attempt"], flux / "variables.sh")
     (process,) = ranks.start(program, flux / "log.txt")
-    assert process.wait() == 3 and stated(ranks.explain([3], flux / "log.txt")) == failure(1, "node2", 3)
+    assert process.wait() == 3 and code_and_facts(ranks.explain([3], flux / "log.txt")) == failure(1, "node2", 3)
     ranks.end()
-    asked = (flux / "asked").read_text()
+    calls = (flux / "calls").read_text()
     assert (
-        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in asked
+        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in calls
     )
-    assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in asked
+    assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in calls
 
 
 @pytest.mark.parametrize(
-    ("events", "state", "said", "facts"),
+    ("events", "state", "message", "facts"),
     [
         (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)", {"type": "exec"}),
         (EXCEPTION % ("cancel", ""), "RUN", "cancel", {"type": "cancel"}),
@@ -559,26 +556,26 @@ def test_flux_is_asked_for_the_geometry_of_the_run(flux: Path, monkeypatch: pyte
     ],
 )  # fmt: skip
 def test_a_node_or_an_instance_that_flux_lost_is_lost(
-    flux: Path, events: str, state: str, said: str, facts: dict[str, str]
+    flux: Path, events: str, state: str, message: str, facts: dict[str, str]
 ) -> None:
-    ranks = at_flux()
+    ranks = flux_launcher()
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{events}\n")
     (flux / "state").write_text(state)
     with pytest.raises(launch.Lost) as lost:
         ranks.explain([143], flux / "log.txt")
-    assert stated(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
-    assert said in str(lost.value)
+    assert code_and_facts(lost.value.reason) == ("flux-exception" if "type" in facts else "job-ended", facts)
+    assert message in str(lost.value)
     ranks.end()
 
 
 def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
     note = "bash: task rank 1 on host node2 exited (Killed) and exit-timeout=10s has expired"
-    ranks = at_flux()
+    ranks = flux_launcher()
     ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     (flux / "events.json").write_text(f"{START}\n{EXCEPTION % ('exec', note)}\n")
     (flux / "exec.json").write_text(TASK % (9, 9, 137) + "\n")
-    assert stated(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
+    assert code_and_facts(ranks.explain([137], flux / "log.txt")) == failure(1, "node2", -9)
     (flux / "exec.json").write_text("")
     assert ranks.explain([137], flux / "log.txt") == note
     ranks.end()
@@ -587,40 +584,40 @@ def test_a_task_that_flux_saw_killed_is_a_failure(flux: Path) -> None:
 def test_ranks_that_flux_does_not_start_are_lost(flux: Path) -> None:
     note = "unsatisfiable request: need 2 node(s) with 100 cores each, only 0 eligible"
     (flux / "events.json").write_text(EXCEPTION % ("alloc", note) + "\n")
-    ranks = at_flux()
+    ranks = flux_launcher()
     with pytest.raises(launch.Lost) as lost:
         ranks.start(Program(["true"], flux / "none"), flux / "log.txt")
     assert str(lost.value) == note
 
 
-def test_nodes_that_are_down_are_lost_and_too_few_are_refused(flux: Path) -> None:
-    (flux / "known").write_text("5")
+def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
+    (flux / "hostlist_bytes").write_text("5")
     with pytest.raises(launch.Lost) as lost:
-        at_flux()
-    assert stated(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
+        flux_launcher()
+    assert code_and_facts(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
     with pytest.raises(InputError) as refused:
         launch.launcher(load_site("flux-example"), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "flux resource list", 1)
 
 
-def machines() -> Site:
-    """A Slurm site whose links are not ours to set."""
+def slurm_site() -> Site:
+    """Return a Slurm site whose network is not shaped."""
     return replace(load_site("virtual"), placement="distinct-nodes")
 
 
 @pytest.fixture
-def slurm(programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
+def slurm(put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> launch.Launcher:
     """The launcher inside a Slurm job on three nodes."""
-    programs("scontrol", SCONTROL)
+    put_program("scontrol", SCONTROL)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("TZ", "Europe/Paris")
     time.tzset()
-    return launch.launcher(machines(), spec(2, 1))
+    return launch.launcher(slurm_site(), spec(2, 1))
 
 
 @pytest.fixture(autouse=True)
 def own_time_zone() -> Any:
-    """Back to this machine's time zone."""
+    """Restore this machine's time zone."""
     yield
     time.tzset()
 
@@ -631,29 +628,29 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
         "number": "17", "submitted_at": "2026-01-05T09:00:00.000Z", "started_at": "2026-01-05T10:30:00.000Z",
     }  # fmt: skip
     with pytest.raises(InputError) as refused:
-        launch.launcher(machines(), spec(4, 1))
+        launch.launcher(slurm_site(), spec(4, 1))
     assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "Slurm job 17", 3)
 
 
 @pytest.mark.parametrize(
-    "described", [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""]
+    "description", [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""]
 )
 def test_a_job_that_slurm_does_not_describe_is_lost(
-    slurm: launch.Launcher, programs: Callable[[str, str], None], described: str
+    slurm: launch.Launcher, put_program: Callable[[str, str], None], description: str
 ) -> None:
-    programs("scontrol", SCONTROL.replace(JOB, described))
+    put_program("scontrol", SCONTROL.replace(JOB, description))
     with pytest.raises(launch.Lost) as lost:
-        launch.launcher(machines(), spec(2, 1))
+        launch.launcher(slurm_site(), spec(2, 1))
     assert lost.value.reason.code == "scheduler-silent"
 
 
-def test_a_comment_says_nothing_of_a_jobs_nodes(slurm: launch.Launcher, programs: Callable[[str, str], None]) -> None:
-    programs("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
-    assert launch.launcher(machines(), spec(2, 1)).job == slurm.job
+def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callable[[str, str], None]) -> None:
+    put_program("scontrol", SCONTROL.replace(JOB, f"{JOB} Comment=as NodeList=node9 StartTime=never"))
+    assert launch.launcher(slurm_site(), spec(2, 1)).job == slurm.job
 
 
 @pytest.mark.parametrize(
-    ("said", "stands"),
+    ("message", "stands"),
     [
         (["srun: error: node2: task 1: Killed"], failure("1", "node2", "killed")),
         (["srun: error: node2: task 1: Exited with exit code 3"], failure("1", "node2", "exited with exit code 3")),
@@ -673,15 +670,15 @@ def test_a_comment_says_nothing_of_a_jobs_nodes(slurm: launch.Launcher, programs
         (["a rank prints: srun: error: node9: task 9: Killed"], ("starter-failed", {"program": "srun", "status": 137})),
     ],
 )  # fmt: skip
-def test_sruns_first_word_about_a_task_is_the_reason(
-    slurm: launch.Launcher, tmp_path: Path, said: list[str], stands: tuple[str, dict[str, Any]]
+def test_sruns_first_task_error_is_the_reason(
+    slurm: launch.Launcher, tmp_path: Path, message: list[str], stands: tuple[str, dict[str, Any]]
 ) -> None:
     log = tmp_path / "log.txt"
-    log.write_text("\n".join(["starting", *said, "srun: error: Timed out waiting for job step to complete"]) + "\n")
-    assert stated(slurm.explain([137], log)) == stands
+    log.write_text("\n".join(["starting", *message, "srun: error: Timed out waiting for job step to complete"]) + "\n")
+    assert code_and_facts(slurm.explain([137], log)) == stands
 
 
-def test_srun_that_started_no_rank_is_lost_and_not_a_failed_training(slurm: launch.Launcher, tmp_path: Path) -> None:
+def test_srun_that_started_no_rank_is_lost(slurm: launch.Launcher, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
     with pytest.raises(launch.Lost, match="SLURM_JOB_ID"):
@@ -689,17 +686,17 @@ def test_srun_that_started_no_rank_is_lost_and_not_a_failed_training(slurm: laun
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "srun: error: Node failure on node2",
         "srun: error: Unable to create step for job 17: Job/step already completing or completed",
         "srun: error: Unable to confirm allocation for job 17: Invalid job id specified",
     ],
 )
-def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: Path, said: str) -> None:
+def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: Path, message: str) -> None:
     log = tmp_path / "log.txt"
-    log.write_text(f"srun: error: node2: task 1: Killed\n{said}\n")
-    with pytest.raises(launch.Lost, match=said):
+    log.write_text(f"srun: error: node2: task 1: Killed\n{message}\n")
+    with pytest.raises(launch.Lost, match=message):
         slurm.explain([1], log)
 
 
@@ -707,7 +704,7 @@ SACCT = "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ring
 
 
 @pytest.mark.parametrize(
-    ("said", "joules", "reason"),
+    ("message", "joules", "reason"),
     [
         (SACCT.format(48210), 48210.0, None),
         (SACCT.format(0), None, ("no-meter", {"answer": "0"})),
@@ -717,36 +714,34 @@ SACCT = "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ring
     ],
     ids=["joules", "0", "empty", "unknown", "no step"],
 )
-def test_energy_of_the_runs_step_is_what_sacct_says(
-    said: str,
+def test_step_energy_is_read_from_sacct(
+    message: str,
     joules: float | None,
     reason: tuple[str, dict[str, str]] | None,
-    programs: Callable[[str, str], None],
+    put_program: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
-    programs("sacct", f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
-    found, why = slurm_launcher.consumed("17", "ringside-a")
-    assert found == joules and (why and stated(why)) == reason
+    put_program("sacct", f"#!/bin/sh\ncat <<'END'\n{message}\nEND\n")
+    energy, note = slurm_launcher.step_energy("17", "ringside-a")
+    assert energy == joules and (note and code_and_facts(note)) == reason
 
 
-def test_without_accounting_there_is_no_energy_and_a_reason(
-    slurm: launch.Launcher, programs: Callable[[str, str], None]
-) -> None:
-    programs("sacct", "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
-    (meter,) = launch.scheduler_meters(machines(), slurm)
+def test_missing_accounting_gives_a_reason(slurm: launch.Launcher, put_program: Callable[[str, str], None]) -> None:
+    put_program("sacct", "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
+    (meter,) = launch.scheduler_meters(slurm_site(), slurm)
     assert (meter["source"], meter["scope"], meter["window"], meter["joules"]) == ("slurm", "node", "run", None)
     assert meter["reason"] == "Slurm accounting storage is disabled"
     assert launch.scheduler_meters(load_site("local"), slurm) == []
 
 
 def test_a_scheduler_that_does_not_answer_is_lost(
-    slurm: launch.Launcher, programs: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+    slurm: launch.Launcher, put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
+    put_program("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(launch.Lost) as lost:
-        launch.launcher(machines(), spec(2, 1))
+        launch.launcher(slurm_site(), spec(2, 1))
     reason = lost.value.reason
     assert (reason.code, reason.facts["program"]) == ("scheduler-silent", "scontrol")
     assert reason == "scontrol: slurm_load_jobs error: Unable to contact slurm controller"
@@ -754,5 +749,5 @@ def test_a_scheduler_that_does_not_answer_is_lost(
 
 def test_a_sites_pythonpath_comes_after_our_modules() -> None:
     site = replace(load_site("local"), variables=(("PYTHONPATH", "/opt/site"),))
-    told = launch.variables(site, {"cores_per_rank": 1, "device": "cpu"})
-    assert told["PYTHONPATH"] == f"{launch.SCRIPTS}:/opt/site"
+    variables = launch.variables(site, {"cores_per_rank": 1, "device": "cpu"})
+    assert variables["PYTHONPATH"] == f"{launch.SCRIPTS}:/opt/site"

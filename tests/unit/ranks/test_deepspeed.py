@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from runs.phases import put_together
+from runs.phases import merge_phases
 from support.trainings import Trainings, assert_same, epochs, weights
 
 EVERY = pytest.mark.every_framework
@@ -76,7 +76,7 @@ def test_models_of_which_most_is_shared_train_as_with_ddp(trainings: Trainings, 
 @pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
 def test_what_ranks_exchange_tells_what_they_share(trainings: Trainings, sharding: str) -> None:
     folder = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
-    put_together(folder)
+    merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0 and rank == 0")
     found, own = phases[phases["phase"] == "exchange"], phases[phases["phase"] != "exchange"]
 

@@ -12,7 +12,7 @@ from datasets.prepare import prepare
 from declared.frameworks import load_framework
 from launchers import launch
 from ranks.worker.phases import WINDOW_STEPS
-from runs.phases import damage, put_together
+from runs.phases import damage_reason, merge_phases
 from runs.supervise import job
 from support.installed_site import SITE
 from support.one_run import one_run
@@ -54,8 +54,8 @@ def test_lbanns_layers_become_phases_and_operators(tmp_path: Path) -> None:
     (folder / "spec.json").write_text(json.dumps(told))
     outcome = launch.run(ranks, environment, folder, spec, SITE)
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-2000:]
-    put_together(folder)
-    assert damage(folder, ranks=1, epochs=EPOCHS, steps=STEPS) is None
+    merge_phases(folder)
+    assert damage_reason(folder, ranks=1, epochs=EPOCHS, steps=STEPS) is None
     phases = pd.read_csv(folder / "phases.csv")
     steps = phases[phases["step"] > 0]
     assert steps.groupby("epoch")["step"].nunique().to_dict() == dict.fromkeys(range(1, EPOCHS + 1), STEPS)

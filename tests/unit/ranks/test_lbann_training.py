@@ -17,7 +17,7 @@ from scipy import stats
 from common.schemas import check_value, schema
 from datasets.prepare import prepare
 from launchers.launch import rank_failure
-from runs.phases import damage, put_together
+from runs.phases import damage_reason, merge_phases
 from support.installed_site import INSTALLED
 from support.trainings import SEED, Trainings, epochs
 
@@ -152,8 +152,8 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
 
 def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) -> None:
     folder = trainings.of("lbann", batch_size=32, nodes=2, epochs=2, trace="full")
-    put_together(folder)
-    assert damage(folder, ranks=2, epochs=2, steps=24) is None
+    merge_phases(folder)
+    assert damage_reason(folder, ranks=2, epochs=2, steps=24) is None
     phases = pd.read_csv(folder / "phases.csv")
     steps = phases[phases["step"] > 0]
     assert steps.groupby(["rank", "epoch"])["step"].nunique().to_list() == [24] * 4

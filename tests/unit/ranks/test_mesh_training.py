@@ -10,7 +10,7 @@ import pytest
 from models.graph import from_json
 from models.mesh import mesh_from_spec
 from models.messages import needs
-from runs.phases import put_together
+from runs.phases import merge_phases
 from support.trainings import Trainings, assert_same, epochs
 
 BATCH = 64
@@ -143,7 +143,7 @@ def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainin
     folder, plain = (trainings.of("pytorch-mesh", **levels, **more) for more in ({"trace": "phases"}, {}))
     with np.load(folder / "after.npz") as ours, np.load(plain / "after.npz") as theirs:
         assert_same(dict(ours), dict(theirs), 1e-6)
-    put_together(folder)
+    merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby(["rank", "step"]):
         parts = own["phase"].value_counts()

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from launchers import launch
-from runs.phases import put_together
+from runs.phases import merge_phases
 from support.trainings import Trainings, assert_same, epochs
 
 TESTS = Path(__file__).parent
@@ -113,7 +113,7 @@ def test_strategies_and_levels_in_other_combinations_train_alike(
 def test_a_traced_strategy_tells_when_ranks_compute_wait_and_exchange(trainings: Trainings) -> None:
     levels = {"parallelism": "expert", "nodes": 2, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.of("pytorch-strategy", **levels, trace="phases")
-    put_together(folder)
+    merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby("rank"):
         assert {"data", "forward", "wait", "backward", "optimizer", "exchange"} <= set(own["phase"])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from runs.phases import damage, put_together
+from runs.phases import damage_reason, merge_phases
 from support.trainings import ALIKE, REPLICAS, Trainings, able, assert_same, epochs, of_64, some
 
 SYNC_EVERY = 5
@@ -20,14 +20,14 @@ LATE_S = 5e-4  # by which two clocks of one event may differ
 
 def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple[Path, pd.DataFrame]:
     folder = trainings.of(framework, **of_64(framework), sync_every=SYNC_EVERY, trace=trace)
-    put_together(folder)  # the first time
+    merge_phases(folder)  # the first time
     return folder, pd.read_csv(folder / "phases.csv")
 
 
 @pytest.mark.parametrize("framework", some(TRACED))
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
-    assert damage(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
+    assert damage_reason(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
     own = phases[(phases["step"] > 0) & (phases["phase"] != "exchange")].assign(took=lambda p: p["end"] - p["start"])
     for (rank, step), parts in own.groupby(["rank", "step"]):
         gaps = parts["start"].to_numpy()[1:] - parts["end"].to_numpy()[:-1]

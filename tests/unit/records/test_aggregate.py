@@ -166,7 +166,7 @@ def test_every_planned_run_has_a_row(campaign: Campaign, tmp_path: Path) -> None
 
 
 def test_fully_disturbed_campaign_names_site_limits(campaign: Campaign) -> None:
-    reason = "disturbed: 20% of the processor time went to others (more than 5%)"
+    reason = "disturbed: 20% of the CPU time went to other processes (more than 5%)"
     for run in campaign.runs:
         record(campaign, run, [1.0, 0.2, 0.2, 0.2], status="invalid", reason=reason)
     notes = summarize(aggregated(campaign)[0], CampaignArguments("x"), site="config/sites/local.yaml")

@@ -124,8 +124,8 @@ def test_problems_are_counted_by_reason() -> None:
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disturbance, "looks", lambda site: lambda running: {"withheld": 0.2, "others": None})
-    monkeypatch.setattr(disturbance, "told", lambda shares, site, runs_csv: f"{shares} at {site.name}")
+    monkeypatch.setattr(disturbance, "share_meter", lambda site: lambda running: {"withheld": 0.2, "others": None})
+    monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
     standing = standing_reader(measured)()
     assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(standing)

@@ -60,20 +60,20 @@ def test_the_machine_is_held_by_one_run_and_freed_when_its_process_dies(
         env={"PYTHONPATH": str(scripts), "RINGSIDE_LOCK": str(lock)},
     )
     assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-    said: list[str] = []
+    holders: list[str] = []
 
     def waiting(by: str) -> None:
-        said.append(by)
+        holders.append(by)
         holder.kill()
 
     start = time.monotonic()
     with attempts.machine_lock("this run", waiting):
-        assert said == ["the other run"]
+        assert holders == ["the other run"]
         assert lock.read_text() == "this run\n"
     assert time.monotonic() - start < 30
     holder.wait()
-    with attempts.machine_lock("again", said.append):
-        assert said == ["the other run"], "a free machine is not waited for"
+    with attempts.machine_lock("again", holders.append):
+        assert holders == ["the other run"], "a free machine is not waited for"
 
 
 def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -84,15 +84,15 @@ def test_an_attempt_that_left_no_record_is_told_with_its_reason(tmp_path: Path) 
             attempts.give_up(attempt, reason)
     _, cut_off = attempts.start(folder)
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
-    _, whole = attempts.start(folder)
-    finish(whole, "done")
+    _, complete = attempts.start(folder)
+    finish(complete, "done")
     assert attempts.unfinished(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
         {"attempt": 2, "reason": attempts.UNKNOWN_END},
         {"attempt": 3, "reason": "stopped by SIGTERM"},
         {"attempt": 4, "reason": attempts.UNKNOWN_END},
     ]
-    assert attempts.finished(folder) == whole
+    assert attempts.finished(folder) == complete
     assert attempts.unfinished(tmp_path / "nothing") == []
 
 
@@ -158,32 +158,32 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     published = tmp_path / "run" / "key" / "record.json"
-    assert attempts.why_absent(published) == attempts.NOT_RUN and attempts.under_way(published.parent) is None
+    assert attempts.absence_reason(published) == attempts.NOT_RUN and attempts.current_attempt(published.parent) is None
 
     folder = published.parent
     with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
         holder = attempts.holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
-        assert attempts.under_way(folder) == attempt
-        absent = attempts.why_absent(published)
+        assert attempts.current_attempt(folder) == attempt
+        absent = attempts.absence_reason(published)
         assert (absent.code, absent.facts) == ("under-way", {"attempt": 1})
         assert f"process {os.getpid()} on" in (attempts.machine_holder() or "")
         raise Stopped("SIGTERM")
-    absent = attempts.why_absent(published)
+    absent = attempts.absence_reason(published)
     assert (absent.code, absent.facts["attempt"]) == ("unfinished", 1)
     assert "SIGTERM" in absent.facts["reason"] and "job 17 on" in absent.facts["reason"]
-    assert attempts.under_way(published.parent) is None and attempts.machine_holder() is None
+    assert attempts.current_attempt(published.parent) is None and attempts.machine_holder() is None
 
 
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     _, attempt = attempts.start(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
-    said = attempts.why_absent(folder / "record.json")
-    assert (said.code, said.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
+    reason = attempts.absence_reason(folder / "record.json")
+    assert (reason.code, reason.facts) == ("begun-elsewhere", {"attempt": 1, "host": "another-node"})
     (attempt / "holder.json").write_text("cut o")
-    said = attempts.why_absent(folder / "record.json")
-    assert (said.code, said.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
+    reason = attempts.absence_reason(folder / "record.json")
+    assert (reason.code, reason.facts) == ("unfinished", {"attempt": 1, "reason": attempts.UNKNOWN_END})
 
 
 def test_wording_of_absent_records(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_wording_of_absent_records(tmp_path: Path) -> None:
     _, attempt = attempts.start(published.parent)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     text = "absent: attempt 1, begun on another-node, has not ended, or was killed"
-    assert attempts.why_absent(published) == text
+    assert attempts.absence_reason(published) == text
     attempts.give_up(attempt, "stopped by SIGTERM")
-    assert attempts.why_absent(published) == "absent: attempt 1 stopped by SIGTERM"
+    assert attempts.absence_reason(published) == "absent: attempt 1 stopped by SIGTERM"
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])

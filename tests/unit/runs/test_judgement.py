@@ -16,7 +16,7 @@ from declared.site import Site, load_site
 from environments.built import read_built
 from environments.identity import environment_stamp
 from launchers.launch import Lost, Outcome
-from launchers.local import cores_of
+from launchers.local import rank_cores
 from plan.identity import environment_of
 from ranks.worker.meter import COLUMNS
 from runs.epochs import mean_of_timed, read_epochs
@@ -125,8 +125,8 @@ def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None
     ("site", "changes", "line"),
     [
         (SITE, {"weights_finite": False}, "weights are not finite after the last epoch"),
-        (SITE, {"foreign_cpu_share": 0.2}, "disturbed: 20% of the processor time went to others (more than 5%)"),
-        (SITE, {"steal_share": 0.4}, "disturbed: 40% of the processor time was withheld by the hypervisor (more than 15%)"),
+        (SITE, {"foreign_cpu_share": 0.2}, "disturbed: 20% of the CPU time went to other processes (more than 5%)"),
+        (SITE, {"steal_share": 0.4}, "disturbed: 40% of the CPU time was taken by the hypervisor (steal) (more than 15%)"),
         (CLUSTER, {"hosts": ["node1"]}, "misplaced: ranks were on node1, expected node1, node2"),
         (
             replace(CLUSTER, placement="distinct-nodes"),
@@ -153,9 +153,9 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
     log = tmp_path / "log.txt"
     log.write_text("starting\nRuntimeError: out of memory\nshutting down\n\n")
     failed = Note("rank-failed", "rank 1", rank=1)
-    said = with_last_line(failed, log)
-    assert said == "rank 1: RuntimeError: out of memory"
-    assert (said.code, said.facts) == ("rank-failed", {"rank": 1, "last_line": "RuntimeError: out of memory"})
+    reason = with_last_line(failed, log)
+    assert reason == "rank 1: RuntimeError: out of memory"
+    assert (reason.code, reason.facts) == ("rank-failed", {"rank": 1, "last_line": "RuntimeError: out of memory"})
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
     assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no luck", "srun does not say why"
     log.write_text(
@@ -172,9 +172,9 @@ def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again
         site, framework="pytorch-single", model="small-cnn", dataset="digits", batch_size=32, nodes=1, sync_every=1
     )
     stamp = environment_stamp(site.cache, "pytorch", site.variant, site.realization)
-    whole = {"python": {"executable": sys.executable}}
-    write_json(stamp.with_name("whole.json"), whole)
-    assert read_built(environment_of(site, run.framework)) == whole
+    complete = {"python": {"executable": sys.executable}}
+    write_json(stamp.with_name("whole.json"), complete)
+    assert read_built(environment_of(site, run.framework)) == complete
     stamp.with_name("whole.json").unlink()
     with pytest.raises(InputError, match="is broken, or what it names is gone"):
         read_built(environment_of(site, run.framework))
@@ -197,11 +197,11 @@ def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path:
 
 def test_ranks_have_disjoint_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 2, 4, 6})
-    assert [cores_of(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
-    assert [cores_of(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
-    assert [cores_of(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
-    assert [cores_of(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
-    assert cores_of(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
+    assert [rank_cores(rank, 4, [2]) for rank in range(2)] == [[0, 2], [4, 6]]
+    assert [rank_cores(rank, 2, [1]) for rank in range(2)] == [[0], [2]]
+    assert [rank_cores(rank, 4, [3, 1]) for rank in range(2)] == [[0, 2, 4], [6]], "unlike ranks"
+    assert [rank_cores(rank, 4, [1, 1]) for rank in range(4)] == [[0], [2], [4], [6]], "of two nodes"
+    assert rank_cores(2, 2, [1]) == [0, 2], "ranks for which there is no core share the site's"
 
 
 @pytest.mark.parametrize("number", (*MACHINE_ERRORS, errno.EADDRINUSE), ids=errno.errorcode.get)

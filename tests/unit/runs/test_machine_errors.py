@@ -35,7 +35,7 @@ def gather_power(file: Path) -> Any:
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
         ("block-1.json", lambda file: decisions.read(file, Replicates(3, 5))),
-        ("sweep.json", lambda file: alone.read(file, "sweep")),
+        ("sweep.json", lambda file: alone.read_measurement(file, "sweep")),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),
     ],
 )

@@ -16,7 +16,7 @@ from declared.site import Site, load_site
 from launchers import launch
 from runs import meters
 from runs.epochs import read_epochs
-from runs.supervise import energies, job, measurement
+from runs.supervise import epoch_energy, job, measurement
 from support.kwollect import Kwollect, kwollect
 from support.one_run import one_run
 
@@ -26,9 +26,9 @@ DATA = "synthetic-16x16x1-10-1024"
 
 @pytest.fixture(scope="module")
 def environment(real: Callable[[str], Any]) -> dict[str, Any]:
-    made = real("pytorch")
+    built = real("pytorch")
     path = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
-    return {**made, "variables": {**made["variables"], "PYTHONPATH": path}}
+    return {**built, "variables": {**built["variables"], "PYTHONPATH": path}}
 
 
 def site(server: Kwollect) -> Site:
@@ -37,9 +37,9 @@ def site(server: Kwollect) -> Site:
 
 def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **levels: Any) -> dict[str, Any]:
     """What a run's record says is measured, of two ranks that trained in `folder`."""
-    here = site(server)
+    local_site = site(server)
     run, spec = one_run(
-        here,
+        local_site,
         framework="pytorch-ddp",
         model="small-cnn",
         dataset=DATA,
@@ -51,15 +51,15 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
     )
     folder.mkdir(parents=True)
     prepare(DATA, folder / "data")
-    ranks = launch.launcher(here, spec)
-    told = job(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
-    (folder / "spec.json").write_text(json.dumps(told))
-    outcome = launch.run(ranks, environment, folder, spec, here, program="metered")
+    ranks = launch.launcher(local_site, spec)
+    content = job(spec, run.framework, environment, run.graph.to_json(), folder / "data", ranks.hosts)
+    (folder / "spec.json").write_text(json.dumps(content))
+    outcome = launch.run(ranks, environment, folder, spec, local_site, program="metered")
     assert outcome.status == "ok", (folder / "log.txt").read_text()[-3000:]
-    found = meters.read_after(folder, spec, here, ranks)
+    run_meters = meters.read_after(folder, spec, local_site, ranks)
     measured = measurement(folder, 0.0, outcome.wall_s, spec, read_epochs(folder / "epochs.csv"))
     assert measured is not None
-    return {**measured, "meters": found}
+    return {**measured, "meters": run_meters}
 
 
 @pytest.mark.training
@@ -76,16 +76,16 @@ def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(tmp_path: Path
     opened = [row["opened_at"] for row in epochs]
     for before, after, row in zip(opened, opened[1:], epochs, strict=False):
         assert after - before >= row["closed_time_s"]
-    assert [(one["source"], one["scope"], one["reason"]) for one in measured["meters"]] == [
+    assert [(meter["source"], meter["scope"], meter["reason"]) for meter in measured["meters"]] == [
         ("rapl", "package", None),
         ("wattmeter", "node", None),
     ]
     assert set(measured["meters"][0]) == set(_meters_schema())
     power = list(csv.DictReader((tmp_path / "run" / "power.csv").read_text().splitlines()))
-    of = {scope: [row for row in power if row["scope"] == scope] for scope in ("package", "node")}
+    rows_of = {scope: [row for row in power if row["scope"] == scope] for scope in ("package", "node")}
     assert {row["host"] for row in power} == {os.uname().nodename.split(".")[0], os.uname().nodename}
-    package = sorted(float(row["watt"]) for row in of["package"])
-    assert package[len(package) // 2] == pytest.approx(WATTS, rel=0.1) and len(of["node"]) > 20
+    package = sorted(float(row["watt"]) for row in rows_of["package"])
+    assert package[len(package) // 2] == pytest.approx(WATTS, rel=0.1) and len(rows_of["node"]) > 20
     assert [float(row["t"]) for row in power] == sorted(float(row["t"]) for row in power)
 
 
@@ -110,21 +110,21 @@ def test_idle_power_is_measured_once_for_a_session(
 ) -> None:
     monkeypatch.setattr(meters, "IDLE", "metered")
     with kwollect(lambda node, at: 50.0) as server:
-        here = site(server)
+        local_site = site(server)
         _, spec = one_run(
-            here, framework="pytorch-ddp", model="small-cnn", dataset=DATA, nodes=2, batch_size=8, sync_every=1
+            local_site, framework="pytorch-ddp", model="small-cnn", dataset=DATA, nodes=2, batch_size=8, sync_every=1
         )
-        told = [
-            meters.idle_power(tmp_path, name, here, spec, environment, lambda: launch.launcher(here, spec))
+        powers = [
+            meters.idle_power(tmp_path, name, local_site, spec, environment, lambda: launch.launcher(local_site, spec))
             for name in "aab"
         ]
-    assert told[0] == told[1] and told[2] is not None
-    for idle in told:
+    assert powers[0] == powers[1] and powers[2] is not None
+    for idle in powers:
         assert idle["device"] is None and 0 < idle["package"] < 1.1 * WATTS, (
             "on a busy machine the counter of the test itself is late"
         )
-    said = json.loads((tmp_path / "idle" / "a" / "cpu" / "idle.json").read_text())
-    assert len(said["hosts"]) == 2 and {meter["source"] for meter in said["meters"]} >= {"rapl"}
+    content = json.loads((tmp_path / "idle" / "a" / "cpu" / "idle.json").read_text())
+    assert len(content["hosts"]) == 2 and {meter["source"] for meter in content["meters"]} >= {"rapl"}
     assert sorted(path.name for path in (tmp_path / "idle").iterdir()) == ["a", "b"]
 
 
@@ -132,11 +132,11 @@ def test_where_nothing_has_a_meter_nothing_is_started_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meters, "packages", list)
-    here = load_site("local")
+    local_site = load_site("local")
     _, spec = one_run(
-        here, framework="pytorch-ddp", model="small-cnn", dataset="digits", nodes=2, batch_size=8, sync_every=1
+        local_site, framework="pytorch-ddp", model="small-cnn", dataset="digits", nodes=2, batch_size=8, sync_every=1
     )
-    assert meters.idle_power(tmp_path, "a", here, spec, {}, lambda: pytest.fail("started")) is None
+    assert meters.idle_power(tmp_path, "a", local_site, spec, {}, lambda: pytest.fail("started")) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,21 +146,23 @@ def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
         {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0, "energy_node_j": 5.0},
         {"warm_up": False, "energy_device_j": 4.0, "energy_package_j": 8.0, "energy_node_j": None},
     ]
-    assert energies(epochs, "cuda") == {
+    assert epoch_energy(epochs, "cuda") == {
         "energy_device_j": 3.5, "energy_package_j": 7.5, "energy_node_j": None, "energy_j": 3.5, "energy_scope": "device",
     }  # fmt: skip
-    assert energies(epochs, "cpu")["energy_scope"] == "package"
+    assert epoch_energy(epochs, "cpu")["energy_scope"] == "package"
 
 
 def test_of_processors_and_accelerators_together_only_a_node_tells_all() -> None:
-    both = {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0}
-    assert energies([both | {"energy_node_j": None}], "hybrid")["energy_scope"] is None
-    assert energies([both | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0
+    energies_j = {"warm_up": False, "energy_device_j": 3.0, "energy_package_j": 7.0}
+    assert epoch_energy([energies_j | {"energy_node_j": None}], "hybrid")["energy_scope"] is None
+    assert epoch_energy([energies_j | {"energy_node_j": 20.0}], "hybrid")["energy_j"] == 20.0
 
 
 def test_a_clock_that_was_set_leaves_no_energy_of_wattmeters() -> None:
     with kwollect(lambda node, at: AT_SOCKET_W) as server:
-        _, values, reasons, samples = meters._asked(server.meter(), ["a"], [(0.0, 1.0), (1.0, 2.0)], step_s=-3600.0)
+        _, values, reasons, samples = meters._read_wattmeters(
+            server.meter(), ["a"], [(0.0, 1.0), (1.0, 2.0)], step_s=-3600.0
+        )
         assert not server.asked
     assert values == [None, None] and not samples
     assert [(reason.code, reason.facts) for reason in reasons] == [("clock-set", {"step_s": -3600.0})]

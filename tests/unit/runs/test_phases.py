@@ -17,7 +17,7 @@ from ranks.worker import phases
 from ranks.worker.group import Group
 from ranks.worker.operators import CLOCK, RAW, Event, moved
 from ranks.worker.phases import MOST_STEPS, WINDOW_STEPS, Full, Phases, Untraced, process_start
-from runs.phases import NAMES, damage, put_together
+from runs.phases import NAMES, damage_reason, merge_phases
 from support.ranks import on_ranks
 from support.traces_made import attempt
 
@@ -33,11 +33,11 @@ def rows(folder: Path, rank: int = 0) -> list[tuple[int, int, str, float, float]
 @pytest.fixture
 def ticking(tmp_path: Path) -> Phases:
     """Marks with a clock that is one second later whenever it is read, from 1e6 on."""
-    ours = Phases(tmp_path, 0, steps=2)
+    phases_of_rank = Phases(tmp_path, 0, steps=2)
     seconds = itertools.count(1_000_000)
-    ours.read_by(lambda: float(next(seconds)), list)
-    ours._entered = [(0, 0, "interpreter", 999_999.0)]
-    return ours
+    phases_of_rank.read_by(lambda: float(next(seconds)), list)
+    phases_of_rank._entered = [(0, 0, "interpreter", 999_999.0)]
+    return phases_of_rank
 
 
 def test_phases_divide_the_time_of_a_rank(ticking: Phases, tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_phases_divide_the_time_of_a_rank(ticking: Phases, tmp_path: Path) -> No
     ticking.close_epoch()
     ticking.open_epoch(2)
     ticking.close_epoch()
-    found = rows(tmp_path)
-    assert [row[:3] for row in found] == [
+    intervals = rows(tmp_path)
+    assert [row[:3] for row in intervals] == [
         (0, 0, "interpreter"), (0, 0, "import"), (0, 0, "between"),
         (1, 1, "data"), (1, 1, "forward"), (1, 1, "optimizer"), (1, 2, "data"), (1, 2, "forward"), (1, 2, "optimizer"),
         (1, 0, "barrier"), (1, 0, "validation"), (1, 0, "between"),
     ]  # fmt: skip
-    ends = {end for *_, end in found}
-    gaps = [start for *_, start, _ in found if start not in ends]
+    ends = {end for *_, end in intervals}
+    gaps = [start for *_, start, _ in intervals if start not in ends]
     assert gaps == [999_999.0, 1_000_003.0], (
         "of none but the first phase, and the first of an epoch, begins what is nobody's"
     )
@@ -78,8 +78,8 @@ def test_what_goes_on_beside_ends_when_it_does(ticking: Phases, tmp_path: Path) 
     ticking.put("exchange", 5.0, 6.0)
     ticking.open_epoch(2)
     ticking.close_epoch()
-    beside = [row for row in rows(tmp_path) if row[2] == "exchange"]
-    assert beside == [
+    exchanges = [row for row in rows(tmp_path) if row[2] == "exchange"]
+    assert exchanges == [
         (1, 1, "exchange", 1_000_002.0, 1_000_004.0),
         (1, 1, "exchange", 1_000_003.0, 1_000_006.0),
         (1, 1, "exchange", 5.0, 6.0),
@@ -90,55 +90,55 @@ def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(phases, "MOST_STEPS", 2)
-    ours = Phases(tmp_path, 0, steps=6)
-    ours.open_epoch(1)
+    phases_of_rank = Phases(tmp_path, 0, steps=6)
+    phases_of_rank.open_epoch(1)
     for _ in range(6):
-        ours.step()
-        ours.enter("data")
-        ours.put("exchange", 0.0, 1.0)
-        ours.begin()()
-    ours.leave_steps()
-    ours.close_epoch()
-    ours.open_epoch(2)
-    ours.close_epoch()
+        phases_of_rank.step()
+        phases_of_rank.enter("data")
+        phases_of_rank.put("exchange", 0.0, 1.0)
+        phases_of_rank.begin()()
+    phases_of_rank.leave_steps()
+    phases_of_rank.close_epoch()
+    phases_of_rank.open_epoch(2)
+    phases_of_rank.close_epoch()
     steps = [(row[1], row[2]) for row in rows(tmp_path) if row[1]]
-    assert sorted(steps) == sorted((step, what) for step in (1, 4) for what in ("data", "exchange", "exchange"))
+    assert sorted(steps) == sorted((step, phase) for step in (1, 4) for phase in ("data", "exchange", "exchange"))
     spent = [end - start for *_, start, end in rows(tmp_path) if end != 1.0]
     assert max(spent[1:]) < 1, "what is not traced is in no phase"
 
 
 def test_stamps_of_another_clock_are_told_when_the_epoch_is_over(tmp_path: Path) -> None:
-    told: list[Sequence[Any]] = []
+    converted: list[Sequence[Any]] = []
 
     def seconds(stamps: Sequence[Any]) -> list[float]:
-        told.append(stamps)
+        converted.append(stamps)
         return [stamp if isinstance(stamp, float) else 100.0 + int(stamp) for stamp in stamps]
 
-    ours, marks = Phases(tmp_path, 0, steps=1), itertools.count(0, 10)
-    ours._entered = [(0, 0, "interpreter", 0.0)]
-    ours.read_by(lambda: str(next(marks)), seconds)
-    ours.open_epoch(1)
-    ours.step()
-    ours.enter("data")
-    ours.enter("forward", at="15")
-    assert not told
-    ours.close_epoch()
-    ours.open_epoch(2)
-    ours.close_epoch()
+    phases_of_rank, marks = Phases(tmp_path, 0, steps=1), itertools.count(0, 10)
+    phases_of_rank._entered = [(0, 0, "interpreter", 0.0)]
+    phases_of_rank.read_by(lambda: str(next(marks)), seconds)
+    phases_of_rank.open_epoch(1)
+    phases_of_rank.step()
+    phases_of_rank.enter("data")
+    phases_of_rank.enter("forward", at="15")
+    assert not converted
+    phases_of_rank.close_epoch()
+    phases_of_rank.open_epoch(2)
+    phases_of_rank.close_epoch()
     assert [row[2:] for row in rows(tmp_path)][1:3] == [("data", 110.0, 115.0), ("forward", 115.0, 120.0)]
-    assert isinstance(told[1][0], float), "the last stamp of the epoch before"
+    assert isinstance(converted[1][0], float), "the last stamp of the epoch before"
 
 
 def test_an_untraced_run_keeps_nothing(tmp_path: Path) -> None:
-    ours = Untraced()
-    ours.open_epoch(1)
-    ours.step()
-    ours.enter("data")
-    ours.begin()()
-    ours.put("exchange", 0.0, 1.0)
-    ours.leave_steps()
-    ours.close_epoch()
-    assert not ours.on
+    phases_of_rank = Untraced()
+    phases_of_rank.open_epoch(1)
+    phases_of_rank.step()
+    phases_of_rank.enter("data")
+    phases_of_rank.begin()()
+    phases_of_rank.put("exchange", 0.0, 1.0)
+    phases_of_rank.leave_steps()
+    phases_of_rank.close_epoch()
+    assert not phases_of_rank.on
     assert not list(tmp_path.iterdir())
 
 
@@ -147,41 +147,43 @@ def test_a_process_knows_when_it_was_started() -> None:
 
 
 def test_clocks_of_one_machine_differ_by_no_more_than_the_error(tmp_path: Path) -> None:
-    found: list[tuple[float, float]] = []
+    clocks: list[tuple[float, float]] = []
 
     def work(group: Group) -> None:
         offsets = group.clock_offsets()
         assert bool(offsets) == (group.rank == 0)
-        found.extend(offsets)
+        clocks.extend(offsets)
 
     on_ranks(3, tmp_path, work)
-    assert found[0] == (0.0, 0.0)
-    assert len(found) == 3
-    assert all(0 < error < 1 and abs(offset) <= error for offset, error in found[1:])
+    assert clocks[0] == (0.0, 0.0)
+    assert len(clocks) == 3
+    assert all(0 < error < 1 and abs(offset) <= error for offset, error in clocks[1:])
 
 
 def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) -> None:
     """Rank 1's clock is 1000 s ahead, and goes 1 % too fast."""
 
-    def theirs(at: float) -> float:
+    def rank_1_clock(at: float) -> float:
         return 1000 + 1.01 * at
 
-    for rank, clock in ((0, float), (1, theirs)):
+    for rank, clock in ((0, float), (1, rank_1_clock)):
         with open(tmp_path / f"phases-{rank}.csv", "w") as table:
             table.write("epoch,step,phase,start,end\n")
             table.write(f"0,0,import,{clock(10)},{clock(20)}\n1,1,data,{clock(25)},{clock(25.5)}\n")
     (tmp_path / "clocks.csv").write_text(
         "epoch,rank,at,offset_s,error_s\n"
-        + "".join(f"{i},{0},{at},0,0\n{i},1,{at},{theirs(at) - at},{1e-5 * (1 + i)}\n" for i, at in enumerate((10, 30)))
+        + "".join(
+            f"{i},{0},{at},0,0\n{i},1,{at},{rank_1_clock(at) - at},{1e-5 * (1 + i)}\n" for i, at in enumerate((10, 30))
+        )
     )
-    assert put_together(tmp_path) == pytest.approx(2e-5)
-    made = pd.read_csv(tmp_path / "phases.csv")
-    assert made.columns.tolist() == ["rank", "epoch", "step", "phase", "start", "end"]
+    assert merge_phases(tmp_path) == pytest.approx(2e-5)
+    merged = pd.read_csv(tmp_path / "phases.csv")
+    assert merged.columns.tolist() == ["rank", "epoch", "step", "phase", "start", "end"]
     for rank in (0, 1):
-        mine = made[made["rank"] == rank]
-        assert mine[["start", "end"]].to_numpy().ravel() == pytest.approx([0, 10, 15, 15.5], abs=1e-6)
+        table = merged[merged["rank"] == rank]
+        assert table[["start", "end"]].to_numpy().ravel() == pytest.approx([0, 10, 15, 15.5], abs=1e-6)
     assert not list(tmp_path.glob("phases-*.csv"))
-    assert put_together(tmp_path) is None, "where nothing is to be put together"
+    assert merge_phases(tmp_path) is None, "without tables to merge"
 
 
 def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_path: Path) -> None:
@@ -193,10 +195,10 @@ def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_p
     (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,1000,1e-5\n")
     event = {"name": "conv", "ph": "X", "ts": 1015e6, "dur": 7.0}
     (tmp_path / RAW.format(1)).write_text(json.dumps({"traceEvents": [event, {"ph": "M", "name": "thread_name"}]}))
-    put_together(tmp_path)
-    told = json.loads((tmp_path / "operators-1.json").read_text())
-    assert told["traceEvents"] == [{**event, "ts": 5e6}, {"ph": "M", "name": "thread_name"}]
-    assert told["process_start_ns"] == 500_000_000
+    merge_phases(tmp_path)
+    trace = json.loads((tmp_path / "operators-1.json").read_text())
+    assert trace["traceEvents"] == [{**event, "ts": 5e6}, {"ph": "M", "name": "thread_name"}]
+    assert trace["process_start_ns"] == 500_000_000
     assert sorted(file.name for file in tmp_path.iterdir()) == ["clocks.csv", "operators-1.json", "phases.csv"]
 
 
@@ -213,14 +215,14 @@ def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path
 
 
 def test_stamps_of_two_clocks_never_make_a_phase_that_ends_before_it_begins(tmp_path: Path) -> None:
-    ours = Phases(tmp_path, 0, steps=1)
-    ours.open_epoch(1)
-    ours.step()
+    phases_of_rank = Phases(tmp_path, 0, steps=1)
+    phases_of_rank.open_epoch(1)
+    phases_of_rank.step()
     now = time.monotonic()
-    ours.enter("forward", now)
-    ours.enter("backward", now - 1e-3)
-    ours.leave_steps()
-    ours.close_epoch()
+    phases_of_rank.enter("forward", now)
+    phases_of_rank.enter("backward", now - 1e-3)
+    phases_of_rank.leave_steps()
+    phases_of_rank.close_epoch()
     assert all(start <= end for *_, start, end in rows(tmp_path))
 
 
@@ -229,13 +231,13 @@ class Watching:
 
     def __init__(self, phases: Phases) -> None:
         self.phases = phases
-        self.told: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[str, int, int]] = []
 
     def start(self) -> None:
-        self.told.append(("start", self.phases.epoch, self.phases.number))
+        self.calls.append(("start", self.phases.epoch, self.phases.number))
 
     def stop(self) -> None:
-        self.told.append(("stop", self.phases.epoch, self.phases.number))
+        self.calls.append(("stop", self.phases.epoch, self.phases.number))
 
     def events(self) -> list[Event]:
         return [{"ph": "X", "name": "seen", "ts": 1.0, "dur": 2.0}]
@@ -254,118 +256,116 @@ def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps
             phases.enter("forward")
         phases.leave_steps()
         phases.close_epoch()
-    assert profiler.told == [("start", 1, 0), ("stop", 2, stopped)]
+    assert profiler.calls == [("start", 1, 0), ("stop", 2, stopped)]
     assert json.loads((tmp_path / RAW.format(0)).read_text())["traceEvents"] == profiler.events()
     watched = [row[1] for row in rows(tmp_path) if row[0] == 2 and row[2] == "forward"]
     assert watched == list(range(1, min(steps, WINDOW_STEPS) + 1)), "all of them are traced, of however long an epoch"
 
 
 def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
-    shown = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
+    clock_events = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
     name = {"name": "thread_name", "ph": "M"}
-    (*_, event, kept) = moved([*shown, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0)
-    assert event["ts"] == 3e6 + 2.5 and kept == name
+    (*_, event, metadata) = moved([*clock_events, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0)
+    assert event["ts"] == 3e6 + 2.5 and metadata == name
 
 
 RANKS, EPOCHS, STEPS = 2, 3, 4
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Path:
+def traced_attempt(tmp_path: Path) -> Path:
     """An attempt whose phases are those of its run."""
-    told = attempt([0.0, 1.0], epochs=EPOCHS, steps=STEPS)
-    told = told[(told["phase"] != "between") | (told["epoch"] < EPOCHS)]  # the last one never ends
-    told.to_csv(tmp_path / "phases.csv", index=False, float_format="%.7f")
+    table = attempt([0.0, 1.0], epochs=EPOCHS, steps=STEPS)
+    table = table[(table["phase"] != "between") | (table["epoch"] < EPOCHS)]  # the last one never ends
+    table.to_csv(tmp_path / "phases.csv", index=False, float_format="%.7f")
     rows = [f"{epoch},{rank},{10.0 * epoch},0.5,1e-5" for epoch in range(EPOCHS + 1) for rank in range(RANKS)]
     (tmp_path / "clocks.csv").write_text("\n".join(["epoch,rank,at,offset_s,error_s", *rows, ""]))
     return tmp_path
 
 
-def without(file: Path, query: str) -> None:
+def drop_rows(file: Path, query: str) -> None:
     pd.read_csv(file).query(query).to_csv(file, index=False)
 
 
-def replaced(file: Path, old: str, new: str) -> None:
+def replace_text(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
 
 
-def cut(file: Path, lines: int) -> None:
+def cut_lines(file: Path, lines: int) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-lines]))
 
 
-def test_phases_of_all_ranks_epochs_and_steps_are_whole(whole: Path) -> None:
-    assert damage(whole, RANKS, EPOCHS, STEPS) is None
+def test_phases_of_all_ranks_epochs_and_steps_are_whole(traced_attempt: Path) -> None:
+    assert damage_reason(traced_attempt, RANKS, EPOCHS, STEPS) is None
 
 
-def test_so_are_those_of_a_run_of_which_every_third_step_is_traced_and_the_first_ones_of_its_last_epoch(
-    whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `trace: full` has them."""
     monkeypatch.setattr("runs.phases.MOST_STEPS", 4)
     traced = attempt([0.0, 1.0], epochs=EPOCHS, steps=12, every=3)
     fully = attempt([0.0, 1.0], epochs=EPOCHS, steps=12).query(f"epoch == {EPOCHS} and step in (2, 3)")
-    pd.concat([traced, fully]).to_csv(whole / "phases.csv", index=False)
-    assert damage(whole, RANKS, EPOCHS, 12) is None
+    pd.concat([traced, fully]).to_csv(traced_attempt / "phases.csv", index=False)
+    assert damage_reason(traced_attempt, RANKS, EPOCHS, 12) is None
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "facts"),
+    ("damage", "code", "facts"),
     [
-        (lambda folder: without(folder / "phases.csv", "rank != 1"), "rank-missing", {"rank": 1}),
-        (lambda folder: cut(folder / "phases.csv", 1), "phase-missing", {"phase": "validation", "rank": 1, "epoch": 3}),
-        (lambda folder: cut(folder / "phases.csv", 2), "phase-missing", {"phase": "barrier", "rank": 1, "epoch": 3}),
-        (lambda folder: cut(folder / "phases.csv", 4), "phase-missing", {"phase": "metrics", "rank": 1, "epoch": 3, "step": 4}),
-        (lambda folder: without(folder / "phases.csv", "epoch < 3"), "phase-missing", {"phase": "data", "rank": 0, "epoch": 3, "step": 1}),
-        (lambda folder: without(folder / "phases.csv", "step < 4"), "step-missing", {"step": 4}),
-        (lambda folder: without(folder / "phases.csv", "epoch == 0"), "step-missing", {"step": 1}),
-        (lambda folder: without(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing", {"rank": 0}),
-        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase", {"phase": "forwart"}),
-        (lambda folder: replaced(folder / "phases.csv", ",forward,", ",,"), "unknown-phase", {"phase": "nothing"}),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,", "\n7,"), "unknown-rank", {"got": 7, "most": 2}),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,", "\n1,9,"), "unknown-epoch", {"got": 9, "most": 3}),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "unknown-step", {"got": 5, "most": 4}),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replaced(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replaced(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
-        (lambda folder: replaced(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "broken-file", {}),
+        (lambda folder: drop_rows(folder / "phases.csv", "rank != 1"), "rank-missing", {"rank": 1}),
+        (lambda folder: cut_lines(folder / "phases.csv", 1), "phase-missing", {"phase": "validation", "rank": 1, "epoch": 3}),
+        (lambda folder: cut_lines(folder / "phases.csv", 2), "phase-missing", {"phase": "barrier", "rank": 1, "epoch": 3}),
+        (lambda folder: cut_lines(folder / "phases.csv", 4), "phase-missing", {"phase": "metrics", "rank": 1, "epoch": 3, "step": 4}),
+        (lambda folder: drop_rows(folder / "phases.csv", "epoch < 3"), "phase-missing", {"phase": "data", "rank": 0, "epoch": 3, "step": 1}),
+        (lambda folder: drop_rows(folder / "phases.csv", "step < 4"), "step-missing", {"step": 4}),
+        (lambda folder: drop_rows(folder / "phases.csv", "epoch == 0"), "step-missing", {"step": 1}),
+        (lambda folder: drop_rows(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing", {"rank": 0}),
+        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase", {"phase": "forwart"}),
+        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",,"), "unknown-phase", {"phase": "nothing"}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,", "\n7,"), "unknown-rank", {"got": 7, "most": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,", "\n1,9,"), "unknown-epoch", {"got": 9, "most": 3}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "unknown-step", {"got": 5, "most": 4}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_text(""), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").unlink(), "missing-file", {"parts": []}),
         (lambda folder: (folder / "clocks.csv").unlink(), "missing-file", {"file": "clocks.csv"}),
-        (lambda folder: without(folder / "clocks.csv", "rank == 0"), "rank-missing", {"file": "clocks.csv", "rank": 1}),
-        (lambda folder: replaced(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
-        (lambda folder: replaced(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite", {"file": "clocks.csv"}),
-        (lambda folder: cut(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
+        (lambda folder: drop_rows(folder / "clocks.csv", "rank == 0"), "rank-missing", {"file": "clocks.csv", "rank": 1}),
+        (lambda folder: replace_text(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
+        (lambda folder: replace_text(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite", {"file": "clocks.csv"}),
+        (lambda folder: cut_lines(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
     ],
 )  # fmt: skip
 def test_damaged_phases_are_reported(
-    whole: Path, how: Callable[[Path], object], code: str, facts: dict[str, object]
+    traced_attempt: Path, damage: Callable[[Path], object], code: str, facts: dict[str, object]
 ) -> None:
-    how(whole)
-    found = damage(whole, RANKS, EPOCHS, STEPS)
-    assert found is not None and found.code == code and "\n" not in found
-    assert found.facts.items() >= ({"file": "phases.csv"} | facts).items()
-    assert found.startswith(f"{found.facts['file']}: ")
+    damage(traced_attempt)
+    reason = damage_reason(traced_attempt, RANKS, EPOCHS, STEPS)
+    assert reason is not None and reason.code == code and "\n" not in reason
+    assert reason.facts.items() >= ({"file": "phases.csv"} | facts).items()
+    assert reason.startswith(f"{reason.facts['file']}: ")
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("damage", "line"),
     [
-        (lambda file: cut(file, 4), "phases.csv: lacks metrics of rank 1 in epoch 3, step 4"),
-        (lambda file: without(file, "step < 4"), "phases.csv: lacks step 4 of all epochs"),
-        (lambda file: without(file, "epoch > 0 or rank > 0"), "phases.csv: rank 0 does not tell its start"),
-        (lambda file: replaced(file, "\n1,", "\n7,"), "phases.csv: tells of rank 7; the run has 2"),
-        (lambda file: replaced(file, "\n1,3,", "\n1,9,"), "phases.csv: tells of epoch 9; the run has 3"),
-        (lambda file: file.unlink(), "phases.csv: is not there"),
+        (lambda file: cut_lines(file, 4), "phases.csv: lacks metrics of rank 1 in epoch 3, step 4"),
+        (lambda file: drop_rows(file, "step < 4"), "phases.csv: lacks step 4 of all epochs"),
+        (lambda file: drop_rows(file, "epoch > 0 or rank > 0"), "phases.csv: the start of rank 0 is missing"),
+        (lambda file: replace_text(file, "\n1,", "\n7,"), "phases.csv: has rank 7; the run has 2"),
+        (lambda file: replace_text(file, "\n1,3,", "\n1,9,"), "phases.csv: has epoch 9; the run has 3"),
+        (lambda file: file.unlink(), "phases.csv: is missing"),
     ],
 )
-def test_wording_of_damage(whole: Path, how: Callable[[Path], object], line: str) -> None:
-    how(whole / "phases.csv")
-    assert damage(whole, RANKS, EPOCHS, STEPS) == line
+def test_wording_of_damage(traced_attempt: Path, damage: Callable[[Path], object], line: str) -> None:
+    damage(traced_attempt / "phases.csv")
+    assert damage_reason(traced_attempt, RANKS, EPOCHS, STEPS) == line
 
 
 @pytest.mark.parametrize(
@@ -383,15 +383,15 @@ def test_phases_that_cannot_be_merged_stay_as_they_are(tmp_path: Path, name: str
         (tmp_path / f"phases-{rank}.csv").write_text("epoch,step,phase,start,end\n0,0,import,1,2\n")
     (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,0,1e-5\n")
     (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
-    put_together(tmp_path)
-    assert damage(tmp_path, 2, 1, 1), "whatever it has become"
+    merge_phases(tmp_path)
+    assert damage_reason(tmp_path, 2, 1, 1), "whatever it has become"
     if not (tmp_path / "phases.csv").exists():
-        said = damage(tmp_path, 2, 1, 1)
-        assert said is not None and said.code == "missing-file"
-        assert said.facts == {"file": "phases.csv", "parts": ["phases-0.csv", "phases-1.csv"]}
+        reason = damage_reason(tmp_path, 2, 1, 1)
+        assert reason is not None and reason.code == "missing-file"
+        assert reason.facts == {"file": "phases.csv", "parts": ["phases-0.csv", "phases-1.csv"]}
 
 
 def test_all_phases_that_are_marked_anywhere_have_a_place_in_the_order() -> None:
     marks = re.compile(r"""phases\.(?:enter|begin|put)\(\s*"(\w+)\"""")
-    told = {name for file in (SCRIPTS / "ranks").rglob("*.py") for name in marks.findall(file.read_text())}
-    assert {"speeds", "join", "optimizer"} <= told <= NAMES
+    marked = {name for file in (SCRIPTS / "ranks").rglob("*.py") for name in marks.findall(file.read_text())}
+    assert {"speeds", "join", "optimizer"} <= marked <= NAMES

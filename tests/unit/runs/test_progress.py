@@ -9,7 +9,15 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from common.errors import InputError
 from common.notes import codes
-from runs.progress import SESSION_VARIABLE, Held, Interruption, Session, count_usable, quiet, refuse_stopped
+from runs.progress import (
+    SESSION_VARIABLE,
+    HeldJobTable,
+    Interruption,
+    Session,
+    count_usable,
+    filter_log,
+    refuse_stopped,
+)
 
 
 def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
@@ -28,19 +36,19 @@ def test_it_says_what_is_done_left_and_not_ok(tmp_path: Path) -> None:
 
 
 def test_wording_of_a_line(tmp_path: Path) -> None:
-    def line(done: int, more: bool = False, left_s: float | None = None) -> str:
-        session = Session(tmp_path, "s", 4, done, lambda: left_s, lambda: (4, more))
+    def line(done: int, may_grow: bool = False, left_s: float | None = None) -> str:
+        session = Session(tmp_path, "s", 4, done, lambda: left_s, lambda: (4, may_grow))
         session.add("b", "ok")
         return session.line("b", "ok", "x").rpartition(" x | ")[2]
 
     assert line(1, left_s=200.0) == "2 left, about 3 min | 0 not ok"
     assert line(3) == "all runs done | 0 not ok"
-    assert line(3, more=True) == "whether cells get more is decided next | 0 not ok"
+    assert line(3, may_grow=True) == "more replicates are decided next | 0 not ok"
 
 
 def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
-    known = iter([(1, True), (2, True), (2, False)])
-    session = Session(tmp_path, "s", planned=1, done=0, known=lambda: next(known))
+    counts = iter([(1, True), (2, True), (2, False)])
+    session = Session(tmp_path, "s", planned=1, done=0, count_planned=lambda: next(counts))
     session.add("a", "ok")
     lines = [session.line("a", "ok", "x") for _ in range(2)]
     session.add("b", "ok")
@@ -63,7 +71,7 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("timing", "line"),
     [
         ({"status": "ok", "reason": None, "parts": [1, 2, 3], "messages": []}, "ok: 3 parts in 41.3 s"),
         ({"status": "ok", "reason": None, "parts": [], "messages": [1, 2]}, "ok: 2 message sizes in 41.3 s"),
@@ -71,12 +79,12 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys:
     ],
 )
 def test_a_timing_has_a_line_too(
-    said: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    timing: dict[str, object], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = Session(tmp_path, "s", planned=2, done=0)
     folder = tmp_path / "costs" / "one" / "0123456789ab"
     folder.mkdir(parents=True)
-    (folder / "timing.json").write_text(json.dumps({**said, "wall_s": 41.3}))
+    (folder / "timing.json").write_text(json.dumps({**timing, "wall_s": 41.3}))
     session.watch("job_info", 7, "timing", {"timing": "one", "key": "0123456789ab"})
     session.watch("job_finished", 7, None, None)
     assert capsys.readouterr().out == f"timing one: {line}\n"
@@ -84,8 +92,8 @@ def test_a_timing_has_a_line_too(
 
 def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
     session = Session(tmp_path, "s", planned=9, done=0)
-    said = [codes(session.hints(disturbed)) for disturbed in [True] * 7]
-    assert said == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
+    hints = [codes(session.hints(disturbed)) for disturbed in [True] * 7]
+    assert hints == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
     session = Session(tmp_path, "s", planned=9, done=0)
     assert [len(list(session.hints(disturbed))) for disturbed in (False, True, True, True, True, True)] == [
         0,
@@ -97,27 +105,27 @@ def test_a_disturbed_machine_is_said_at_once(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("status", "kept"), [(2, False), (137, True)])
-def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, kept: bool) -> None:
+@pytest.mark.parametrize(("status", "is_kept"), [(2, False), (137, True)])
+def test_what_a_program_has_said_in_its_one_line_is_not_buried(status: int, is_kept: bool) -> None:
     message = (
         'RuleException:\nCalledProcessError in file "/checkout/rules/datasets.smk", line 33:\n'
         f"Command 'set -euo pipefail; python -m datasets.prepare' returned non-zero exit status {status}."
     )
-    assert quiet(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is kept
+    assert filter_log(None, logging.makeLogRecord({"msg": message, "event": LogEvent.ERROR})) is is_kept
 
 
 def test_the_table_of_jobs_waits_until_they_may_start() -> None:
     log, seen = logging.Logger("a log"), []
     log.addHandler(handler := logging.Handler())
     handler.emit = lambda record: seen.append(record.getMessage())
-    log.addFilter(held := Held())
+    log.addFilter(job_table := HeldJobTable())
     log.info("Building DAG of jobs...")
     log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
     assert seen == ["Building DAG of jobs..."]
-    held.release(log)
+    job_table.release(log)
     log.info("Job stats:", extra={"event": LogEvent.RUN_INFO})
     assert seen == ["Building DAG of jobs...", *["Job stats:"] * 2]
-    Held().release(log)
+    HeldJobTable().release(log)
     assert len(seen) == 3, "where none was held back"
 
 
@@ -125,7 +133,7 @@ def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixtur
     stopped = (
         "RuleException:\nCalledProcessError in file \"a.smk\", line 1:\nCommand 'x' returned non-zero exit status 130."
     )
-    said = {
+    expected = {
         "Terminating processes on user request, this might take some time.": False,
         stopped: False,
         "Complete log(s): /a/b.log": False,
@@ -133,41 +141,41 @@ def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixtur
         "WorkflowError:\nAt least one job did not complete successfully.": False,
         "WorkflowError:\nsomething else": True,
     }
-    for interrupted, kept in ((False, [True] * 5), (True, list(said.values()))):
-        told = Interruption()
-        messages = list(said)[0 if interrupted else 1 :]
-        assert [told(logging.makeLogRecord({"msg": message})) for message in messages] == kept[-len(messages) :]
+    for interrupted, is_kept in ((False, [True] * 5), (True, list(expected.values()))):
+        interruption = Interruption()
+        messages = list(expected)[0 if interrupted else 1 :]
+        assert [interruption(logging.makeLogRecord({"msg": message})) for message in messages] == is_kept[
+            -len(messages) :
+        ]
         printed = capsys.readouterr().err.splitlines()
         assert (
             printed
-            == ["ringside: interrupted; nothing that was done is lost: say the same again, and it goes on"][
-                : int(interrupted)
-            ]
+            == ["ringside: interrupted. Completed runs are kept. Rerun the command to resume."][: int(interrupted)]
         )
 
 
-@pytest.mark.parametrize(("rules", "kept"), [("extra_p dataset", False), ("extra_p table", True)])
-def test_what_another_checkout_made_in_the_cache_is_not_worth_a_word(rules: str, kept: bool) -> None:
+@pytest.mark.parametrize(("rules", "is_kept"), [("extra_p dataset", False), ("extra_p table", True)])
+def test_what_another_checkout_made_in_the_cache_is_not_worth_a_word(rules: str, is_kept: bool) -> None:
     message = (
         "2 jobs have missing provenance/metadata so that it in part cannot be used to trigger re-runs.\n"
         f"Rules with missing metadata: {rules}"
     )
-    assert quiet(None, logging.makeLogRecord({"msg": message})) is kept
+    assert filter_log(None, logging.makeLogRecord({"msg": message})) is is_kept
 
 
 def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "17.log"
     log.write_text("ringside: a run: lost: No space left on device\nError in rule run:\n    jobid: 0\n")
     session = Session(tmp_path, "s", 2, 0)
-    told = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {"external_jobid": "17"}}
+    event = {"jobid": 1, "rule_name": "run", "rule_msg": "it FAILED", "aux": {"external_jobid": "17"}}
     for logs in ([str(log)], [str(tmp_path / "gone")]):
-        quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": logs, **told}))
+        filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": logs, **event}))
     assert capsys.readouterr().out.splitlines() == [
-        "ringside: run: job 17 of the cluster failed: a run: lost: No space left on device",
-        "ringside: run: job 17 of the cluster failed: it FAILED",
+        "ringside: run: cluster job 17 failed: a run: lost: No space left on device",
+        "ringside: run: cluster job 17 failed: it FAILED",
     ]
-    here = {**told, "aux": {}}  # on this machine its words were seen already
-    quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **here}))
+    local_event = {**event, "aux": {}}  # on this machine its words were seen already
+    filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **local_event}))
     assert capsys.readouterr().out == ""
 
 
@@ -227,7 +235,7 @@ def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
     ("statuses", "line"),
     [
         (["ok", "ok"], "2 of 2 runs are usable"),
-        (["ok", "failed", "missing"], "1 of 3 runs are usable; tables/missing.md has the reasons of the others"),
+        (["ok", "failed", "missing"], "1 of 3 runs are usable; tables/missing.md lists why the others are not"),
     ],
 )
 def test_usable_runs_are_counted(tmp_path: Path, statuses: list[str], line: str) -> None:
@@ -268,9 +276,9 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
-    told = {"jobid": 1, "rule_name": "run", "rule_msg": "FAILED", "aux": {"external_jobid": "17"}, "log": ["x.log"]}
-    kept = quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **told}))
-    assert kept is (facts is None)
+    event = {"jobid": 1, "rule_name": "run", "rule_msg": "FAILED", "aux": {"external_jobid": "17"}, "log": ["x.log"]}
+    is_kept = filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
+    assert is_kept is (facts is None)
     assert (session.stopped.code, session.stopped.facts) == ("not-seen", facts) if facts else session.stopped is None
 
 
@@ -280,8 +288,8 @@ def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path)
     (folder / "unfinished.txt").write_text("lost: node n2 does not see /data (job 7 on n1)\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
     session.watch("job_info", 7, "run", {"run_id": "a", "key": "0123456789ab"})
-    told = {"jobid": 7, "rule_name": "run", "rule_msg": "FAILED", "aux": {}, "log": []}
-    assert not quiet(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **told}))
+    event = {"jobid": 7, "rule_name": "run", "rule_msg": "FAILED", "aux": {}, "log": []}
+    assert not filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
     assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
 
 

@@ -1,4 +1,4 @@
-"""The work beside a run: it is done in the places of the run's ranks, what is unusual is waited for, and no failure of it is the run's."""
+"""The reference benchmark runs on the cores of a run's ranks, waits for a quiet machine, and fails no run."""
 
 import json
 import subprocess
@@ -18,34 +18,43 @@ from plan.design import design
 from plan.identity import plan_run
 from ranks.reference_work import KINDS, USUAL
 from runs import reference, supervise
-from runs.reference import Took, band, before, earlier, geometry, work
+from runs.reference import (
+    ReferenceTime,
+    earlier_times,
+    geometry,
+    measure_before,
+    run_benchmark,
+    usual_band,
+)
 from support.one_run import one_run
 
-GONE = Note("node-unreachable", "a node is gone")
-HERE = replace(load_site("local"), cores=2, ranks_per_node=1)
+NODE_LOST = Note("node-unreachable", "a node is gone")
+SITE = replace(load_site("local"), cores=2, ranks_per_node=1)
 KIND = f"{USUAL}-{KINDS[USUAL].version}"
 
 
 def spec(**changes: Any) -> dict[str, Any]:
     levels = {"framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "batch_size": 8, "sync_every": 1}
-    return {**one_run(HERE, nodes=2, **levels)[1], **changes}
+    return {**one_run(SITE, nodes=2, **levels)[1], **changes}
 
 
-def took(*seconds: float) -> Callable[[], Took]:
+def benchmark_times(*seconds: float) -> Callable[[], ReferenceTime]:
     """What does the work in so many seconds, one time after the other."""
-    each: Iterator[float] = iter(seconds)
-    return lambda: Took(KIND, {"node1": next(each)}, None)
+    times: Iterator[float] = iter(seconds)
+    return lambda: ReferenceTime(KIND, {"node1": next(times)}, None)
 
 
 @pytest.mark.training
 def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
     tmp_path: Path, real: Callable[[str], Any]
 ) -> None:
-    environment, told = real("pytorch"), spec()
-    found = work(tmp_path / "reference-before", told, ["torch"], environment, lambda: launch.launcher(HERE, told), HERE)
-    assert found.kind == KIND and found.reason is None
-    assert found.times is not None and list(found.times) == ["node1", "node2"]
-    assert all(0.02 < seconds < 30 for seconds in found.times.values())
+    environment, run_spec = real("pytorch"), spec()
+    result = run_benchmark(
+        tmp_path / "reference-before", run_spec, ["torch"], environment, lambda: launch.launcher(SITE, run_spec), SITE
+    )
+    assert result.kind == KIND and result.reason is None
+    assert result.times is not None and list(result.times) == ["node1", "node2"]
+    assert all(0.02 < seconds < 30 for seconds in result.times.values())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,36 +97,36 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
 ) -> None:
     (tmp_path / "failing.py").write_text(program)
     monkeypatch.setattr(reference, "PROGRAM", "failing")
-    told = spec(nodes=1, ranks=1)
+    run_spec = spec(nodes=1, ranks=1)
     environment = {"python": {"executable": sys.executable}, "variables": {"PYTHONPATH": str(tmp_path)}}
     folder = tmp_path / "reference-before"
-    found = work(folder, told, [], environment, lambda: launch.launcher(HERE, told), HERE)
-    assert (found.kind, found.times) == (None, None) and found.reason is not None
-    assert (found.reason.code, found.reason.facts) == (code, facts) and found.reason.startswith("reference-before: ")
+    result = run_benchmark(folder, run_spec, [], environment, lambda: launch.launcher(SITE, run_spec), SITE)
+    assert (result.kind, result.times) == (None, None) and result.reason is not None
+    assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith("reference-before: ")
     assert (folder / "log.txt").exists()
 
 
-@pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(GONE)])
+@pytest.mark.parametrize("stopped", [launch.Stopped("SIGTERM"), launch.Lost(NODE_LOST)])
 def test_run_stopped_or_lost_before_it_begins_is_not_made(tmp_path: Path, stopped: Exception) -> None:
     def ranks() -> launch.Launcher:
         raise stopped
 
     with pytest.raises(type(stopped)):
-        work(tmp_path / "reference-before", spec(), [], {}, ranks, HERE)
+        run_benchmark(tmp_path / "reference-before", spec(), [], {}, ranks, SITE)
 
 
 def test_what_is_lost_after_a_run_leaves_the_run() -> None:
-    def lost() -> Took:
-        raise launch.Lost(GONE)
+    def lost() -> ReferenceTime:
+        raise launch.Lost(NODE_LOST)
 
-    said = reference.after(lost, before(took(0.3)))
-    assert (said["before"], said["after"]) == ({"node1": 0.3}, None) and GONE in said["reason"]
-    whole = reference.after(took(0.4), before(took(0.3)))
-    assert (whole["kind"], whole["after"], whole["reason"]) == (KIND, {"node1": 0.4}, None)
+    entry = reference.measure_after(lost, measure_before(benchmark_times(0.3)))
+    assert (entry["before"], entry["after"]) == ({"node1": 0.3}, None) and NODE_LOST in entry["reason"]
+    complete = reference.measure_after(benchmark_times(0.4), measure_before(benchmark_times(0.3)))
+    assert (complete["kind"], complete["after"], complete["reason"]) == (KIND, {"node1": 0.4}, None)
 
 
 @pytest.mark.parametrize(
-    "known, most",
+    "times, limit_s",
     [
         ([0.3] * 5, None),  # too few
         ([0.3] * 6, 0.315),
@@ -125,63 +134,63 @@ def test_what_is_lost_after_a_run_leaves_the_run() -> None:
         ([0.30, 0.31, 0.32, 0.33, 0.9, 1.9, 2.9], 0.33 + 3 * 0.015 / 0.6745),  # three of seven were disturbed
     ],
 )
-def test_the_usual_band_is_that_of_the_quicker_half(known: Sequence[float], most: float | None) -> None:
-    found = band(known)
-    assert (found and found.most_s) == (most and pytest.approx(most))
+def test_the_usual_band_is_that_of_the_quicker_half(times: Sequence[float], limit_s: float | None) -> None:
+    band = usual_band(times)
+    assert (band and band.max_s) == (limit_s and pytest.approx(limit_s))
 
 
-KNOWN = [(KIND, 0.3)] * 6
+EARLIER = [(KIND, 0.3)] * 6
 
 
 @pytest.mark.parametrize(
-    "seconds, known, wait_s, seen",
+    "seconds, earlier, wait_s, seen",
     [
-        ((0.31,), KNOWN, 60, []),
-        ((0.5, 0.4, 0.31), KNOWN, 60, [0.5, 0.4]),
-        ((0.5,), KNOWN, 0, []),  # the site does not wait
+        ((0.31,), EARLIER, 60, []),
+        ((0.5, 0.4, 0.31), EARLIER, 60, [0.5, 0.4]),
+        ((0.5,), EARLIER, 0, []),  # the site does not wait
         ((0.5,), [("mixed-0", 0.3)] * 6, 60, []),  # another version is nothing to compare with
-        ((0.5,), KNOWN[1:], 60, []),
+        ((0.5,), EARLIER[1:], 60, []),
     ],
 )
 def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     monkeypatch: pytest.MonkeyPatch,
     seconds: Sequence[float],
-    known: list[tuple[str, float]],
+    earlier: list[tuple[str, float]],
     wait_s: float,
     seen: list[float],
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)
-    told: list[Note] = []
-    said = before(took(*seconds), lambda: known, wait_s, told.append)
-    assert said["seen"] == seen and said["before"] == {"node1": seconds[-1]}
-    assert (said["waited_s"] >= 0.01) == bool(seen)
+    printed: list[Note] = []
+    entry = measure_before(benchmark_times(*seconds), lambda: earlier, wait_s, printed.append)
+    assert entry["seen"] == seen and entry["before"] == {"node1": seconds[-1]}
+    assert (entry["waited_s"] >= 0.01) == bool(seen)
     facts = {"wait_s": wait_s, "took_s": 0.5, "usual_s": 0.3}
-    assert [(note.code, note.facts) for note in told] == [("waiting", facts)] * bool(seen)
+    assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
 def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.02)
-    said = before(lambda: Took(KIND, {"node1": 0.5}, None), lambda: KNOWN, 0.05, lambda line: None)
-    assert 0.05 <= said["waited_s"] < 5 and len(said["seen"]) >= 2 and said["before"] == {"node1": 0.5}
+    entry = measure_before(lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None)
+    assert 0.05 <= entry["waited_s"] < 5 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
 
 
 def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(tmp_path: Path) -> None:
-    def record(name: str, said: Any, environment: str = "this") -> None:
+    def record(name: str, entry: Any, environment: str = "this") -> None:
         folder = tmp_path / "runs" / name / "0123456789ab"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(
-            said if isinstance(said, str) else json.dumps({"reference": said, "environment_digest": environment})
+            entry if isinstance(entry, str) else json.dumps({"reference": entry, "environment_digest": environment})
         )
 
-    same = {"kind": KIND, "geometry": geometry(spec())}
-    assert same["geometry"] == "2 x 1 x 1"
-    record("both", {**same, "before": {"node1": 0.3, "node2": 0.5}, "after": {"node1": 0.2, "node2": 0.2}})
-    record("one", {**same, "before": {"node1": 0.6, "node2": 0.6}, "after": None})
-    record("of-one-node", {**same, "geometry": "1 x 1 x 1", "before": {"node1": 9.0}, "after": None})
-    record("of-another-environment", {**same, "before": {"node1": 9.0}, "after": None}, "another")
-    for name, said in (("none", None), ("old", "{}"), ("broken", "{")):
-        record(name, said)
-    assert sorted(earlier(tmp_path, same["geometry"], "this")) == [(KIND, 0.2), (KIND, 0.5), (KIND, 0.6)]
+    common = {"kind": KIND, "geometry": geometry(spec())}
+    assert common["geometry"] == "2 x 1 x 1"
+    record("both", {**common, "before": {"node1": 0.3, "node2": 0.5}, "after": {"node1": 0.2, "node2": 0.2}})
+    record("one", {**common, "before": {"node1": 0.6, "node2": 0.6}, "after": None})
+    record("of-one-node", {**common, "geometry": "1 x 1 x 1", "before": {"node1": 9.0}, "after": None})
+    record("of-another-environment", {**common, "before": {"node1": 9.0}, "after": None}, "another")
+    for name, entry in (("none", None), ("old", "{}"), ("broken", "{")):
+        record(name, entry)
+    assert sorted(earlier_times(tmp_path, common["geometry"], "this")) == [(KIND, 0.2), (KIND, 0.5), (KIND, 0.6)]
 
 
 def test_a_run_is_held_against_the_records_of_its_campaign(
@@ -189,17 +198,17 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)
     study = load_study("quickstart")
-    wanted = plan_run(study, site := replace(HERE, wait_for_quiet=60), design(study, site)[0])
-    where = geometry(wanted.spec)
+    planned = plan_run(study, site := replace(SITE, wait_for_quiet=60), design(study, site)[0])
+    run_geometry = geometry(planned.spec)
     for number in range(3):
         earlier = tmp_path / "runs" / f"run-{number}" / "0123456789ab" / "record.json"
         earlier.parent.mkdir(parents=True)
         ends = {end: {"node1": 0.3} for end in ("before", "after")}
-        said = {"reference": {"kind": KIND, "geometry": where, **ends}, **wanted.digests}
-        earlier.write_text(json.dumps(said))
-    look = took(0.5, 0.3)
-    said = supervise.speed_before(wanted, tmp_path, lambda name: look())
-    assert (said["geometry"], said["seen"], said["before"]) == (where, [0.5], {"node1": 0.3})
+        entry = {"reference": {"kind": KIND, "geometry": run_geometry, **ends}, **planned.digests}
+        earlier.write_text(json.dumps(entry))
+    benchmark = benchmark_times(0.5, 0.3)
+    entry = supervise.speed_before(planned, tmp_path, lambda name: benchmark())
+    assert (entry["geometry"], entry["seen"], entry["before"]) == (run_geometry, [0.5], {"node1": 0.3})
     assert capsys.readouterr().out == (
-        f"{wanted.run_id}: waiting for a quiet machine, 60 s at most: a fixed piece of work takes 0.50 s, usually 0.30 s\n"
+        f"{planned.run_id}: waiting for a quiet machine, 60 s at most: the reference benchmark takes 0.50 s, usually 0.30 s\n"
     )

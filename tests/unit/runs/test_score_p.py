@@ -23,8 +23,8 @@ ENVIRONMENT = {"variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"}, "package
 def prefix(tmp_path: Path) -> Path:
     """A script in place of each of Score-P's two programs."""
     (tmp_path / "bin").mkdir()
-    for name, said in (("scorep-config", "8.4"), ("scorep-preload-init", "/lib/a.so:/lib/b.so")):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {said}\n")
+    for name, output in (("scorep-config", "8.4"), ("scorep-preload-init", "/lib/a.so:/lib/b.so")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {output}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     return tmp_path
 

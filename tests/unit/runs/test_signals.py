@@ -13,8 +13,8 @@ import signal, sys, time
 from pathlib import Path
 # Tests may themselves run under nohup, which every child inherits.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
-from runs.supervise import ending_well
-with ending_well("a run", Path("results")):
+from runs.supervise import report_interruptions
+with report_interruptions("a run", Path("results")):
     print("ready", flush=True)
     if "ignored" in sys.argv:
         sys.stdin.readline()
@@ -46,8 +46,8 @@ def test_a_signal_stops_a_measurement(signum: signal.Signals) -> None:
     program = start(PROGRAM)
     assert program.stdout and program.stdout.readline() == "ready\n"
     program.send_signal(signum)
-    _, said = program.communicate(timeout=30)
-    assert program.returncode == 130 and signum.name in said and len(said.splitlines()) == 1
+    _, errors = program.communicate(timeout=30)
+    assert program.returncode == 130 and signum.name in errors and len(errors.splitlines()) == 1
 
 
 def test_nohup_is_left_alone() -> None:

@@ -24,7 +24,7 @@ echo $(wc -l < sbatch.log)
 
 @pytest.fixture(autouse=True)
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that takes jobs and numbers them, as sbatch does, and keeps what it was told."""
+    """A program that takes jobs and numbers them, as sbatch does, and keeps what it was options."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sbatch").write_text(SBATCH)
     (tmp_path / "sbatch").chmod(0o755)
@@ -35,42 +35,46 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def campaign(rule: Replicates, at_a_time: int = 1) -> Campaign:
     """One cell on a cluster that runs so many blocks at a time."""
     study, site = load_study("quickstart"), load_site("virtual")
-    held = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
-    study = replace(study, factors=study.factors | held, exclude=(), replicates=rule)
+    fixed = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
+    study = replace(study, factors=study.factors | fixed, exclude=(), replicates=rule)
     return planned(study, replace(site, scheduler=replace(site.scheduler, concurrent_runs=at_a_time)))
 
 
-def submitted(here: Campaign) -> dict[int, str]:
+def submitted(campaign_now: Campaign) -> dict[int, str]:
     """Block -> the dependencies of its job."""
     for file in ("sbatch.log", "sbatch.in"):
         Path(file).unlink(missing_ok=True)
-    submit.submit(here, ["study=quickstart"], ["--keep-going"])
+    submit.submit(campaign_now, ["study=quickstart"], ["--keep-going"])
     lines = Path("sbatch.log").read_text().splitlines() if Path("sbatch.log").exists() else []
     words = [dict(word[2:].split("=", 1) for word in line.split() if "=" in word) for line in lines]
     blocks = [int(line.split("block ")[1].split()[0]) for line in lines]
-    return {block: told["dependency"] for block, told in zip(blocks, words, strict=True)}
+    return {block: options["dependency"] for block, options in zip(blocks, words, strict=True)}
 
 
-def record(here: Campaign, *blocks: int) -> None:
-    for run in here.possible:
+def record(campaign_now: Campaign, *blocks: int) -> None:
+    for run in campaign_now.possible:
         if run.block in blocks:
-            file = Path(replace(here, study=replace(here.study, replicates=Replicates(9, 9))).records[run.run_id])
+            file = Path(
+                replace(campaign_now, study=replace(campaign_now.study, replicates=Replicates(9, 9))).records[
+                    run.run_id
+                ]
+            )
             file.parent.mkdir(parents=True)
             file.write_text("{}")
 
 
-def decide(here: Campaign, block: int, refine: bool) -> None:
+def decide(campaign_now: Campaign, block: int, refine: bool) -> None:
     cell = {"n": block, "half_width": 0.1, "reached": "no", "refine": refine, "expected": 5}
-    file = place(here.results, block)
+    file = place(campaign_now.results, block)
     file.parent.mkdir(exist_ok=True)
-    cells = {here.possible[0].cell: cell}
-    file.write_text(json.dumps({"block": block, "rule": rule_of(here.study.replicates), "cells": cells}))
+    cells = {campaign_now.possible[0].cell: cell}
+    file.write_text(json.dumps({"block": block, "rule": rule_of(campaign_now.study.replicates), "cells": cells}))
 
 
 def test_a_fixed_number_of_blocks() -> None:
-    here = campaign(Replicates(3, 3))
-    record(here, 2)
-    assert submitted(here) == {1: "singleton", 3: "singleton"}, "those with something to do"
+    campaign_now = campaign(Replicates(3, 3))
+    record(campaign_now, 2)
+    assert submitted(campaign_now) == {1: "singleton", 3: "singleton"}, "those with something to do"
     assert "block=3" in Path("sbatch.in").read_text()
 
 
@@ -87,15 +91,15 @@ def test_every_block_that_is_possible_waits_for_those_before() -> None:
 
 
 def test_what_is_decided_is_submitted_and_what_is_still_to_be_decided() -> None:
-    here = campaign(Replicates(3, 6, 0.05))
-    record(here, 1, 2, 3)
-    assert list(submitted(here)) == [4, 5, 6], "the next job decides"
-    decide(here, 3, refine=True)
-    assert list(submitted(here.now())) == [4, 5, 6]
-    record(here, 4)
-    assert list(submitted(here.now())) == [5, 6]
-    decide(here, 4, refine=False)
-    assert submitted(here.now()) == {}
+    campaign_now = campaign(Replicates(3, 6, 0.05))
+    record(campaign_now, 1, 2, 3)
+    assert list(submitted(campaign_now)) == [4, 5, 6], "the next job decides"
+    decide(campaign_now, 3, refine=True)
+    assert list(submitted(campaign_now.now())) == [4, 5, 6]
+    record(campaign_now, 4)
+    assert list(submitted(campaign_now.now())) == [5, 6]
+    decide(campaign_now, 4, refine=False)
+    assert submitted(campaign_now.now()) == {}
 
 
 SQUEUE = """#!/bin/sh

@@ -12,7 +12,7 @@ import pytest
 from common.notes import Note
 from declared.site import Site, load_site
 from runs import transport
-from runs.transport import UNNAMED, WITHIN, described, objection
+from runs.transport import INTRA_NODE, UNNAMED_NETWORK, describe_transport, wrong_network_reason
 
 TWO_NODES: dict[str, Any] = {
     "device": "cpu",
@@ -74,7 +74,7 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "expected"),
     [
         (INFINIBAND, "nccl over ib mlx5_0,mlx5_3"),
         (SOCKETS, "nccl over tcp eth0"),
@@ -84,31 +84,31 @@ gpu1:46:461 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libf
         (CONVERGED_ETHERNET, "nccl over roce mlx5_10,mlx5_11"),
         (OTHER_PLUGIN, "nccl over AWS Libfabric"),
         (SOCKETS.split("gpu1:2101:2171", maxsplit=1)[0], "nccl over tcp eth0"),
-        ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", f"nccl over {UNNAMED}"),
+        ("gpu1:1:1 [0] NCCL INFO cudaDriverVersion 13000\n", f"nccl over {UNNAMED_NETWORK}"),
     ],
 )
-def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, said: str) -> None:
+def test_nccls_log_says_what_it_took(tmp_path: Path, log: str, expected: str) -> None:
     (tmp_path / "nccl.gpu1.2101.log").write_text(log)
     (tmp_path / "nccl.gpu2.2102.log").write_text(log.replace("gpu1", "gpu2"))
-    assert described("nccl", TWO_NODES, tmp_path) == said
+    assert describe_transport("nccl", TWO_NODES, tmp_path) == expected
 
 
 def test_without_a_log_nothing_is_claimed(tmp_path: Path) -> None:
-    assert described("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED}"
+    assert describe_transport("nccl", TWO_NODES, tmp_path) == f"nccl over {UNNAMED_NETWORK}"
 
 
 def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None:
-    assert described("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
+    assert describe_transport("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
     alone = {**TWO_NODES, "ranks": 1, "nodes": 1}
-    assert described("gloo", alone, tmp_path) == "none"
-    assert described("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == f"memory over {WITHIN}"
-    assert described("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == f"nccl over {WITHIN}"
+    assert describe_transport("gloo", alone, tmp_path) == "none"
+    assert describe_transport("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == f"memory over {INTRA_NODE}"
+    assert describe_transport("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == f"nccl over {INTRA_NODE}"
 
 
 def test_what_mpi_takes_on_infiniband_nobody_tells(tmp_path: Path) -> None:
-    assert described("mpi", TWO_NODES, tmp_path) == "mpi over tcp eth0", "where we say so"
-    said = described("mpi", {**TWO_NODES, "fabric": "infiniband"}, tmp_path)
-    assert said == f"mpi over {transport.UNTOLD_NETWORK}"
+    assert describe_transport("mpi", TWO_NODES, tmp_path) == "mpi over tcp eth0", "where we say so"
+    reason = describe_transport("mpi", {**TWO_NODES, "fabric": "infiniband"}, tmp_path)
+    assert reason == f"mpi over {transport.SILENT_NETWORK}"
 
 
 MB = 1_000_000
@@ -123,7 +123,7 @@ def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
 
 
 def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> Note | None:
-    return objection(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes)
+    return wrong_network_reason(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,15 @@ def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, n
         ("nccl over tcp ib0", "tcp ib0"),
         ("nccl over ib mlx5_0 and tcp ib0", "ib mlx5_0 and tcp ib0"),
         ("nccl over roce mlx5_0", "roce mlx5_0"),
-        (f"nccl over {UNNAMED}", UNNAMED),
+        (f"nccl over {UNNAMED_NETWORK}", UNNAMED_NETWORK),
     ],
 )
 def test_a_fall_back_from_infiniband_is_objected_to(transport: str, network: str | None) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband")
     spec = {**TWO_NODES, "device": "cuda"}
-    said = objection(transport, spec, infiniband, epochs(0.0), 2 * MB)
+    reason = wrong_network_reason(transport, spec, infiniband, epochs(0.0), 2 * MB)
     expected = ("not-infiniband", {"network": network}) if network else None
-    assert stated(said) == expected, "bytes on the interface say nothing of it"
+    assert stated(reason) == expected, "bytes on the interface say nothing of it"
     assert objected(transport, epochs(0.0), infiniband, nodes=1) is None, "one node needs no network"
     assert objected("gloo over tcp ib0", epochs(41.0 * MB), infiniband) is None, (
         "processors have no InfiniBand of their own"
@@ -149,11 +149,11 @@ def test_a_fall_back_from_infiniband_is_objected_to(transport: str, network: str
 
 
 def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
-    said = objected("gloo over tcp eth0", epochs(41.0 * MB, 9.0 * MB))
+    reason = objected("gloo over tcp eth0", epochs(41.0 * MB, 9.0 * MB))
     facts = {"interface": "eth0", "epoch": 2, "sent_bytes": 9 * MB, "expected_bytes": 20 * MB}
-    assert stated(said) == ("too-few-bytes", facts)
+    assert stated(reason) == ("too-few-bytes", facts)
     assert objected("nccl over tcp eth0", epochs(9.0 * MB)) is not None
-    assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, "30 MB from the node that sends most"
+    assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, "30 MB from the busiest node"
 
 
 def test_plausible_bytes_are_not() -> None:
@@ -170,11 +170,11 @@ def test_plausible_bytes_are_not() -> None:
 def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     site = load_site("virtual-unshaped")
-    said = objection("gloo over tcp eth0", spec, site, [], 4 * MB)
-    assert stated(said) == ("not-nccl", {"transport": "gloo over tcp eth0"})
-    ours = "nccl over tcp eth0" if nodes == 2 else f"nccl over {WITHIN}"
-    assert objection(ours, spec, site, [], 4 * MB) is None
-    assert objection("none", {**spec, "ranks": 1, "nodes": 1}, site, [], 4 * MB) is None
+    reason = wrong_network_reason("gloo over tcp eth0", spec, site, [], 4 * MB)
+    assert stated(reason) == ("not-nccl", {"transport": "gloo over tcp eth0"})
+    own = "nccl over tcp eth0" if nodes == 2 else f"nccl over {INTRA_NODE}"
+    assert wrong_network_reason(own, spec, site, [], 4 * MB) is None
+    assert wrong_network_reason("none", {**spec, "ranks": 1, "nodes": 1}, site, [], 4 * MB) is None
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -182,37 +182,40 @@ def test_accelerators_exchange_through_nccl_or_not_at_all(nodes: int) -> None:
 def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: int) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     infiniband = replace(CLUSTER, fabric="infiniband")
-    assert objection(f"{library} over {transport.UNTOLD_NETWORK}", spec, infiniband, epochs(0.0), 4 * MB) is None
-    told = objection(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 2 * MB)
-    assert (told is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
+    assert (
+        wrong_network_reason(f"{library} over {transport.SILENT_NETWORK}", spec, infiniband, epochs(0.0), 4 * MB)
+        is None
+    )
+    reason = wrong_network_reason(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 2 * MB)
+    assert (reason is None) == (nodes == 1), "on Ethernet its bytes are counted, too"
 
 
 def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
     (tmp_path / "nccl.gpu1.9.log").write_text("gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n")
-    assert described("nccl", spec, tmp_path) == f"nccl over {WITHIN}"
+    assert describe_transport("nccl", spec, tmp_path) == f"nccl over {INTRA_NODE}"
     (tmp_path / "nccl.gpu1.9.log").write_text(SOCKETS)
-    said = objection(described("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB)
-    assert stated(said) == ("network-within-node", {"transport": "nccl over tcp eth0"})
+    reason = wrong_network_reason(describe_transport("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB)
+    assert stated(reason) == ("network-within-node", {"transport": "nccl over tcp eth0"})
 
 
 @pytest.mark.parametrize(
     ("transport", "changes", "line"),
     [
         ("nccl over tcp ib0", {"device": "cuda"}, "the site says infiniband, but the gradients went over tcp ib0"),
-        ("gloo over tcp ib0", {}, "9.0 MB left through eth0 in epoch 1, the gradients are 20.0 MB or more"),
+        ("gloo over tcp ib0", {}, "9.0 MB were sent through eth0 in epoch 1, the gradients are at least 20.0 MB"),
         (
             "gloo over tcp eth0",
             {"device": "cuda"},
-            "the gradients of accelerators went through gloo over tcp eth0, not through NCCL",
+            "gradients of GPUs went through gloo over tcp eth0, not through NCCL",
         ),
         (
             "nccl over tcp eth0",
             {"device": "cuda", "nodes": 1},
-            "the accelerators of one node exchanged their gradients by nccl over tcp eth0",
+            "the GPUs of one node communicated through nccl over tcp eth0",
         ),
     ],
 )
 def test_wording_of_objections(transport: str, changes: dict[str, Any], line: str) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband", interface="eth0")
-    assert objection(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB) == line
+    assert wrong_network_reason(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB) == line

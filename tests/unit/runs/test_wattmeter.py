@@ -1,4 +1,4 @@
-"""Wattmeters behind an address: what they tell of an epoch, and what is said where they do not tell."""
+"""Wattmeters behind an address: what they tell of an epoch, and what is location where they do not tell."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from common.errors import InputError
 from common.files import load_yaml, write_text
 from declared.site import Wattmeter, load_site
 from runs import meters, wattmeter
-from runs.wattmeter import Away
+from runs.wattmeter import NoSamples
 from support.kwollect import PERIOD_S, kwollect
 
 START = 1_760_000_000.03
@@ -28,39 +28,39 @@ def rising(node: str, at: float) -> float:
 
 def test_energy_of_a_window_is_exact_for_power_that_grows_and_that_of_all_nodes() -> None:
     with kwollect(rising) as server:
-        samples = wattmeter.ask(server.meter(), NODES, START, START + 10)
-    kind = wattmeter.kind(server.meter(), samples)
+        samples = wattmeter.request_samples(server.meter(), NODES, START, START + 10)
+    kind = wattmeter.describe_meter(server.meter(), samples)
     assert (kind.source, kind.scope, kind.error_share) == ("wattmeter", "node", 0.01)
     assert kind.sampling_s == pytest.approx(PERIOD_S, rel=1e-3)
     for begin, end in ((0.0, 10.0), (2.113, 5.377)):
-        found, reason = wattmeter.joules(kind, samples, NODES, START + begin, START + end)
+        joules, reason = wattmeter.integrate(kind, samples, NODES, START + begin, START + end)
         expected = 3 * (100 * (end - begin) + (end**2 - begin**2) / 2)
-        assert found == pytest.approx(expected, rel=1e-6) and reason is None
+        assert joules == pytest.approx(expected, rel=1e-6) and reason is None
     assert set(server.asked[0]) == {"nodes", "metrics", "start_time", "end_time"}
     assert server.asked[0]["nodes"] == "taurus-7,taurus-8"
 
 
 def test_a_long_run_is_asked_for_in_parts() -> None:
     with kwollect(lambda node, at: 50.0) as server:
-        samples = wattmeter.ask(server.meter(), NODES[:1], START, START + 1500)
+        samples = wattmeter.request_samples(server.meter(), NODES[:1], START, START + 1500)
         assert len(server.asked) == 3
-    kind = wattmeter.kind(server.meter(), samples)
-    assert wattmeter.joules(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
+    kind = wattmeter.describe_meter(server.meter(), samples)
+    assert wattmeter.integrate(kind, samples, NODES[:1], START, START + 1500)[0] == pytest.approx(75_000)
 
 
 def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
     def watts(node: str, at: float) -> float | None:
-        gone = node == NODES[1] and 4 < at - START < 7
-        return None if gone or at > START + 20 else 100.0
+        is_missing = node == NODES[1] and 4 < at - START < 7
+        return None if is_missing or at > START + 20 else 100.0
 
     with kwollect(watts) as server:
-        samples = wattmeter.ask(server.meter(0), NODES, START, START + 30)
-    kind = wattmeter.kind(server.meter(), samples)
+        samples = wattmeter.request_samples(server.meter(0), NODES, START, START + 30)
+    kind = wattmeter.describe_meter(server.meter(), samples)
 
     def reason(begin: float, end: float, nodes: list[str] = NODES) -> tuple[str, str | None] | None:
-        found, said = wattmeter.joules(kind, samples, nodes, START + begin, START + end)
-        assert (found is None) == (said is not None)
-        return said and (said.code, said.facts.get("node"))
+        joules, note = wattmeter.integrate(kind, samples, nodes, START + begin, START + end)
+        assert (joules is None) == (note is not None)
+        return note and (note.code, note.facts.get("node"))
 
     assert reason(8, 12) is None and reason(0, 10, NODES[:1]) is None
     assert reason(8, 9.5) == ("too-coarse", None)
@@ -69,47 +69,50 @@ def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
     assert reason(8, 12, ["taurus-9"]) == ("no-samples", "taurus-9")
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -5.0])
-def test_what_is_no_power_is_no_sample_and_said(wrong: float) -> None:
+@pytest.mark.parametrize("invalid_w", [float("nan"), float("inf"), -5.0])
+def test_what_is_no_power_is_no_sample_and_said(invalid_w: float) -> None:
     """One of them is bridged as a sample that did not come is; where there are too many, an epoch has no energy."""
 
     def watts(node: str, at: float) -> float:
         bad = node == NODES[1] and (abs(at - START - 2) < PERIOD_S / 2 or 12 < at - START < 15)
-        return wrong if bad else 100.0
+        return invalid_w if bad else 100.0
 
     with kwollect(watts) as server:
-        told = wattmeter.ask(server.meter(), NODES, START, START + 20)
-    kind, samples = wattmeter.kind(server.meter(), told), wattmeter.readings(told)
-    found, reason = wattmeter.joules(kind, samples, NODES, START, START + 8)
-    assert found == pytest.approx(2 * 8 * 100) and reason is None
-    found, reason = wattmeter.joules(kind, samples, NODES, START + 9, START + 17)
+        samples_received = wattmeter.request_samples(server.meter(), NODES, START, START + 20)
+    kind, samples = (
+        wattmeter.describe_meter(server.meter(), samples_received),
+        wattmeter.valid_samples(samples_received),
+    )
+    joules, reason = wattmeter.integrate(kind, samples, NODES, START, START + 8)
+    assert joules == pytest.approx(2 * 8 * 100) and reason is None
+    joules, reason = wattmeter.integrate(kind, samples, NODES, START + 9, START + 17)
     assert (
-        found is None and reason is not None and (reason.code, reason.facts["node"]) == ("gap-in-samples", "taurus-8")
+        joules is None and reason is not None and (reason.code, reason.facts["node"]) == ("gap-in-samples", "taurus-8")
     )
     assert 3 < reason.facts["gap_s"] < 4
-    refused = wattmeter.refused(told)
+    refused = wattmeter.invalid_samples(samples_received)
     assert refused is not None and (refused.code, refused.facts) == ("samples-left-out", {"counts": {"taurus-8": 16}})
-    assert refused == f"samples that are no power were left out: 16 of taurus-8, such as {wrong:g} W"
-    assert wattmeter.refused(samples) is None
+    assert refused == f"invalid samples were left out: 16 of taurus-8, such as {invalid_w:g} W"
+    assert wattmeter.invalid_samples(samples) is None
 
 
 def test_refused_samples_are_reported_and_left_out() -> None:
     with kwollect(lambda node, at: -1.0 if 12 < at - START < 15 else 100.0) as server:
         windows = [(START, START + 8), (START + 9, START + 17)]
-        _, values, reasons, kept = meters._asked(server.meter(), NODES, windows)
+        _, values, reasons, samples = meters._read_wattmeters(server.meter(), NODES, windows)
     assert values == [pytest.approx(1600), None]
     gap, left_out = reasons
     assert (gap.code, gap.facts["node"]) == ("gap-in-samples", "taurus-7")
     assert (left_out.code, left_out.facts) == ("samples-left-out", {"counts": dict.fromkeys(NODES, 15)})
-    assert all((rows[:, 1] == 100).all() for rows in kept.values())
+    assert all((rows[:, 1] == 100).all() for rows in samples.values())
 
 
 def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
     with kwollect(lambda node, at: -1.0) as server:
-        told = wattmeter.ask(server.meter(), NODES[:1], START, START + 10)
-    kind = wattmeter.kind(server.meter(), told)
-    found, reason = wattmeter.joules(kind, wattmeter.readings(told), NODES[:1], START, START + 10)
-    assert found is None and reason is not None and (reason.code, reason.facts["node"]) == ("no-samples", "taurus-7")
+        samples_received = wattmeter.request_samples(server.meter(), NODES[:1], START, START + 10)
+    kind = wattmeter.describe_meter(server.meter(), samples_received)
+    joules, reason = wattmeter.integrate(kind, wattmeter.valid_samples(samples_received), NODES[:1], START, START + 10)
+    assert joules is None and reason is not None and (reason.code, reason.facts["node"]) == ("no-samples", "taurus-7")
 
 
 def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
@@ -117,7 +120,7 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
     with kwollect(lambda node, at: 100.0) as server:
         server.known_until = lambda: START + 9 + 4 * (time.monotonic() - began)
         server.broken = [(503, b"busy"), (502, b"")]
-        samples = wattmeter.ask(server.meter(patience_s=5), NODES, START, START + 10)
+        samples = wattmeter.request_samples(server.meter(patience_s=5), NODES, START, START + 10)
         assert all(rows[-1, 0] >= START + 10 for rows in samples.values())
         assert len(server.asked) >= 3
 
@@ -162,8 +165,8 @@ def test_wrong_answers_are_reported_in_one_line(
 ) -> None:
     with kwollect(rising) as server:
         server.broken = [answer] * 50
-        with pytest.raises(Away) as away:
-            wattmeter.ask(server.meter(0.2), NODES, START, START + 10)
+        with pytest.raises(NoSamples) as away:
+            wattmeter.request_samples(server.meter(0.2), NODES, START, START + 10)
     reason = away.value.reason
     assert reason.code == code and reason.facts == {"url": server.meter().url} | facts
     assert line in reason and "\n" not in reason and reason.startswith(server.meter().url)
@@ -189,8 +192,8 @@ def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch, part: by
         thread.start()
         endless = Wattmeter("kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0)
         began = time.monotonic()
-        with pytest.raises(Away) as away:
-            wattmeter.ask(endless, NODES, START, START + 10)
+        with pytest.raises(NoSamples) as away:
+            wattmeter.request_samples(endless, NODES, START, START + 10)
         thread.join()
     assert away.value.reason.code == code and time.monotonic() - began < 5
 
@@ -211,8 +214,8 @@ def test_a_head_that_comes_drop_by_drop_is_left(monkeypatch: pytest.MonkeyPatch)
         thread.start()
         slow = Wattmeter("kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0)
         began = time.monotonic()
-        with pytest.raises(Away) as away:
-            wattmeter.ask(slow, NODES, START, START + 10)
+        with pytest.raises(NoSamples) as away:
+            wattmeter.request_samples(slow, NODES, START, START + 10)
         took_s = time.monotonic() - began
         over.set()
         thread.join()
@@ -220,16 +223,16 @@ def test_a_head_that_comes_drop_by_drop_is_left(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     away = Wattmeter("kwollect", f"http://127.0.0.1:{port}/metrics", "m", None, 0.1)
-    with pytest.raises(Away) as nobody:
-        wattmeter.ask(away, NODES, START, START + 10)
+    with pytest.raises(NoSamples) as nobody:
+        wattmeter.request_samples(away, NODES, START, START + 10)
     assert (nobody.value.reason.code, nobody.value.reason.facts["error"]) == ("no-connection", "ConnectionError")
 
 
 def test_nodes_are_known_by_their_short_names() -> None:
-    assert wattmeter.nodes_of(["taurus-7.lyon.grid5000.fr", "taurus-7.lyon.grid5000.fr", "gros-1"]) == [
+    assert wattmeter.node_names(["taurus-7.lyon.grid5000.fr", "taurus-7.lyon.grid5000.fr", "gros-1"]) == [
         "taurus-7",
         "gros-1",
     ]
@@ -248,13 +251,13 @@ def site_with(tmp_path: Path, energy: object) -> Path:
 
 def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
     assert load_site("local").energy is None
-    made = load_site("here", site_with(tmp_path, {"wattmeter": GOOD})).energy
-    assert made == Wattmeter(**GOOD, metric="wattmetre_power_watt", error_share=None, patience_s=30)
+    wattmeter_settings = load_site("here", site_with(tmp_path, {"wattmeter": GOOD})).energy
+    assert wattmeter_settings == Wattmeter(**GOOD, metric="wattmetre_power_watt", error_share=None, patience_s=30)
     assert replace(load_site("here", tmp_path)) in {load_site("here", tmp_path)}, "a site is a key of caches"
 
 
 @pytest.mark.parametrize(
-    ("energy", "said"),
+    ("energy", "location"),
     [
         ({"wattmeter": {"kind": "kwollect"}}, "energy.wattmeter"),
         ({"wattmeter": {**GOOD, "kind": "other"}}, "energy.wattmeter.kind"),
@@ -270,7 +273,7 @@ def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
         ({"wattmetre": GOOD}, "energy"),
     ],
 )  # fmt: skip
-def test_a_site_that_says_it_wrongly_is_refused_in_one_line(tmp_path: Path, energy: object, said: str) -> None:
+def test_a_site_that_says_it_wrongly_is_refused_in_one_line(tmp_path: Path, energy: object, location: str) -> None:
     with pytest.raises(InputError) as refused:
         load_site("here", site_with(tmp_path, energy))
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert location in str(refused.value) and "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Whether a machine is disturbed: read from the kernel, said in a sentence, with what disturbed runs of the campaign cost."""
+"""Whether a machine is disturbed: read from the kernel, sentence in a sentence, with what disturbed runs of the campaign cost."""
 
 import csv
 import math
@@ -10,14 +10,14 @@ import pytest
 
 from declared.site import Site, load_site
 from sites import disturbance, node_report
-from sites.disturbance import finding, told, wider
+from sites.disturbance import describe, node_finding, spread_ratio
 from sites.verdicts import Finding
 
 SITE = load_site("local")
 QUIET = {"withheld": 0.0, "others": 0.0}
 
 
-def rows(quiet: float, disturbed: float, each: int, cells: int = 4) -> list[dict[str, str]]:
+def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[dict[str, str]]:
     """Runs of some cells whose logarithms of epoch times have these standard deviations, half of them under 20 % of steal."""
     rng = np.random.default_rng(1)
     return [
@@ -30,79 +30,79 @@ def rows(quiet: float, disturbed: float, each: int, cells: int = 4) -> list[dict
         }
         for cell in range(cells)
         for spread, share in ((quiet, 0.0), (disturbed, 0.2))
-        for _ in range(each)
+        for _ in range(n_runs)
     ]
 
 
-def runs_csv(folder: Path, made: list[dict[str, str]]) -> Path:
-    with open(file := folder / "runs.csv", "w", newline="") as table:
-        writer = csv.DictWriter(table, list(made[0]))
+def runs_csv(folder: Path, table: list[dict[str, str]]) -> Path:
+    with open(file := folder / "runs.csv", "w", newline="") as file_object:
+        writer = csv.DictWriter(file_object, list(table[0]))
         writer.writeheader()
-        writer.writerows(made)
+        writer.writerows(table)
     return file
 
 
 def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
-    assert wider(rows(0.02, 0.06, 200)) == pytest.approx(3, rel=0.1)
-    assert wider(rows(0.02, 0.06, 2)) is None  # four degrees of freedom of each
-    assert wider([row for row in rows(0.02, 0.06, 200) if row["steal_share"] == "0.0"]) is None
+    assert spread_ratio(rows(0.02, 0.06, 200)) == pytest.approx(3, rel=0.1)
+    assert spread_ratio(rows(0.02, 0.06, 2)) is None  # four degrees of freedom of each
+    assert spread_ratio([row for row in rows(0.02, 0.06, 200) if row["steal_share"] == "0.0"]) is None
     failed = [{**row, "status": "invalid"} for row in rows(0.02, 9.0, 200) if row["steal_share"] == "0.2"]
-    assert wider([*failed, *rows(0.02, 0.06, 200)]) == pytest.approx(3, rel=0.1)
+    assert spread_ratio([*failed, *rows(0.02, 0.06, 200)]) == pytest.approx(3, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    "shares, invalid, said",
+    "shares, invalid, sentence",
     [
         (QUIET, None, None),
         (None, None, None),
         ({"withheld": 0.05, "others": None}, None, None),
-        ({"withheld": 0.12, "others": 0.02}, [], "a hypervisor withholds 12% of the processor time"),
+        ({"withheld": 0.12, "others": 0.02}, [], "the hypervisor takes 12% of the CPU time"),
         (
             {"withheld": 0.2, "others": 0.4},
             ["max_steal_share", "max_foreign_cpu_share"],
-            "a hypervisor withholds 20% of the processor time (runs with more than 15% are invalid: max_steal_share) and other "
-            "programs use 40% of the processor time (runs with more than 5% are invalid: max_foreign_cpu_share)",
+            "the hypervisor takes 20% of the CPU time (runs with more than 15% are invalid: max_steal_share) and other "
+            "programs use 40% of the CPU time (runs with more than 5% are invalid: max_foreign_cpu_share)",
         ),
     ],
 )
 def test_a_disturbed_machine_is_said_in_a_sentence(
-    tmp_path: Path, shares: Any, invalid: list[str] | None, said: str | None
+    tmp_path: Path, shares: Any, invalid: list[str] | None, sentence: str | None
 ) -> None:
-    sentence = told(shares, SITE, tmp_path / "runs.csv")
-    assert (sentence and sentence.facts["invalid"]) == invalid
-    assert sentence == (said and f"this machine is disturbed: {said}")
+    note = describe(shares, SITE, tmp_path / "runs.csv")
+    assert (note and note.facts["invalid"]) == invalid
+    assert note == (sentence and f"this machine is disturbed: {sentence}")
 
 
 def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     file = runs_csv(tmp_path, rows(0.02, 0.06, 200))
-    sentence = told({"withheld": 0.12, "others": None}, SITE, file)
-    times = wider(rows(0.02, 0.06, 200))
+    sentence = describe({"withheld": 0.12, "others": None}, SITE, file)
+    times = spread_ratio(rows(0.02, 0.06, 200))
     assert sentence is not None and times is not None
     assert sentence.code == "disturbed" and sentence.facts["times"] == pytest.approx(times)
-    assert f"vary {times:.1f} times as much" in sentence and f"or take {times**2:.1f} times the runs" in sentence
-    without = told({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
-    assert without is not None and without.facts["times"] is None
+    assert f"vary {times:.1f} times as much" in sentence and f"or need {times**2:.1f} times the runs" in sentence
+    undisturbed = describe({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
+    assert undisturbed is not None and undisturbed.facts["times"] is None
 
 
 def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -> None:
     def judged(site: Site, **of_nodes: Any) -> Finding:
         reports = [{"host": name, "disturbed": {**QUIET, **shares}} for name, shares in of_nodes.items()]
-        return finding(reports, site, tmp_path / "runs.csv")
+        return node_finding(reports, site, tmp_path / "runs.csv")
 
     assert judged(SITE, node1={}).verdict == "ok"
-    found = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
-    assert (found.verdict, found.code, list(found.facts["shares"])) == ("warn", "disturbed", ["node2", "node3"])
-    assert found.facts["shares"]["node2"]["withheld"] == 0.1 and found.facts["times"] is None
-    assert found.text.startswith("node2, node3: ")
+    result = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
+    assert (result.verdict, result.code, list(result.facts["shares"])) == ("warn", "disturbed", ["node2", "node3"])
+    assert result.facts["shares"]["node2"]["withheld"] == 0.1 and result.facts["times"] is None
+    assert result.text.startswith("node2, node3: ")
     assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"
 
 
 def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others() -> None:
     before = node_report.used()
-    found = node_report.disturbed(0.3)
+    result = node_report.disturbed(0.3)
     after = node_report.used()
     assert after["own"] - before["own"] > 0.01 and after["at"] - before["at"] >= 0.3
-    assert 0 <= found["withheld"] <= 1 and 0 <= found["others"] <= 1.1
+    assert 0 <= result["withheld"] <= 1 and 0 <= result["others"] <= 1.1
     mine = {"at": 10.0, "busy": 5.0, "stolen": 0.0, "own": 5.0}
     assert node_report.shares(dict.fromkeys(mine, 0.0), mine) == QUIET
     stolen = {**mine, "stolen": 1.25, "busy": 5.0}
@@ -110,6 +110,6 @@ def test_this_machine_is_asked_while_it_works_and_own_work_is_not_that_of_others
 
 
 def test_runs_under_way_are_not_others_and_machines_elsewhere_are_not_asked() -> None:
-    here = disturbance.looks(SITE)(True)
-    assert here is not None and here["others"] is None and here["withheld"] is not None
-    assert disturbance.looks(load_site("slurm-example"))(False) is None
+    shares_now = disturbance.share_meter(SITE)(True)
+    assert shares_now is not None and shares_now["others"] is None and shares_now["withheld"] is not None
+    assert disturbance.share_meter(load_site("slurm-example"))(False) is None

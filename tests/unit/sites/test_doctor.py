@@ -103,16 +103,16 @@ class TestWhatSlurmPrints:
         assert config["Epilog"] == ""
 
     def test_partitions(self) -> None:
-        found = slurm.partitions(PARTITIONS)
-        assert list(found) == ["cpu", "gpu"]
-        assert (found["cpu"]["MaxTime"], found["cpu"]["Default"]) == ("1-00:00:00", "YES")
-        assert found["gpu"]["DefMemPerCPU"] == "1000"
+        result = slurm.partitions(PARTITIONS)
+        assert list(result) == ["cpu", "gpu"]
+        assert (result["cpu"]["MaxTime"], result["cpu"]["Default"]) == ("1-00:00:00", "YES")
+        assert result["gpu"]["DefMemPerCPU"] == "1000"
 
     def test_nodes(self) -> None:
-        found = slurm.nodes(NODES)
-        assert [node.name for node in found if node.usable] == ["node1", "node2", "node4"]
-        assert [node.name for node in found if node.idle] == ["node1"]
-        assert found[2].reason == "bad fan | see 42"
+        result = slurm.nodes(NODES)
+        assert [node.name for node in result if node.usable] == ["node1", "node2", "node4"]
+        assert [node.name for node in result if node.idle] == ["node1"]
+        assert result[2].reason == "bad fan | see 42"
 
     @pytest.mark.parametrize(
         ("text", "expected_s"),
@@ -135,11 +135,11 @@ class TestWhatSlurmPrints:
         assert slurm.seconds(text) == expected_s
 
     @pytest.mark.parametrize(
-        ("type_", "there"),
+        ("type_", "keeps_accounts"),
         [("accounting_storage/none", False), ("(null)", False), ("accounting_storage/slurmdbd", True)],
     )
-    def test_accounting(self, type_: str, there: bool) -> None:
-        assert slurm.accounting(slurm.configuration(f"AccountingStorageType = {type_}\n")) is there
+    def test_accounting(self, type_: str, keeps_accounts: bool) -> None:
+        assert slurm.accounting(slurm.configuration(f"AccountingStorageType = {type_}\n")) is keeps_accounts
 
 
 class TestStatusOfJobs:
@@ -166,14 +166,14 @@ class TestStatusOfJobs:
         self, written: str | None, accounting: bool, age: str, sacct: bool, verdict: str, code: str, advice: str | None
     ) -> None:
         config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
-        found = verdicts.job_status(config, written, PROFILE, sacct)
-        assert (found.verdict, found.code, found.facts.get("advice")) == (verdict, code, advice)
-        assert found.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
+        result = verdicts.job_status(config, written, PROFILE, sacct)
+        assert (result.verdict, result.code, result.facts.get("advice")) == (verdict, code, advice)
+        assert result.text.startswith("profiles/slurm/config.yaml: slurm-status-command: ")
 
     @pytest.mark.parametrize(
         ("written", "sacct", "end"),
         [
-            ("sacct", True, "Snakemake would wait for ever; set slurm-status-command: squeue"),
+            ("sacct", True, "Snakemake would wait forever; set slurm-status-command: squeue"),
             ("squeue", True, "use ./ringside submit, or ask the administrators for MinJobAge=60 or more"),
         ],
     )
@@ -185,84 +185,84 @@ class TestPartition:
     PARTITIONS = slurm.partitions(PARTITIONS)
 
     def test_the_default(self, site: Site) -> None:
-        found, name = verdicts.partition(self.PARTITIONS, site)
-        assert (found.verdict, name) == ("ok", "cpu")
+        result, name = verdicts.partition(self.PARTITIONS, site)
+        assert (result.verdict, name) == ("ok", "cpu")
 
     def test_unknown(self, site: Site) -> None:
-        found, name = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
-        assert (found.verdict, found.code, name) == ("FAIL", "unknown-name", None)
-        assert found.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
-        assert str(found) == (
+        result, name = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="cpus"))
+        assert (result.verdict, result.code, name) == ("FAIL", "unknown-name", None)
+        assert result.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
+        assert str(result) == (
             "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected one of cpu, gpu"
         )
 
     def test_without_a_default(self, site: Site) -> None:
-        found, _ = verdicts.partition({"gpu": self.PARTITIONS["gpu"]}, site)
-        assert (found.verdict, found.code, found.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
+        result, _ = verdicts.partition({"gpu": self.PARTITIONS["gpu"]}, site)
+        assert (result.verdict, result.code, result.facts["expected"]) == ("FAIL", "missing-key", ["gpu"])
 
     def test_down(self, site: Site) -> None:
-        found, _ = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
-        assert (found.verdict, found.code) == ("FAIL", "partition-down")
-        assert found.facts == {"partition": "gpu", "state": "DOWN"}
+        result, _ = verdicts.partition(self.PARTITIONS, with_scheduler(site, partition="gpu"))
+        assert (result.verdict, result.code) == ("FAIL", "partition-down")
+        assert result.facts == {"partition": "gpu", "state": "DOWN"}
 
     def test_closed_to_the_account(self, site: Site) -> None:
         open_ = {"gpu": {**self.PARTITIONS["gpu"], "State": "UP"}}
-        found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="c"))
-        assert (found.verdict, found.code) == ("FAIL", "account-not-allowed")
-        assert found.facts == {"account": "c", "allowed": "a,b"}
-        found, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="b"))
-        assert found.verdict == "ok"
+        result, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="c"))
+        assert (result.verdict, result.code) == ("FAIL", "account-not-allowed")
+        assert result.facts == {"account": "c", "allowed": "a,b"}
+        result, _ = verdicts.partition(open_, with_scheduler(site, partition="gpu", account="b"))
+        assert result.verdict == "ok"
 
 
 class TestNodes:
-    KNOWN = ("node1", "node2", "node3", "node4", "node5")
+    ALL_NODES = ("node1", "node2", "node3", "node4", "node5")
 
     def test_enough_although_one_is_lost(self, site: Site) -> None:
-        found = verdicts.nodes(slurm.nodes(NODES)[:4], self.KNOWN, site)
-        assert (found.verdict, found.code) == ("warn", "nodes-lost")
-        assert found.facts == {"usable": 3, "idle": 1, "wanted": 3, "lost": ["node3"]}
-        assert found.text == "3 can be had, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
+        result = verdicts.nodes(slurm.nodes(NODES)[:4], self.ALL_NODES, site)
+        assert (result.verdict, result.code) == ("warn", "nodes-lost")
+        assert result.facts == {"usable": 3, "idle": 1, "wanted": 3, "lost": ["node3"]}
+        assert result.text == "3 are usable, 1 idle; a run may have 3; node3 is drained* (bad fan | see 42)"
 
     def test_too_few(self, site: Site) -> None:
-        found = verdicts.nodes(slurm.nodes(NODES)[:3], self.KNOWN, site)
-        assert (found.verdict, found.code) == ("FAIL", "too-few-nodes")
-        assert found.facts == {"usable": 2, "wanted": 3, "lost": ["node3"]}
+        result = verdicts.nodes(slurm.nodes(NODES)[:3], self.ALL_NODES, site)
+        assert (result.verdict, result.code) == ("FAIL", "too-few-nodes")
+        assert result.facts == {"usable": 2, "wanted": 3, "lost": ["node3"]}
 
     def test_the_site_leaves_too_few(self, site: Site) -> None:
-        there = [node("node1"), node("node2"), node("node3")]
-        assert verdicts.nodes(there, self.KNOWN, site).verdict == "ok"
-        assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, exclude="node2")).verdict == "FAIL"
-        assert verdicts.nodes(there, self.KNOWN, with_scheduler(site, nodelist="node[1-2]")).verdict == "FAIL"
+        nodes = [node("node1"), node("node2"), node("node3")]
+        assert verdicts.nodes(nodes, self.ALL_NODES, site).verdict == "ok"
+        assert verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict == "FAIL"
+        assert verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict == "FAIL"
 
     @pytest.mark.parametrize(
         ("constraint", "left"), [("a100", 2), ("a100&ib", 1), ("h100", 0), ("a100|h100", 3), ("[a100|h100]", 3)]
     )
     def test_features(self, site: Site, constraint: str, left: int) -> None:
         features: list[tuple[str, ...]] = [("a100", "ib"), ("a100",), ()]
-        there = [replace(node(f"node{i}"), features=has) for i, has in enumerate(features, start=1)]
-        assert len(verdicts.eligible(there, with_scheduler(site, constraint=constraint))) == left
+        nodes = [replace(node(f"node{i}"), features=node_features) for i, node_features in enumerate(features, start=1)]
+        assert len(verdicts.eligible(nodes, with_scheduler(site, constraint=constraint))) == left
 
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
     def test_unknown_names(self, site: Site, key: str) -> None:
-        found = verdicts.nodes([], self.KNOWN, with_scheduler(site, **{key: "node[4-6]"}))
-        assert found.code == "unknown-name" and found.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
-        assert found.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
+        result = verdicts.nodes([], self.ALL_NODES, with_scheduler(site, **{key: "node[4-6]"}))
+        assert result.code == "unknown-name" and result.facts == {"key": f"scheduler.{key}", "got": ["node6"]}
+        assert result.text.endswith("node6 unknown to Slurm; it has node1, node2, node3, node4 and 1 more")
 
     def test_processors(self, site: Site) -> None:
-        there = [node("node1"), node("node2", processors=8)]
-        assert verdicts.processors(there, replace(site, cores=8)).verdict == "ok"
-        found = verdicts.processors(there, replace(site, cores=9))
-        assert (found.verdict, found.code) == ("FAIL", "too-few-processors")
-        assert found.facts == {"node": "node2", "processors": 8}
+        nodes = [node("node1"), node("node2", processors=8)]
+        assert verdicts.processors(nodes, replace(site, cores=8)).verdict == "ok"
+        result = verdicts.processors(nodes, replace(site, cores=9))
+        assert (result.verdict, result.code) == ("FAIL", "too-few-processors")
+        assert result.facts == {"node": "node2", "processors": 8}
 
 
 class TestTimes:
-    def row(self, most: str) -> dict[str, str]:
-        return {"PartitionName": "cpu", "MaxTime": most}
+    def row(self, max_time: str) -> dict[str, str]:
+        return {"PartitionName": "cpu", "MaxTime": max_time}
 
     def test_within(self, site: Site) -> None:
-        for most in ("UNLIMITED", "08:00:00"):  # a block asks for 8 hours
-            assert [found.verdict for found in verdicts.time_limits(self.row(most), site)] == ["ok"]
+        for max_time in ("UNLIMITED", "08:00:00"):  # a block asks for 8 hours
+            assert [result.verdict for result in verdicts.time_limits(self.row(max_time), site)] == ["ok"]
 
     def test_over(self, site: Site) -> None:
         block, *rest = verdicts.time_limits(self.row("07:59:00"), site)
@@ -278,8 +278,8 @@ class TestTimes:
         assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
-        found = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))
-        assert [(one.verdict, one.subject) for one in found] == [("FAIL", "time of a build")]
+        result = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))
+        assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
 
     @pytest.mark.parametrize(("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")])
     def test_lost_node(self, site: Site, timeout: str, verdict: str) -> None:
@@ -287,10 +287,10 @@ class TestTimes:
 
 
 class TestMemory:
-    THERE = (node("node1", memory_mb=64000),)
+    NODES_OF_64_GB = (node("node1", memory_mb=64000),)
 
     @pytest.mark.parametrize(
-        ("select", "default", "asked", "verdict"),
+        ("select", "default", "requested", "verdict"),
         [
             ("CR_CORE", {"DefMemPerCPU": "10"}, None, "ok"),
             ("CR_CORE_MEMORY", {"DefMemPerNode": "UNLIMITED"}, None, "ok"),
@@ -302,18 +302,23 @@ class TestMemory:
             ("CR_CPU_MEMORY", {"MaxMemPerNode": "1000"}, 2000, "FAIL"),
         ],
     )
-    def test_verdict(self, site: Site, select: str, default: dict[str, str], asked: int | None, verdict: str) -> None:
-        for where in ("configuration", "partition"):
-            config = {"SelectTypeParameters": select, **(default if where == "configuration" else {})}
-            row = default if where == "partition" else {}
-            assert verdicts.memory(config, row, self.THERE, with_scheduler(site, memory_mb=asked)).verdict == verdict
+    def test_verdict(
+        self, site: Site, select: str, default: dict[str, str], requested: int | None, verdict: str
+    ) -> None:
+        for source in ("configuration", "partition"):
+            config = {"SelectTypeParameters": select, **(default if source == "configuration" else {})}
+            row = default if source == "partition" else {}
+            assert (
+                verdicts.memory(config, row, self.NODES_OF_64_GB, with_scheduler(site, memory_mb=requested)).verdict
+                == verdict
+            )
 
 
 class TestAccount:
     ENFORCED = {"AccountingStorageEnforce": "associations,limits"}  # noqa: RUF012
 
     @pytest.mark.parametrize(
-        ("mine", "wanted", "enforced", "verdict"),
+        ("mine", "requested", "enforced", "verdict"),
         [
             (None, None, True, "ok"),
             (None, "a", True, "ok"),
@@ -325,19 +330,19 @@ class TestAccount:
         ],
     )
     def test_verdict(
-        self, site: Site, mine: list[str] | None, wanted: str | None, enforced: bool, verdict: str
+        self, site: Site, mine: list[str] | None, requested: str | None, enforced: bool, verdict: str
     ) -> None:
-        found = verdicts.account(self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=wanted))
-        assert found.verdict == verdict
+        result = verdicts.account(self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=requested))
+        assert result.verdict == verdict
 
 
 class TestWhatNodesSay:
     def test_healthy(self, site: Site) -> None:
-        found = judged([report("node1"), report("node2")], site)
-        assert {finding.verdict for finding in found.values()} == {"ok"}
+        result = judged([report("node1"), report("node2")], site)
+        assert {finding.verdict for finding in result.values()} == {"ok"}
 
     @pytest.mark.parametrize(
-        ("subject", "differs", "code", "facts", "said"),
+        ("subject", "differs", "code", "facts", "message"),
         [
             ("checkout", {"checkout": False}, "not-seen", {}, "does not see it"),
             ("controller's python", {"python": "/usr/bin/python3"}, "no-python", {}, "cannot run it"),
@@ -346,7 +351,7 @@ class TestWhatNodesSay:
                 {"version": "3.9"},
                 "other-python",
                 {"there": "3.9", "here": "3.11"},
-                "it is Python 3.9 there, 3.11 here",
+                "it is Python 3.9 on the node, 3.11 on this host",
             ),
             (
                 "results",
@@ -361,21 +366,21 @@ class TestWhatNodesSay:
                 {"interfaces": {"lo": "127.0.0.1"}},
                 "no-interface",
                 {"interfaces": {"lo": "127.0.0.1"}},
-                "eth0 is not there; there are lo",
+                "has no eth0; it has lo",
             ),
             (
                 "interface",
                 {"interfaces": {"eth0": None}},
                 "no-address",
                 {"interfaces": {"eth0": None}},
-                "eth0 has no IPv4 address; there are eth0 (no IPv4)",
+                "eth0 has no IPv4 address; it has eth0 (no IPv4)",
             ),
             (
                 "setup",
-                {"setup": ["module load x", "not found"]},
+                {"setup": ["module load x", "not result"]},
                 "setup-fails",
-                {"line": "module load x", "error": "not found"},
-                "'module load x' fails: not found",
+                {"line": "module load x", "error": "not result"},
+                "'module load x' fails: not result",
             ),
             ("processors of the machine", {"processors": 1}, "too-few-processors", {"count": 1}, "has 1"),
             ("devices", {"devices": [1, None]}, "too-few-devices", {"count": 1, "error": None}, "has 1"),
@@ -397,17 +402,17 @@ class TestWhatNodesSay:
         ],
     )
     def test_what_one_node_lacks(
-        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any], said: str
+        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any], message: str
     ) -> None:
-        wanted = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
-        site = replace(site, **wanted, setup=("module load x",), scratch=Path("/scratch"))
+        settings = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
+        site = replace(site, **settings, setup=("module load x",), scratch=Path("/scratch"))
         able = {"devices": [2, None], "infiniband": ["mlx5_0"]}
-        found = judged([report("node1", **able), report("node2", **{**able, **differs})], site)
-        assert [name for name, finding in found.items() if finding.verdict == "FAIL"] == [subject]
-        complaints = found[subject].facts["complaints"]
-        assert list(complaints) == ["node2"] and found[subject].code == complaints["node2"].code == code
+        result = judged([report("node1", **able), report("node2", **{**able, **differs})], site)
+        assert [name for name, finding in result.items() if finding.verdict == "FAIL"] == [subject]
+        complaints = result[subject].facts["complaints"]
+        assert list(complaints) == ["node2"] and result[subject].code == complaints["node2"].code == code
         assert complaints["node2"].facts == facts
-        assert complaints["node2"] == said and found[subject].text.startswith(f"node2: {said}; ")
+        assert complaints["node2"] == message and result[subject].text.startswith(f"node2: {message}; ")
 
     def test_a_cache_that_nodes_only_read(self, site: Site) -> None:
         reports = [report(cache="Permission denied")]
@@ -418,10 +423,10 @@ class TestWhatNodesSay:
         assert "apptainer" not in judged([report()], site)
         site = replace(site, deployment="apptainer")
         assert judged([report()], site)["apptainer"].verdict == "FAIL"
-        there = report(apptainer="apptainer version 1.4.5")
-        assert judged([there], site)["apptainer"].verdict == "ok"
-        assert judged([{**there, "fuse": False}], site)["fuse"].verdict == "warn"
-        binds = judged([{**there, "binds": ["/data"]}], site)["binds"]
+        nodes = report(apptainer="apptainer version 1.4.5")
+        assert judged([nodes], site)["apptainer"].verdict == "ok"
+        assert judged([{**nodes, "fuse": False}], site)["fuse"].verdict == "warn"
+        binds = judged([{**nodes, "binds": ["/data"]}], site)["binds"]
         assert (binds.verdict, binds.code) == ("FAIL", "missing-folder")
         assert binds.facts["complaints"]["node1"].facts == {"folders": ["/data"]}
         assert binds.text == f"node1: has no /data; {shown(site.file)}: binds: name what every node has"
@@ -436,9 +441,9 @@ class TestWhatNodesSay:
         ("apart_s", "verdict"), [(0.4, "ok"), (-0.4, "ok"), (0.6, "warn"), (-4.9, "warn"), (5.1, "FAIL"), (-60, "FAIL")]
     )
     def test_clocks(self, apart_s: float, verdict: str) -> None:
-        found = clocks([report(), report("node2", clock_apart_s=apart_s)])
-        assert found.verdict == verdict
-        assert ("node2" in found.facts.get("apart_s", {})) == (verdict != "ok")
+        result = clocks([report(), report("node2", clock_apart_s=apart_s)])
+        assert result.verdict == verdict
+        assert ("node2" in result.facts.get("apart_s", {})) == (verdict != "ok")
 
     def test_lines_of_srun(self) -> None:
         first, second = (MARK + json.dumps({"host": host, "clock": 100.0}) for host in ("node1", "node2"))
@@ -449,9 +454,9 @@ class TestWhatNodesSay:
             (99.75, f"1: {second[20:]}\n"),
             (100.0, "0: logout\n"),
         ]
-        found = reports(lines)
-        assert [one["host"] for one in found] == ["node1", "node2"]
-        assert found[1]["clock_apart_s"] == pytest.approx(0.25)
+        result = reports(lines)
+        assert [item["host"] for item in result] == ["node1", "node2"]
+        assert result[1]["clock_apart_s"] == pytest.approx(0.25)
 
     def test_half_a_report_is_none(self) -> None:
         assert reports([(1.0, f'0: {MARK}{{"host": \n')]) == []
@@ -462,8 +467,8 @@ class TestTheReport:
         assert failing_line([]) is None
         assert failing_line(["export A=1", 'test "$A" = 1']) is None
         assert failing_line(["true", "exit 3", "true"]) == ["exit 3", "status 3"]
-        line, said = failing_line(["true", "no-such-program"]) or ["", ""]
-        assert (line, "not found" in said) == ("no-such-program", True)
+        line, message = failing_line(["true", "no-such-program"]) or ["", ""]
+        assert (line, "not found" in message) == ("no-such-program", True)
 
     def test_folders(self, tmp_path: Path) -> None:
         assert not_writable(str(tmp_path)) is None
@@ -494,5 +499,5 @@ def test_a_folder_in_memory_is_no_other_machines(tmp_path: Path, folder: str, co
         "/dev/vda / ext4 rw 0 0\nserver:/s /scratch nfs4 rw 0 0\ntmpfs /scratch/a\\040b tmpfs rw 0 0\n"
         "tmpfs /over tmpfs rw 0 0\nfs /over lustre rw 0 0\n"
     )
-    found = verdicts.shared_folder("checkout", Path(folder), mounts)
-    assert (found.code, found.facts["file_system"]) == (code, kind)
+    result = verdicts.shared_folder("checkout", Path(folder), mounts)
+    assert (result.code, result.facts["file_system"]) == (code, kind)

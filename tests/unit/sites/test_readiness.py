@@ -1,4 +1,4 @@
-"""What is said before anything starts: whether runs can be started, and environments built, the way that was asked for."""
+"""What is message before anything starts: whether runs can be started, and environments built, the way that was asked for."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monke
 @pytest.mark.parametrize(
     ("runs", "way"),
     [
-        (True, "use snakemake --profile slurm, or ./ringside submit; for figures of what is there add --config records=available"),
+        (True, "use snakemake --profile slurm, or ./ringside submit; for figures of the available records add --config records=available"),
         (False, 'use --profile slurm'),
     ],
 )  # fmt: skip
@@ -53,7 +53,7 @@ def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
 
 
 @pytest.mark.parametrize(
-    ("there", "code", "key", "got"),
+    ("running", "code", "key", "got"),
     [
         (None, "not-running", "placement", None),
         (Settings(3, 125e6, 0.6, None), "other-cluster", "launcher", "oar"),
@@ -62,9 +62,9 @@ def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
     ],
 )
 def test_virtual_cluster_must_be_the_one_of_the_site(
-    there: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
+    running: Settings | None, code: str | None, key: str, got: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual, "running", lambda: there)
+    monkeypatch.setattr(virtual, "running", lambda: running)
     if code is None:
         check_virtual(load_site("virtual-oar"))
         return
@@ -76,7 +76,7 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
 
 
 @pytest.mark.parametrize(
-    ("there", "up"),
+    ("running", "up"),
     [
         (Settings(3, 125e6, 0.6, None), 0.6),
         (Settings(3, 125e6, None, None, cpu_shares=(0.3, 0.6, 0.9)), [0.3, 0.6, 0.9]),
@@ -84,9 +84,9 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
     ],
 )
 def test_unlike_nodes_have_to_be_those_of_the_site(
-    there: Settings, up: object, monkeypatch: pytest.MonkeyPatch
+    running: Settings, up: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual, "running", lambda: there)
+    monkeypatch.setattr(virtual, "running", lambda: running)
     if up is None:
         check_virtual(load_site("virtual-unlike"))
         return
@@ -94,7 +94,7 @@ def test_unlike_nodes_have_to_be_those_of_the_site(
         check_virtual(load_site("virtual-unlike"))
     assert (refused.value.code, refused.value.key, refused.value.got) == ("other-cluster", "cpu_share", [0.9, 0.6, 0.3])
     assert str(refused.value) == (
-        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], of the virtual cluster that is up {up}; "
+        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual cluster; "
         "./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.9,0.6,0.3"
     )
 
@@ -104,13 +104,13 @@ class TestImages:
     def imaged(self, monkeypatch: pytest.MonkeyPatch) -> Campaign:
         """The campaign at a site with images, on a machine without Apptainer."""
         monkeypatch.setenv("PATH", "/nowhere")
-        here = load_campaign(CONFIG)
-        return replace(here, site=replace(here.site, deployment="apptainer"))
+        loaded = load_campaign(CONFIG)
+        return replace(loaded, site=replace(loaded.site, deployment="apptainer"))
 
     def test_all_environments_of_the_study_are_images_then_and_keys_are_others(self, imaged: Campaign) -> None:
-        here = load_campaign(CONFIG)
-        assert here.images == [] and imaged.images == list(imaged.environments) == list(here.environments)
-        assert set(here.records.values()).isdisjoint(imaged.records.values())
+        loaded = load_campaign(CONFIG)
+        assert loaded.images == [] and imaged.images == list(imaged.environments) == list(loaded.environments)
+        assert set(loaded.records.values()).isdisjoint(imaged.records.values())
 
     def test_without_apptainer_it_says_so_before_anything_starts(self, imaged: Campaign) -> None:
         for start in (lambda: check_launch(imaged, "local"), lambda: check_builds(imaged.site, ["pytorch"])):
@@ -134,7 +134,7 @@ class TestImages:
 
 
 class TestABundle:
-    """Where a bundle was unpacked, what it lacks is said before pip or a download looks for it in vain."""
+    """Where a bundle was unpacked, what it lacks is message before pip or a download looks for it in vain."""
 
     @pytest.fixture
     def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -144,12 +144,12 @@ class TestABundle:
             (tmp_path / name).parent.mkdir(parents=True)
             (tmp_path / name).touch()
         described = [read(name) for name in ("pytorch", "horovod-pytorch")]
-        locks = [*(each.lock for each in described), described[1].build_lock]
+        locks = [*(environment.lock for environment in described), described[1].build_lock]
         sums = [described[0].wheels[0].sha256[python_abi()], described[1].sources[0].sha256]
-        told = {"study": "small", "site": "local", "python_abi": python_abi()}
-        told["locks"] = {shown(lock): digest_file(lock) for lock in locks}
-        told["files"] = {str(number): {"sha256": sha256} for number, sha256 in enumerate(sums)}
-        (tmp_path / "bundle" / "small-local.json").write_text(json.dumps(told))
+        config = {"study": "small", "site": "local", "python_abi": python_abi()}
+        config["locks"] = {shown(lock): digest_file(lock) for lock in locks}
+        config["files"] = {str(number): {"sha256": sha256} for number, sha256 in enumerate(sums)}
+        (tmp_path / "bundle" / "small-local.json").write_text(json.dumps(config))
         return load_site("local")
 
     def edit(self, site: Site, **keys: object) -> None:
@@ -165,8 +165,8 @@ class TestABundle:
         check_bundle(site, ["pytorch", "horovod-pytorch"], ["cifar-10", "digits", "synthetic-8x8x1-10"])
 
     def test_another_study_variant_python_or_lock(self, site: Site) -> None:
-        said = self.refusal(site, ["pytorch", "tensorflow"])
-        assert "containers/tensorflow/requirements.cpu.txt" in said and "small at local" in said
+        message = self.refusal(site, ["pytorch", "tensorflow"])
+        assert "containers/tensorflow/requirements.cpu.txt" in message and "small at local" in message
         assert "requirements.cuda.txt" in self.refusal(replace(site, device="cuda"), ["pytorch"])
         assert "requirements.cpu.txt" in self.refusal(site, ["extrap"])
         self.edit(site, files={})
@@ -176,8 +176,8 @@ class TestABundle:
         assert "small at local for cp399-linux_x86_64" in self.refusal(site, ["pytorch"])
 
     def test_another_data_set(self, site: Site) -> None:
-        said = self.refusal(site, [], ["cifar-10", "fashion-mnist"])
-        assert "train-images-idx3-ubyte.gz" in said and "fashion-mnist" in said
+        message = self.refusal(site, [], ["cifar-10", "fashion-mnist"])
+        assert "train-images-idx3-ubyte.gz" in message and "fashion-mnist" in message
         own = replace(site, datasets=Archives(Path("/data"), None))
         check_bundle(own, [], ["fashion-mnist"])
 
@@ -185,8 +185,8 @@ class TestABundle:
         imaged = replace(site, deployment="apptainer")
         assert {"image", "pytorch"} <= set(self.refusal(imaged, ["pytorch"]).split())
         (tmp_path / "bundle" / "images").mkdir()
-        wanted = digest(read("pytorch"), imaged.realization)
-        (tmp_path / "bundle" / "images" / f"pytorch-{wanted[:12]}.sif").touch()
+        expected = digest(read("pytorch"), imaged.realization)
+        (tmp_path / "bundle" / "images" / f"pytorch-{expected[:12]}.sif").touch()
         check_bundle(imaged, ["pytorch"], [])
         self.refusal(imaged, ["horovod-pytorch"])
         brought = replace(imaged, images=replace(imaged.images, brought=(("horovod-pytorch", "/own.sif"),)))

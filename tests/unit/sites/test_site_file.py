@@ -12,7 +12,17 @@ from declared.site import Site
 from declared.virtual import parse
 from sites import site_file, slurm
 from sites.node_report import _MODULES
-from sites.site_values import Asked, Looked, account, folded, interface, kinds, of_cluster, of_machine, partition
+from sites.site_values import (
+    NodeAnswers,
+    SlurmAnswers,
+    account,
+    cluster_site,
+    folded,
+    interface,
+    kinds,
+    machine_site,
+    partition,
+)
 
 # As Slurm 22.05.8 prints them; the cluster has processors, and three kinds of nodes in the partition gpu.
 CONFIG = """\
@@ -74,13 +84,13 @@ FOLDER = Path("/shared/me")
 
 
 @pytest.fixture
-def asked() -> Asked:
+def answers() -> SlurmAnswers:
     """What the cluster says, of its partition gpu."""
-    return Asked(
+    return SlurmAnswers(
         config=slurm.configuration(CONFIG),
         partition=partition(slurm.partitions(PARTITIONS), "gpu"),
         kinds=kinds(slurm.nodes(GPU_NODES)),
-        others="g[05-07]",
+        other_nodes="g[05-07]",
         node=slurm.node_fields(NODE),
         mine=["chemistry", "climate", "vision"],
         default_account="chemistry",
@@ -89,13 +99,13 @@ def asked() -> Asked:
     )
 
 
-def written(asked: Asked, looked: Looked) -> str:
-    return site_file.text("# head", of_cluster(asked, looked, FOLDER))
+def written(answers: SlurmAnswers, node_answers: NodeAnswers) -> str:
+    return site_file.text("# head", cluster_site(answers, node_answers, FOLDER))
 
 
-def site(asked: Asked, **differs: Any) -> Site:
+def site(answers: SlurmAnswers, **differs: Any) -> Site:
     """The site that is written for what a node said, as the workflow reads it."""
-    return site_file.loaded("borealis", written(asked, Looked({**REPORT, **differs})))
+    return site_file.loaded("borealis", written(answers, NodeAnswers({**REPORT, **differs})))
 
 
 class TestWhatSlurmPrints:
@@ -136,13 +146,13 @@ class TestWhatSlurmPrints:
 
 
 class TestPartition:
-    FOUND = slurm.partitions(PARTITIONS)
+    KNOWN_PARTITIONS = slurm.partitions(PARTITIONS)
 
     def test_the_default(self) -> None:
-        assert partition(self.FOUND, "")["PartitionName"] == "cpu"
+        assert partition(self.KNOWN_PARTITIONS, "")["PartitionName"] == "cpu"
 
     @pytest.mark.parametrize(
-        ("wanted", "code", "got", "line"),
+        ("requested", "code", "got", "line"),
         [
             ("gpus", "unknown-name", "gpus", "is unknown to Slurm; expected one of cpu, gpu, debug, old"),
             ("old", "partition-down", "DRAIN", "is DRAIN; wait, or name another (cpu, gpu, debug, old)"),
@@ -154,35 +164,35 @@ class TestPartition:
             ),
         ],
     )
-    def test_refused(self, wanted: str, code: str, got: object, line: str) -> None:
+    def test_refused(self, requested: str, code: str, got: object, line: str) -> None:
         with pytest.raises(InputError) as refused:
-            partition(self.FOUND, wanted)
+            partition(self.KNOWN_PARTITIONS, requested)
         error = refused.value
         assert (error.code, error.file, error.got) == (code, "--partition", got)
-        assert str(error) == f"--partition: '{wanted}' {line}"
+        assert str(error) == f"--partition: '{requested}' {line}"
 
     def test_without_a_default(self) -> None:
         with pytest.raises(InputError) as refused:
-            partition({"gpu": self.FOUND["gpu"]}, "")
+            partition({"gpu": self.KNOWN_PARTITIONS["gpu"]}, "")
         assert (refused.value.code, refused.value.file) == ("missing-key", "--partition")
         assert refused.value.hint.endswith("gpu")
 
 
 class TestCluster:
-    def test_nodes_with_gpus(self, asked: Asked) -> None:
-        found = site(asked)
-        assert (found.launcher, found.placement, found.deployment) == ("slurm", "distinct-nodes", "venv")
-        assert (found.device, found.devices_per_node, found.ranks_per_node) == ("cuda", 4, 4)
-        assert (found.nodes, found.cores) == (3, 126), "the usable nodes of the kind; less the cores that Slurm keeps"
-        assert (found.interface, found.fabric, found.bandwidth_bytes_s) == ("ib0", "infiniband", 12.5e9)
-        assert found.torch_index is None
-        jobs = found.scheduler
+    def test_nodes_with_gpus(self, answers: SlurmAnswers) -> None:
+        result = site(answers)
+        assert (result.launcher, result.placement, result.deployment) == ("slurm", "distinct-nodes", "venv")
+        assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 4, 4)
+        assert (result.nodes, result.cores) == (3, 126), "the usable nodes of the kind; less the cores that Slurm keeps"
+        assert (result.interface, result.fabric, result.bandwidth_bytes_s) == ("ib0", "infiniband", 12.5e9)
+        assert result.torch_index is None
+        jobs = result.scheduler
         assert (jobs.partition, jobs.constraint, jobs.exclude) == ("gpu", "a100", None)
         assert jobs.memory_mb == 400000, "MaxMemPerNode of the partition"
-        assert (found.time_limit_s, jobs.block_limit_s) == (900, 28800)
+        assert (result.time_limit_s, jobs.block_limit_s) == (900, 28800)
 
-    def test_every_line_says_where_it_is_from(self, asked: Asked) -> None:
-        text = written(asked, Looked(REPORT))
+    def test_every_line_says_where_it_is_from(self, answers: SlurmAnswers) -> None:
+        text = written(answers, NodeAnswers(REPORT))
         words = " ".join(text.replace("# ", "").split())  # comments go on below
         for part in (
             "left out: 2 x 64 CPUs, 257000 MB, gres gpu:v100:2,nvme:1, features ib,v100 (g05, g06); 1 x 96 CPUs",
@@ -203,90 +213,97 @@ class TestCluster:
         assert all("  # " in line or before[line].lstrip().startswith("#") for line in lines)
         assert max(map(len, text.splitlines())) <= site_file.WIDTH
 
-    def test_without_a_feature_of_its_own_the_others_are_excluded(self, asked: Asked) -> None:
-        same = [
-            replace(kind, nodes=tuple(replace(node, features=("ib",)) for node in kind.nodes)) for kind in asked.kinds
+    def test_without_a_feature_of_its_own_the_others_are_excluded(self, answers: SlurmAnswers) -> None:
+        equal = [
+            replace(kind, nodes=tuple(replace(node, features=("ib",)) for node in kind.nodes)) for kind in answers.kinds
         ]
-        jobs = site(replace(asked, kinds=same)).scheduler
+        jobs = site(replace(answers, kinds=equal)).scheduler
         assert (jobs.constraint, jobs.exclude) == (None, "g[05-07]")
 
-    def test_one_kind_needs_neither(self, asked: Asked) -> None:
-        jobs = site(replace(asked, kinds=asked.kinds[:1], others="")).scheduler
+    def test_one_kind_needs_neither(self, answers: SlurmAnswers) -> None:
+        jobs = site(replace(answers, kinds=answers.kinds[:1], other_nodes="")).scheduler
         assert (jobs.constraint, jobs.exclude) == (None, None)
 
-    def test_many_nodes_are_bounded(self, asked: Asked) -> None:
-        kind = asked.kinds[0]
-        many = replace(kind, nodes=tuple(replace(kind.nodes[0], name=f"g{i}") for i in range(124)))
-        assert site(replace(asked, kinds=[many])).nodes == 8
-        assert " 16 (MaxNodes)" in written(replace(asked, kinds=[many]), Looked(REPORT))
-        few = replace(asked, kinds=[many], partition={**asked.partition, "MaxNodes": "2"})
-        assert site(few).nodes == 2
+    def test_many_nodes_are_bounded(self, answers: SlurmAnswers) -> None:
+        kind = answers.kinds[0]
+        large = replace(kind, nodes=tuple(replace(kind.nodes[0], name=f"g{i}") for i in range(124)))
+        assert site(replace(answers, kinds=[large])).nodes == 8
+        assert " 16 (MaxNodes)" in written(replace(answers, kinds=[large]), NodeAnswers(REPORT))
+        bounded = replace(answers, kinds=[large], partition={**answers.partition, "MaxNodes": "2"})
+        assert site(bounded).nodes == 2
 
     @pytest.mark.parametrize(
-        ("most", "expected"), [("UNLIMITED", (900, 28800)), ("00:10:00", (420, 600)), ("04:00", (60, 240))]
+        ("max_time", "expected"), [("UNLIMITED", (900, 28800)), ("00:10:00", (420, 600)), ("04:00", (60, 240))]
     )
-    def test_times(self, asked: Asked, most: str, expected: tuple[int, int]) -> None:
-        found = site(replace(asked, partition={**asked.partition, "MaxTime": most}))
-        assert (found.time_limit_s, found.scheduler.block_limit_s) == expected
+    def test_times(self, answers: SlurmAnswers, max_time: str, expected: tuple[int, int]) -> None:
+        result = site(replace(answers, partition={**answers.partition, "MaxTime": max_time}))
+        assert (result.time_limit_s, result.scheduler.block_limit_s) == expected
 
-    def test_memory_that_is_not_rationed_is_not_asked_for(self, asked: Asked) -> None:
-        config = {**asked.config, "SelectTypeParameters": "CR_CORE"}
-        assert site(replace(asked, config=config)).scheduler.memory_mb is None
+    def test_memory_that_is_not_rationed_is_not_asked_for(self, answers: SlurmAnswers) -> None:
+        config = {**answers.config, "SelectTypeParameters": "CR_CORE"}
+        assert site(replace(answers, config=config)).scheduler.memory_mb is None
 
-    def test_processors_alone(self, asked: Asked) -> None:
+    def test_processors_alone(self, answers: SlurmAnswers) -> None:
         """InfiniBand is not used: Gloo knows sockets only."""
-        there = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
-        found = site(replace(asked, kinds=there, node={}), accelerators=[])
-        assert (found.device, found.devices_per_node, found.ranks_per_node, found.cores) == ("cpu", 0, 1, 96)
-        assert (found.interface, found.fabric, found.bandwidth_bytes_s) == ("ib0", "ethernet", 12.5e9)
-        assert found.torch_index is not None
+        node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
+        assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == ("cpu", 0, 1, 96)
+        assert (result.interface, result.fabric, result.bandwidth_bytes_s) == ("ib0", "ethernet", 12.5e9)
+        assert result.torch_index is not None
 
-    def test_devices_of_another_make_do_not_train(self, asked: Asked) -> None:
-        found = site(asked, accelerators=[], amd=4)
-        assert (found.device, found.devices_per_node, found.ranks_per_node) == ("cpu", 0, 1)
+    def test_devices_of_another_make_do_not_train(self, answers: SlurmAnswers) -> None:
+        result = site(answers, accelerators=[], amd=4)
+        assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cpu", 0, 1)
 
-    def test_devices_that_slurm_does_not_hand_out(self, asked: Asked) -> None:
-        there = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
-        assert site(replace(asked, kinds=there, node={})).device == "cpu"
-        assert "Slurm hands out none" in written(replace(asked, kinds=there, node={}), Looked(REPORT))
+    def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
+        node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
+        assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
+        assert "Slurm hands out none" in written(replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT))
 
-    def test_a_home_that_nodes_do_not_see(self, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_home_that_nodes_do_not_see(self, answers: SlurmAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RINGSIDE_CACHE", raising=False)
-        assert site(asked).cache == Path("~/.cache/ringside").expanduser()
-        assert site(asked, cache_seen=False).cache == FOLDER / "ringside-cache"
+        assert site(answers).cache == Path("~/.cache/ringside").expanduser()
+        assert site(answers, cache_seen=False).cache == FOLDER / "ringside-cache"
 
-    def test_no_node_was_seen(self, asked: Asked) -> None:
-        text = written(asked, Looked(None, "none was free within 45 s"))
-        found = site_file.loaded("borealis", text)
-        assert (found.device, found.devices_per_node, found.fabric, found.interface) == ("cuda", 4, "ethernet", "eth0")
+    def test_no_node_was_seen(self, answers: SlurmAnswers) -> None:
+        text = written(answers, NodeAnswers(None, "none was free within 45 s"))
+        result = site_file.loaded("borealis", text)
+        assert (result.device, result.devices_per_node, result.fabric, result.interface) == (
+            "cuda",
+            4,
+            "ethernet",
+            "eth0",
+        )
         (line,) = [line for line in text.splitlines() if line.startswith("interface")]
         assert "ASSUMED: no node was seen" in line and "none was free" not in line, "it is said once, in the head"
 
-    def test_several_ports_have_the_rate_of_one(self, asked: Asked) -> None:
+    def test_several_ports_have_the_rate_of_one(self, answers: SlurmAnswers) -> None:
         ports = [{**REPORT["ports"][0], "device": f"mlx5_{i}"} for i in range(4)]
-        assert site(asked, ports=ports).bandwidth_bytes_s == 12.5e9
-        text = written(asked, Looked({**REPORT, "ports": ports}))
+        assert site(answers, ports=ports).bandwidth_bytes_s == 12.5e9
+        text = written(answers, NodeAnswers({**REPORT, "ports": ports}))
         assert "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text and "of one of 4 ports" in text
 
-    def test_roce_is_ethernet(self, asked: Asked) -> None:
-        found = site(asked, ports=[{**REPORT["ports"][0], "layer": "Ethernet"}])
-        assert (found.device, found.fabric) == ("cuda", "ethernet"), "NCCL may use it, or sockets"
+    def test_roce_is_ethernet(self, answers: SlurmAnswers) -> None:
+        result = site(answers, ports=[{**REPORT["ports"][0], "layer": "Ethernet"}])
+        assert (result.device, result.fabric) == ("cuda", "ethernet"), "NCCL may use it, or sockets"
 
-    def test_the_virtual_cluster(self, asked: Asked) -> None:
+    def test_the_virtual_cluster(self, answers: SlurmAnswers) -> None:
         settings = parse(nodes="3", bandwidth="123.4567mbit", cpu="0.6", memory="6G", accounting=False)
-        there = kinds(slurm.nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
-        config = {**asked.config, "SlurmdTimeout": "120 sec"}
-        virtual = replace(asked, virtual=settings, kinds=there, node={}, config=config)
-        found = site(virtual)
-        assert (found.placement, found.nodes, found.cores, found.cpu_share) == ("virtual", 3, 1, 0.6)
-        assert found.bandwidth_bytes_s == settings.bandwidth_bytes_s, "to the last digit: the doctor compares them"
-        assert found.time_limit_s == 100, "below SlurmdTimeout"
+        node_kinds = kinds(slurm.nodes("node1|idle|1|6144|1|(null)|(null)|none\n"))
+        config = {**answers.config, "SlurmdTimeout": "120 sec"}
+        virtual = replace(answers, virtual=settings, kinds=node_kinds, node={}, config=config)
+        result = site(virtual)
+        assert (result.placement, result.nodes, result.cores, result.cpu_share) == ("virtual", 3, 1, 0.6)
+        assert result.bandwidth_bytes_s == settings.bandwidth_bytes_s, "to the last digit: the doctor compares them"
+        assert result.time_limit_s == 100, "below SlurmdTimeout"
         unshaped = replace(virtual, virtual=replace(settings, bandwidth_bytes_s=None, cpu_share=None))
         assert (site(unshaped).bandwidth_bytes_s, site(unshaped).cpu_share) == (None, None)
 
-    def test_what_nodes_say_stays_in_its_comment(self, asked: Asked) -> None:
-        found = site(asked, modules=["pytorch\ndevice: cpu", "x\x1b[2J\rpytorch"], apptainer="1.3\n\nfabric: ethernet")
-        assert (found.device, found.fabric) == ("cuda", "infiniband")
+    def test_what_nodes_say_stays_in_its_comment(self, answers: SlurmAnswers) -> None:
+        result = site(
+            answers, modules=["pytorch\ndevice: cpu", "x\x1b[2J\rpytorch"], apptainer="1.3\n\nfabric: ethernet"
+        )
+        assert (result.device, result.fabric) == ("cuda", "infiniband")
 
 
 class TestAccount:
@@ -301,20 +318,20 @@ class TestAccount:
         ],
     )
     def test_account(
-        self, asked: Asked, mine: list[str], default: str | None, allowed: str, expected: str | None
+        self, answers: SlurmAnswers, mine: list[str], default: str | None, allowed: str, expected: str | None
     ) -> None:
-        row = {**asked.partition, "AllowAccounts": allowed}
-        found = account(replace(asked, mine=mine, default_account=default, partition=row))
-        assert (found[0] if found else None) == expected
+        row = {**answers.partition, "AllowAccounts": allowed}
+        result = account(replace(answers, mine=mine, default_account=default, partition=row))
+        assert (result[0] if result else None) == expected
 
-    def test_it_stands_in_the_file(self, asked: Asked) -> None:
-        assert site(asked).scheduler.account == "climate", "the first of those that the partition allows"
+    def test_it_stands_in_the_file(self, answers: SlurmAnswers) -> None:
+        assert site(answers).scheduler.account == "climate", "the first of those that the partition allows"
 
 
 class TestInterface:
     def chosen(self, **differs: Any) -> str | None:
-        found = interface({**REPORT, **differs})
-        return found[0] if found else None
+        result = interface({**REPORT, **differs})
+        return result[0] if result else None
 
     def test_the_fastest_with_an_address(self) -> None:
         assert self.chosen() == "ib0"
@@ -337,17 +354,17 @@ class TestInterface:
 
 class TestMachine:
     def test_processors(self) -> None:
-        text = site_file.text("# head", of_machine({**REPORT, "accelerators": []}))
-        found = site_file.loaded("mine", text)
-        assert (found.launcher, found.placement, found.interface) == ("local", "emulated", "lo")
-        assert (found.device, found.nodes, found.ranks_per_node) == ("cpu", 2, 1)
-        assert "cores: auto" in text and found.torch_index is not None
+        text = site_file.text("# head", machine_site({**REPORT, "accelerators": []}))
+        result = site_file.loaded("mine", text)
+        assert (result.launcher, result.placement, result.interface) == ("local", "emulated", "lo")
+        assert (result.device, result.nodes, result.ranks_per_node) == ("cpu", 2, 1)
+        assert "cores: auto" in text and result.torch_index is not None
 
     def test_accelerators(self) -> None:
-        found = site_file.loaded("mine", site_file.text("# head", of_machine(REPORT)))
-        assert (found.device, found.devices_per_node) == ("cuda", 4)
-        assert (found.nodes, found.ranks_per_node) == (1, 4), "a device for each rank"
-        assert found.torch_index is None
+        result = site_file.loaded("mine", site_file.text("# head", machine_site(REPORT)))
+        assert (result.device, result.devices_per_node) == ("cuda", 4)
+        assert (result.nodes, result.ranks_per_node) == (1, 4), "a device for each rank"
+        assert result.torch_index is None
 
 
 @pytest.mark.parametrize(
@@ -395,7 +412,7 @@ class TestRefused:
         assert (refused.value.code, refused.value.file) == (code, file)
 
     @pytest.mark.parametrize(
-        ("there", "options", "code", "line"),
+        ("programs", "options", "code", "line"),
         [
             ([], {"partition": "gpu"}, "not-installed", "--partition: Slurm is not on this machine (sinfo)"),
             (
@@ -408,28 +425,28 @@ class TestRefused:
                 ["oarnodes"],
                 {},
                 "not-possible-here",
-                "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand; "
+                "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line; "
                 "for this machine alone: ./ringside site nowhere --local",
             ),
             (
                 ["sinfo"],
                 {},
                 "scheduler-silent",
-                "Slurm is here, but does not answer (scontrol: is not on this machine); call it on a login node, "
+                "Slurm is here, but does not answer (scontrol: is not on this machine); run it on a login node, "
                 "or for this machine alone: ./ringside site nowhere --local",
             ),
         ],
     )
     def test_machines(
         self,
-        there: list[str],
+        programs: list[str],
         options: dict[str, Any],
         code: str,
         line: str,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        for program in there:
+        for program in programs:
             (tmp_path / program).touch(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(InputError) as refused:

@@ -29,14 +29,14 @@ from runs.attempts import machine_holder
 from runs.progress import (
     SESSION_VARIABLE,
     STOPPED_STATUS,
-    Held,
+    HeldJobTable,
     Interruption,
     Session,
-    after_nothing,
+    act_if_nothing_to_do,
     count_usable,
     current_session,
+    filter_log,
     new_session,
-    quiet,
 )
 from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
@@ -119,7 +119,7 @@ class Call:
             # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of planning.
             gc.disable()
         self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), look=self._plans))
-        self._disturbed = disturbance.looks(
+        self._disturbed = disturbance.share_meter(
             self.campaign.site
         )  # from here to the first job, which is long enough to see
         if self._plans and not self.dry_run and self._locks:
@@ -128,7 +128,7 @@ class Call:
         touch = bool({"--touch", "-t"} & set(sys.argv))
         self.content = ContentCheck(rules, self._plans, self.dry_run, touch)
         self._session = self._open_session()
-        self._held = Held()
+        self._held = HeldJobTable()
         self._follow_log()
         poll_slurm_steadily()
 
@@ -144,7 +144,7 @@ class Call:
                 planned=len(wanted.records),
                 done=len(wanted.available()),
                 left_s=time_left.time_left_estimator(wanted),
-                known=lambda: wanted.now().known(),
+                count_planned=lambda: wanted.now().known(),
                 stop=None if keep_going else stop_scheduling,
             )
         )
@@ -154,9 +154,9 @@ class Call:
         logger = logging.getLogger(LOGGER)
         logger.addFilter(self.content.filter)
         logger.addFilter(_follow_jobs)
-        logger.addFilter(lambda record: quiet(self._session, record))
+        logger.addFilter(lambda record: filter_log(self._session, record))
         logger.addFilter(Interruption())
-        logger.addFilter(lambda record: after_nothing(record, self.print_usable))
+        logger.addFilter(lambda record: act_if_nothing_to_do(record, self.print_usable))
         logger.addFilter(_replace_advice_to_unlock)
         if not self.dry_run and "--no-hooks" not in sys.argv:
             logger.addFilter(self._held)
@@ -242,7 +242,7 @@ class Call:
 
     def _disturbance(self) -> str | None:
         shares = self._disturbed(bool(machine_holder()))
-        return disturbance.told(shares, self.campaign.site, self.campaign.runs_csv)
+        return disturbance.describe(shares, self.campaign.site, self.campaign.runs_csv)
 
     def _check_launch(self, runs: bool) -> None:
         check_launch(self.campaign, self._workflow.executor_plugin.name, runs=runs)

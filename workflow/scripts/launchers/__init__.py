@@ -1,1 +1,1 @@
-"""How ranks are started on a machine or by a scheduler, watched and ended: one launcher for each kind of site."""
+"""Start, watch and end ranks on a machine or through a scheduler: one launcher for each kind of site."""

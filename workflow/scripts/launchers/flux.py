@@ -1,4 +1,4 @@
-"""Ranks as tasks of one Flux job, inside an instance of Flux (flux batch, flux alloc, flux start): no ssh."""
+"""Start ranks as tasks of one Flux job inside a Flux instance (flux batch, flux alloc), without ssh."""
 
 import contextlib
 import json
@@ -29,17 +29,17 @@ from launchers.launch import (
 
 PATIENCE_S = 10.0  # for Flux to start the ranks, or to end them
 RUNNING = "RUN"
-EXCEPTION = "flux-exception"  # the code of what Flux itself says of a job that it ended
-_LOST = ("node failure", "lost contact")  # how Flux's exceptions of type exec begin where no rank is the cause
+EXCEPTION_CODE = "flux-exception"
+_NODE_LOST_PREFIXES = ("node failure", "lost contact")  # of exceptions of type exec that no rank caused
 
 
 class Flux:
-    """See launchers.launch.Launcher. The first nodes of the instance that are up take the run."""
+    """See launchers.launch.Launcher. A run uses the first nodes of the instance that are up."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         if "FLUX_URI" not in os.environ:
             raise outside_of_job(site, "an instance of Flux", "use snakemake --profile flux")
-        hosts = list(dict.fromkeys(_nodes()))
+        hosts = list(dict.fromkeys(_up_nodes()))
         if len(hosts) < spec["nodes"]:
             if int(ask("getattr", "size")) >= spec["nodes"]:
                 text = f"only {', '.join(hosts) or 'no node'} is up, the run needs {spec['nodes']} nodes"
@@ -47,13 +47,16 @@ class Flux:
             raise too_few_nodes("flux resource list", len(hosts), spec["nodes"])
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
-        self._asked_for = [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
-        self._around = os.environ.get("FLUX_ENCLOSING_ID")  # the job that this instance is, if an instance is around it
-        self.job = _job(self._around)
+        self._requirements = [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
+        self._enclosing_job = os.environ.get("FLUX_ENCLOSING_ID")  # unset in the outermost instance
+        self.job = _describe_job(self._enclosing_job)
         self.hosts = hosts[: spec["nodes"]]
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
-        """See Launcher. Lost when Flux does not start the ranks: what they would have to wait for is not the run's time."""
+        """See Launcher.
+
+        Raise Lost if Flux does not start the ranks soon: waiting for nodes must not count as run time.
+        """
         spec = self._spec
         identity = 'RINGSIDE_RANK="$FLUX_TASK_RANK" RINGSIDE_LOCAL_RANK="$FLUX_TASK_LOCAL_ID"'
         self._id = ask(
@@ -63,39 +66,41 @@ class Flux:
             f"--ntasks={spec['ranks']}",
             f"--cores-per-task={cores_per_task(spec)}",
             *(["--gpus-per-task=1"] if self._site.devices_per_node else []),
-            *self._asked_for,
+            *self._requirements,
             "--setopt=cpu-affinity=per-task",
             f"--setopt=exit-timeout={GRACE_S:.0f}s",
             *program.behind(self._site.setup, identity),
         )
-        with contextlib.suppress(Lost):  # the events say it better
+        with contextlib.suppress(Lost):  # the events below give the reason
             ask("job", "wait-event", f"--timeout={PATIENCE_S:.0f}", self._id, "start", tries=1)
         events = self._events()
         if not any(event["name"] == "start" for event in events):
             text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
-            raise Lost(_fatal(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S))
-        with open(log, "ab") as out:
-            self._process = spawn(["flux", "job", "attach", self._id], _environment(), out)
+            raise Lost(_exception_note(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S))
+        with open(log, "ab") as output:
+            self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
         return [self._process]
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. What Flux's events say of the first task that failed, or that a node or the job itself is gone."""
-        if self._around and (state := job_state(self._around)) != RUNNING:
+        """See Launcher. Read Flux's events: the first failed task, or the loss of a node or of the job."""
+        if self._enclosing_job and (state := job_state(self._enclosing_job)) != RUNNING:
             raise job_ended(self.job["number"], state)
         events = self._events()
         for event in events:
-            said = event.get("context", {})
-            if event["name"] == "exception" and (said["type"] != "exec" or said["note"].startswith(_LOST)):
-                raise Lost(Note(EXCEPTION, said["note"] or said["type"], type=said["type"]))
+            context = event.get("context", {})
+            if event["name"] == "exception" and (
+                context["type"] != "exec" or context["note"].startswith(_NODE_LOST_PREFIXES)
+            ):
+                raise Lost(Note(EXCEPTION_CODE, context["note"] or context["type"], type=context["type"]))
         for event in self._events("--path=exec"):
             if event["name"] == "shell.task-exit":
-                said = event["context"]
-                host = self.hosts[said["rank"] // self._spec["ranks_per_node"]]
-                return rank_failure(said["rank"], -said["signaled"] or said["exitcode"], host)
-        return _fatal(events) or starter_failure("flux job attach", codes[0] or 0)
+                task = event["context"]
+                host = self.hosts[task["rank"] // self._spec["ranks_per_node"]]
+                return rank_failure(task["rank"], -task["signaled"] or task["exitcode"], host)
+        return _exception_note(events) or starter_failure("flux job attach", codes[0] or 0)
 
     def end(self) -> None:
-        """End the ranks through Flux, then what is attached to them."""
+        """End the ranks through Flux, then the attached client."""
         if self._id:
             for order in (["kill", "--signal=SIGKILL"], ["wait-event", f"--timeout={PATIENCE_S:.0f}"]):
                 with contextlib.suppress(Lost):
@@ -104,22 +109,25 @@ class Flux:
             kill([self._process])
 
     def _events(self, *options: str) -> list[dict[str, Any]]:
-        """What Flux has noted of the ranks' job, in order."""
-        said = ask("job", "eventlog", "--format=json", *options, self._id)
-        return [json.loads(line) for line in said.splitlines()]
+        """Return the event log of the ranks' job (RFC 18 of Flux)."""
+        log = ask("job", "eventlog", "--format=json", *options, self._id)
+        return [json.loads(line) for line in log.splitlines()]
 
 
 def job_state(number: str) -> str:
-    """What the instance around this one says of its job, such as RUN or CANCELED. Lost when it does not answer."""
+    """Return a job's state in the enclosing instance, such as RUN or CANCELED.
+
+    Raise Lost if that does not answer.
+    """
     return ask("--parent", "jobs", "--no-header", "--format={status}", number)
 
 
 def ask(*words: str, tries: int = 3) -> str:
-    """What a command of Flux answers. Lost when it fails, so many times within some seconds."""
-    said = ""
-    for left in reversed(range(tries)):
+    """Return the output of a Flux command. Raise Lost if it fails `tries` times, 2 s apart."""
+    answer = ""
+    for n_left in reversed(range(tries)):
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 ["flux", *words],
                 capture_output=True,
                 text=True,
@@ -129,41 +137,41 @@ def ask(*words: str, tries: int = 3) -> str:
                 env=_environment(),
             )
         except FileNotFoundError:
-            text = "flux: there is no such program on this node"
+            text = "flux: command not found on this node"
             raise Lost(Note("not-installed", text, program="flux")) from None
         except subprocess.TimeoutExpired:
-            said = "no answer"
+            answer = "no answer"
         else:
-            if done.returncode == 0:
-                return done.stdout.strip()
-            said = " ".join((done.stderr or done.stdout).split())[:300]
-        time.sleep(2 if left else 0)
-    text = f"flux {' '.join(words[:2])}: {said}"
-    raise Lost(Note("scheduler-silent", text, program="flux", answer=said))
+            if result.returncode == 0:
+                return result.stdout.strip()
+            answer = " ".join((result.stderr or result.stdout).split())[:300]
+        time.sleep(2 if n_left else 0)
+    text = f"flux {' '.join(words[:2])}: {answer}"
+    raise Lost(Note("scheduler-silent", text, program="flux", answer=answer))
 
 
-def _nodes() -> list[str]:
-    """The nodes of this instance that are up, in Flux's order."""
+def _up_nodes() -> list[str]:
+    """Return the nodes of this instance that are up, in Flux's order."""
     up = ask("resource", "list", "--states=up", "--no-header", "--format={nodelist}")
     return ask("hostlist", "--expand", up).split() if up else []
 
 
-def _job(number: str | None) -> dict[str, Any]:
-    """The job that this instance is, as the one around it tells."""
+def _describe_job(number: str | None) -> dict[str, Any]:
+    """Return number and times (UTC) of this instance's own job in the enclosing instance."""
     if not number:
         return {"number": "?", "submitted_at": None, "started_at": None}
-    told = ask("--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number).split()
-    return {"number": told[0], "submitted_at": utc(float(told[1])), "started_at": utc(float(told[2]))}
+    fields = ask("--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number).split()
+    return {"number": fields[0], "submitted_at": utc(float(fields[1])), "started_at": utc(float(fields[2]))}
 
 
-def _fatal(events: Sequence[Mapping[str, Any]]) -> Note | None:
-    """Return what ended a job for good, in Flux's words."""
-    said = next((event["context"] for event in events if event["name"] == "exception"), None)
-    return Note(EXCEPTION, said["note"], type=said["type"]) if said else None
+def _exception_note(events: Sequence[Mapping[str, Any]]) -> Note | None:
+    """Return Flux's own reason for ending a job, or None."""
+    context = next((event["context"] for event in events if event["name"] == "exception"), None)
+    return Note(EXCEPTION_CODE, context["note"], type=context["type"]) if context else None
 
 
 def _environment() -> dict[str, str]:
-    """What flux needs: the instance that it is to ask."""
+    """Return the environment of flux commands, with the address of the instance."""
     return {**kept_variables(), "FLUX_URI": os.environ.get("FLUX_URI", "")}
 
 

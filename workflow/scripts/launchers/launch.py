@@ -1,7 +1,7 @@
 """Start the ranks of a program, watch them, and end all of them: nothing outlives a run.
 
-How ranks are started is the launcher's (launchers/, one module for each `launcher` of a site); what they are told and
-how long they are given is here, the same for all.
+Each `launcher` of a site has a module that starts the ranks. Environment variables and time limits are the
+same for all launchers and stand here.
 """
 
 import contextlib
@@ -26,18 +26,24 @@ from environments.container import Bind
 
 SCRIPTS = CHECKOUT / "workflow" / "scripts"
 WORKER = "ranks.worker"
-GRACE_S = 10.0  # once a rank has failed, the others may still say why they cannot go on
-ALARM_S = 30.0  # after its time limit a rank ends itself, where nobody can reach it any more
+GRACE_S = 10.0  # after the first failure, for other ranks to log their errors
+ALARM_S = 30.0  # after the time limit, a rank that nobody can reach ends itself
 POLL_S = 0.02
-KILLED_S = 60.0  # for a process that was killed to end
+KILLED_S = 60.0  # for a killed process to end
 CLIENT_PATIENCE_S = 30  # for a scheduler's client to answer
-VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; hidden, so that no archive takes it
-LOG_END_BYTES = 1 << 20  # of a log, where causes are looked for: a rank may write gigabytes
+VARIABLES = ".variables.sh"  # in the attempt's folder while its ranks run; archives leave out hidden files
+LOG_END_BYTES = 1 << 20  # part of a log that is searched for causes: a rank may write gigabytes
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks ended: ok, failed or timeout, with the reason; seconds from launch to the last end."""
+    """How the ranks ended.
+
+    Attributes:
+        status: ok, failed or timeout.
+        reason: Why they did not end well.
+        wall_s: Seconds from launch to the end of the last rank.
+    """
 
     status: str
     reason: Note | None
@@ -45,11 +51,14 @@ class Outcome:
 
 
 class Stopped(Exception):
-    """Somebody asked the supervisor to stop: SIGTERM, SIGINT or SIGHUP."""
+    """The supervisor was asked to stop by SIGTERM, SIGINT or SIGHUP."""
 
 
 class Lost(Exception):
-    """The infrastructure failed, not the program: a node or the scheduler is gone, as `reason` says. The job has to be tried again."""
+    """The infrastructure failed, not the program, such as a node or the scheduler.
+
+    The run has to be repeated.
+    """
 
     def __init__(self, reason: Note) -> None:
         super().__init__(reason)
@@ -57,43 +66,48 @@ class Lost(Exception):
 
 
 class Launcher(Protocol):
-    """Starts ranks at one site for one spec.
+    """Start the ranks of one spec at one site.
 
-    `hosts` are the nodes of the run, in the order of ranks; `job` is the scheduler's job (number; submitted_at and
-    started_at in UTC, or None), None where there is no scheduler.
+    Attributes:
+        hosts: Nodes of the run, in the order of ranks.
+        job: The scheduler's job (number; submitted_at and started_at in UTC, or None); None without a scheduler.
     """
 
     hosts: list[str]
     job: dict[str, Any] | None
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks with their output in `log`; the processes to watch: one a rank, or one for all."""
+        """Start all ranks, with output in `log`; return the processes to watch: one per rank or for all."""
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """The first failure in words; `codes` are the exit statuses of the processes. May raise Lost."""
+        """Return the first failure; `codes` are the exit statuses of the processes. May raise Lost."""
 
     def end(self) -> None:
-        """End every rank on every node, whether or not its process here has ended, and wait for it.
+        """End every rank on every node, even if its local process has ended, and wait for it.
 
-        May raise Lost, where only this shows that a node is gone.
+        May raise Lost.
         """
 
 
 def launcher(site: Site, spec: Mapping[str, Any], mpi: bool = False, setup: Sequence[str] = ()) -> Launcher:
-    """The site's launcher for a run with this spec; `mpi`: what ranks start are programs of MPI, which are to find each other.
+    """Return the site's launcher for a run.
 
-    `setup`: lines that ranks run after the site's own.
+    Args:
+        site: The site.
+        spec: The spec of the run.
+        mpi: Whether ranks start MPI programs, which need PMIx.
+        setup: Shell lines that ranks run after the site's own.
     """
     module = importlib.import_module(f"launchers.{site.launcher}")
-    made: Launcher = module.launcher(replace(site, setup=(*site.setup, *setup)), spec, mpi)
-    return made
+    site_launcher: Launcher = module.launcher(replace(site, setup=(*site.setup, *setup)), spec, mpi)
+    return site_launcher
 
 
 def scheduler_meters(site: Site, ranks: Launcher) -> list[dict[str, Any]]:
-    """What the scheduler says of the energy of ranks that have ended, as entries of a record's meters; nothing where it has no meter."""
+    """Return the scheduler's energy of ended ranks as entries of a record's meters; [] without a meter."""
     module = importlib.import_module(f"launchers.{site.launcher}")
-    told: list[dict[str, Any]] = module.meters(ranks) if hasattr(module, "meters") else []
-    return told
+    entries: list[dict[str, Any]] = module.meters(ranks) if hasattr(module, "meters") else []
+    return entries
 
 
 def run(
@@ -107,40 +121,46 @@ def run(
 ) -> Outcome:
     """Run all ranks of `python -m program folder` to their end, or to the site's time limit.
 
-    `environment` is the content of an environment.json, `folder` the attempt's (absolute); output goes to its log.txt.
-    `reads` are the folders that the ranks read beside our programs: an image shows them nothing else.
+    Args:
+        ranks: The launcher of the run.
+        environment: Content of an environment.json.
+        folder: The attempt's absolute folder; output goes to its log.txt.
+        spec: The spec of the run.
+        site: The site.
+        program: Module that every rank runs.
+        reads: Folders that ranks read, besides the scripts. An image shows them no others.
     """
     command = [environment["python"]["executable"], "-m", program, str(folder)]
-    told = {**variables(site, spec), **environment["variables"]}
+    rank_variables = {**variables(site, spec), **environment["variables"]}
     if environment.get("image"):
-        command = in_image(environment["image"]["path"], command, told, site, [SCRIPTS, *reads], folder)
-    elif (has := environment.get("installed")) and has["executable"] == command[0]:
+        command = in_image(environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder)
+    elif (installed := environment.get("installed")) and installed["executable"] == command[0]:
         command = modules_first(command)
-        told = {name: value for name, value in told.items() if name != "PYTHONPATH"} | environment["variables"]
+        rank_variables.pop("PYTHONPATH")
+        rank_variables |= environment["variables"]
     started = time.monotonic()
-    with _variables_file(folder / VARIABLES, told) as file:
+    with _variables_file(folder / VARIABLES, rank_variables) as file:
         try:
-            processes = ranks.start(
-                Program(command, file, paths_of(environment, site, folder, reads)), folder / "log.txt"
-            )
+            paths = required_paths(environment, site, folder, reads)
+            processes = ranks.start(Program(command, file, paths), folder / "log.txt")
             status, reason = _watch(ranks, processes, folder / "log.txt", started, site.time_limit_s)
         finally:
             ranks.end()
     return Outcome(status, reason, time.monotonic() - started)
 
 
-def paths_of(environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]) -> list[str]:
-    """Return what the nodes of a run have to see; what a site has installed may be there behind its setup lines only."""
+def required_paths(environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]) -> list[str]:
+    """Return the paths that every node must see, without software that the site's setup may provide."""
     if site.launcher == "local":
         return []
     software = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
-    seen = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
-    return [str(path) for path in seen]
+    paths = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
+    return [str(path) for path in paths]
 
 
 @contextlib.contextmanager
 def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
-    """Have ranks read their variables from a file that only its owner reads, as long as they run: values may be secrets."""
+    """Write the ranks' variables, which may be secrets, to a file of mode 600; remove it at the end."""
     file.unlink(missing_ok=True)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -152,13 +172,13 @@ def _variables_file(file: Path, variables: Mapping[str, str]) -> Iterator[Path]:
 
 
 def forget_variables(folder: Path) -> None:
-    """Remove the variables that a supervisor which was killed left below `folder`."""
+    """Remove the files of variables that a killed supervisor left below `folder`."""
     for file in folder.rglob(VARIABLES):
         file.unlink(missing_ok=True)
 
 
 def read_end(log: Path) -> str:
-    """Return the end of a log; nothing where there is none."""
+    """Return the last LOG_END_BYTES of a log, or "" if there is none."""
     try:
         with open(log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -169,30 +189,31 @@ def read_end(log: Path) -> str:
 
 
 def in_image(
-    image: str, command: Sequence[str], told: Iterable[str], site: Site, reads: Sequence[Path], writes: Path
+    image: str, command: Sequence[str], variable_names: Iterable[str], site: Site, reads: Sequence[Path], writes: Path
 ) -> list[str]:
-    """`command` in an image as the site opens it, seeing the variables `told`, reading `reads` and writing `writes`."""
+    """Return `command` inside an image that sees the named variables, `reads` and `writes`."""
     command = modules_first(command)
-    told = [name for name in told if name != "PYTHONPATH"]
+    variable_names = [name for name in variable_names if name != "PYTHONPATH"]
     binds = [Bind(str(path)) for path in reads] + [Bind(str(writes), writable=True)]
     if site.scratch:
         binds.append(Bind(str(site.scratch), writable=True))
     for bind in site.binds:
         source, _, inside = bind.partition(":")
         binds.append(Bind(source, writable=True, inside=inside or None))
-    return container.inside(image, command, binds, told, [f"--{site.images.gpu}"] if site.device == "cuda" else [])
+    options = [f"--{site.images.gpu}"] if site.device == "cuda" else []
+    return container.inside(image, command, binds, variable_names, options)
 
 
 def modules_first(command: Sequence[str]) -> list[str]:
-    """`command` with our modules before what its PYTHONPATH has, not in its place: what a site brings may find its packages by it."""
-    after = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
-    return ["sh", "-c", after, "ringside", str(SCRIPTS), *command]
+    """Prepend our modules to the PYTHONPATH of `command`, which a site's Python may need for its packages."""
+    prepend = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; exec "$@"'
+    return ["sh", "-c", prepend, "ringside", str(SCRIPTS), *command]
 
 
 def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
-    """What every rank is told, whatever starts it."""
+    """Return the environment variables of every rank, whatever starts it."""
     threads = str(spec["cores_per_rank"])
-    own = dict(site.variables)
+    site_variables = dict(site.variables)
     return {
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
@@ -200,37 +221,44 @@ def variables(site: Site, spec: Mapping[str, Any]) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "RINGSIDE_ALARM_S": f"{site.time_limit_s + ALARM_S:.0f}",
-        **({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}),  # as drivers and meters count them
-        **own,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), own.get("PYTHONPATH")])),  # ranks run our modules
+        **(
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if spec["device"] != "cpu" else {}
+        ),  # as nvidia-smi and meters count them
+        **site_variables,
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(SCRIPTS), site_variables.get("PYTHONPATH")])
+        ),  # ranks run our modules
         **({"RINGSIDE_SCRATCH": str(site.scratch)} if site.scratch else {}),
     }
 
 
 def cores_per_task(spec: Mapping[str, Any]) -> int:
-    """Cores to ask a scheduler for, for each rank: it gives all as many, and unlike ranks divide those of their node by themselves."""
-    of_ranks = spec.get("rank_cores")
-    return max(1, sum(of_ranks) // len(of_ranks)) if of_ranks else int(spec["cores_per_rank"])
+    """Return how many cores to request per rank.
+
+    For heterogeneous ranks this is the mean: they share out their node's cores themselves.
+    """
+    core_counts = spec.get("rank_cores")
+    return max(1, sum(core_counts) // len(core_counts)) if core_counts else int(spec["cores_per_rank"])
 
 
 def kept_variables() -> dict[str, str]:
-    """What of the caller's environment a program needs to run; nothing else reaches a rank."""
+    """Return the only variables of the caller's environment that reach a rank."""
     names = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH")
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, with its output in `out`."""
+def spawn(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with stdout and stderr in `output`."""
     return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
 
 
 def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill the whole process group of every process, whether or not it has ended itself, and wait for the processes.
+    """Kill the process group of every process, even if the process has ended, and wait for the processes.
 
     Raises:
-        Lost: If one does not end: it waits for a device or a file system that is gone, or it is frozen.
+        Lost: If one does not end, because it is frozen or waits for a lost device or file system.
     """
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -244,13 +272,21 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILLED_S)) from None
 
 
-def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:
-    """What a scheduler's client says of the job that is the last word of `command`, as the pattern's group finds it; None where the
-    client is not on this node. Lost when it does not answer, three times within some seconds."""
-    said = ""
+def query_job_field(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:
+    """Return a field of a job from the output of a scheduler's client, or None on a node without the client.
+
+    Args:
+        command: The client's command line; its last word is the job's number.
+        pattern: Pattern whose first group is the field.
+        environment: Environment of the client.
+
+    Raises:
+        Lost: If there is no answer with the field after three tries, 2 s apart.
+    """
+    answer = ""
     for pause_s in (2, 2, 0):
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
@@ -262,80 +298,85 @@ def told(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[
         except FileNotFoundError:
             return None
         except subprocess.TimeoutExpired:
-            said = "no answer"
+            answer = "no answer"
         else:
-            if found := pattern.search(done.stdout):
-                return found[1]
-            said = " ".join((done.stderr or done.stdout).split())[:300]
+            if match := pattern.search(result.stdout):
+                return match[1]
+            answer = " ".join((result.stderr or result.stdout).split())[:300]
         time.sleep(pause_s)
     program, number = command[0], command[-1]
-    text = f"{program} does not tell of job {number}: {said}"
-    raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=said))
+    text = f"{program} does not describe job {number}: {answer}"
+    raise Lost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
 
 
 def pkill(command: Sequence[str]) -> list[str]:
-    """What kills the ranks that `command` started on a node: its last words name the attempt's folder, as no other's do.
+    """Return the command that kills the ranks that `command` started on a node.
 
-    The pattern (POSIX, extended) does not match a command line that holds the pattern itself.
+    It matches the last words, which name the attempt's folder. The brackets keep the pattern from matching
+    its own command line.
     """
     words = " ".join(command[-3:])
     return ["pkill", "-KILL", "-f", "--", f"[{words[0]}]{re.escape(words[1:])}"]
 
 
-def outside_of_job(site: Site, where: str, hint: str) -> InputError:
-    """Return the error of a site whose launcher starts ranks inside a job only; `where`: a Slurm job."""
-    problem = f"{site.launcher} starts ranks inside {where} only"
+def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
+    """Return the error of a launcher that needs a job; `job_kind` is for example "a Slurm job"."""
+    problem = f"{site.launcher} starts ranks inside {job_kind} only"
     return InputError("outside-of-job", problem, file=shown(site.file), key="launcher", got=site.launcher, hint=hint)
 
 
 def too_few_nodes(job: str, n_nodes: int, needed: int) -> InputError:
-    """Return the error of a job that has fewer nodes than a run needs; `job`: what lists its nodes."""
+    """Return the error of a job with too few nodes; `job` names the list of its nodes."""
     problem = f"has {n_nodes} nodes, the run needs {needed}"
     return InputError("too-few-nodes", problem, file=job, got=n_nodes, hint="ask for more")
 
 
 def job_ended(number: str, state: str, prefix: str = "") -> Lost:
-    """Return that the scheduler's job ended while ranks ran in it; `prefix` stands before its state."""
-    return Lost(Note("job-ended", f"job {number} ended under it ({prefix}{state})", job=number, state=state))
+    """Return the exception for a scheduler's job that ended during the run;
+
+    `prefix` stands before its state.
+    """
+    return Lost(Note("job-ended", f"job {number} ended during the run ({prefix}{state})", job=number, state=state))
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
-    """Return that a rank ended with this `code` of its process: a status, or a negative signal.
+    """Return the reason for a failed rank; `code` is its exit status, or a negative signal.
 
     Raises:
-        Lost: If its node does not see what it needs.
+        Lost: If its node does not see a path that it needs.
     """
     if host and code == UNSEEN_STATUS:
         raise Lost(not_seen(host, "the checkout, the run's folder or its environment"))
-    where = f"rank {rank} on {host}" if host else f"rank {rank}"
-    return Note("rank-failed", f"{where} {ending(code)}", rank=rank, host=host, status=code)
+    name = f"rank {rank} on {host}" if host else f"rank {rank}"
+    return Note("rank-failed", f"{name} {describe_exit(code)}", rank=rank, host=host, status=code)
 
 
 def starter_failure(program: str, code: int) -> Note:
-    """Return that the program which starts all ranks ended with this `code`, and no rank is known to have failed."""
-    return Note("starter-failed", f"{program} {ending(code)}", program=program, status=code)
+    """Return the reason for a failed starter of all ranks, where no failed rank is known."""
+    return Note("starter-failed", f"{program} {describe_exit(code)}", program=program, status=code)
 
 
-def ending(code: int) -> str:
-    """The end of a process in words."""
-    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
-    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
+def describe_exit(code: int) -> str:
+    """Describe how a process ended."""
+    signal_names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    return f"was killed by {signal_names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
 
 
 def _watch(
     ranks: Launcher, processes: list[subprocess.Popen[bytes]], log: Path, started: float, time_limit_s: float
 ) -> tuple[str, Note | None]:
+    """Wait for all ranks and return status and reason, as in Outcome."""
     failed_at: float | None = None
-    first: list[int | None] = []
+    first_codes: list[int | None] = []
     while True:
         codes = [process.poll() for process in processes]
         now = time.monotonic()
         if failed_at is None and any(codes):
-            failed_at, first = now, codes
+            failed_at, first_codes = now, codes
         if all(code is not None for code in codes) or (failed_at is not None and now - failed_at > GRACE_S):
-            if first and (unseen := unseen_path(read_end(log))):
+            if first_codes and (unseen := unseen_path(read_end(log))):
                 raise Lost(unseen)
-            return ("failed", ranks.explain(first, log)) if first else ("ok", None)
+            return ("failed", ranks.explain(first_codes, log)) if first_codes else ("ok", None)
         if now - started > time_limit_s:
             text = f"not finished after the time limit of {time_limit_s:g} s"
             return "timeout", Note("time-limit", text, time_limit_s=time_limit_s)

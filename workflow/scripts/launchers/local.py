@@ -1,4 +1,7 @@
-"""Ranks as processes of this machine, on disjoint cores; what is a program of MPI the adapter starts, by mpirun."""
+"""Start ranks as processes of this machine, on disjoint cores.
+
+An adapter starts MPI programs itself, with mpirun.
+"""
 
 import contextlib
 import os
@@ -23,18 +26,18 @@ class Local:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
-        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated: names that Horovod can tell apart
+        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated nodes; Horovod needs distinct names
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         spec = self._spec
-        each = spec.get("rank_cores", [spec["cores_per_rank"]] * spec["ranks_per_node"])
-        with open(log, "ab") as out:
+        core_counts = spec.get("rank_cores", [spec["cores_per_rank"]] * spec["ranks_per_node"])
+        with open(log, "ab") as output:
             for rank in range(spec["ranks"]):
-                cores = cores_of(rank, spec["cores"], each)
-                place = f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
-                here = program.behind(self._setup, f"{place} RINGSIDE_CORES={','.join(map(str, cores))}")
-                self._processes.append(spawn(here, kept_variables(), out))
+                cores = rank_cores(rank, spec["cores"], core_counts)
+                identity = f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
+                command = program.behind(self._setup, f"{identity} RINGSIDE_CORES={','.join(map(str, cores))}")
+                self._processes.append(spawn(command, kept_variables(), output))
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
@@ -43,7 +46,10 @@ class Local:
         return rank_failure(rank, code)
 
     def end(self) -> None:
-        """See Launcher. Also what a rank started in a session of its own, which outlives the rank: by the mark in its environment."""
+        """See Launcher.
+
+        The mark in their environment also identifies processes that ranks started in other sessions.
+        """
         kill(self._processes)
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -51,15 +57,19 @@ class Local:
                     os.kill(int(process.name), signal.SIGKILL)
 
 
-def cores_of(rank: int, cores: int, each: Sequence[int]) -> list[int]:
-    """The cores of one rank among the site's `cores`, disjoint between ranks; `each`: how many each rank of a node has.
+def rank_cores(rank: int, n_cores: int, core_counts: Sequence[int]) -> list[int]:
+    """Return the cores of one rank, disjoint from those of other ranks; all cores if too few are left.
 
-    A rank for which there are too few left shares all of them.
+    Args:
+        rank: Global rank.
+        n_cores: Number of cores that the site may use.
+        core_counts: Number of cores of each rank of a node.
     """
-    usable = sorted(os.sched_getaffinity(0))[:cores]
-    node, local_rank = divmod(rank, len(each))
-    first = node * sum(each) + sum(each[:local_rank])
-    return usable[first : first + each[local_rank]] if first + each[local_rank] <= len(usable) else usable
+    usable = sorted(os.sched_getaffinity(0))[:n_cores]
+    node, local_rank = divmod(rank, len(core_counts))
+    start = node * sum(core_counts) + sum(core_counts[:local_rank])
+    stop = start + core_counts[local_rank]
+    return usable[start:stop] if stop <= len(usable) else usable
 
 
 launcher = Local

@@ -1,6 +1,7 @@
-"""Ranks by pbs_tmrsh, one call each, inside a PBS job (OpenPBS, PBS Professional): PBS's own task manager, no ssh.
+"""Start each rank with pbs_tmrsh inside a PBS job: the task manager of OpenPBS and PBS Professional, no ssh.
 
-What a task prints is not brought back to pbs_tmrsh: each rank writes a file of its own, and these are put into the log in the end.
+pbs_tmrsh does not return a task's output. Each rank therefore writes its own file; they are appended to the
+log at the end.
 """
 
 import contextlib
@@ -23,31 +24,31 @@ from launchers.launch import (
     kill,
     outside_of_job,
     pkill,
+    query_job_field,
     rank_failure,
     read_end,
     spawn,
-    told,
     too_few_nodes,
 )
 
 TMRSH_FAILED = 255
 RUNNING = "R"
-# The rank's shell stays: it tells a death by a signal as 128 + its number; of a task that is killed itself, PBS tells the bare number.
-_APART = 'out=$1; shift; "$@" >> "$out" 2>&1; exit $?'
-_LOST = re.compile(r"^(?:\S*/)?pbs_tmrsh: .*", re.MULTILINE)
+# The shell is not replaced by the rank: it reports a signal as 128 + its number, PBS itself reports the bare number.
+_REDIRECT_OUTPUT = 'out=$1; shift; "$@" >> "$out" 2>&1; exit $?'
+_TMRSH_ERROR = re.compile(r"^(?:\S*/)?pbs_tmrsh: .*", re.MULTILINE)
 _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
 
 
 class Pbs:
-    """See launchers.launch.Launcher. The first nodes of the job's $PBS_NODEFILE take the run."""
+    """See launchers.launch.Launcher. A run uses the first nodes in the job's $PBS_NODEFILE."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
-        listed, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
-        if not listed or not number:
+        node_file, number = os.environ.get("PBS_NODEFILE"), os.environ.get("PBS_JOBID")
+        if not node_file or not number:
             raise outside_of_job(site, "a PBS job", "use snakemake --profile pbs")
-        hosts = list(dict.fromkeys(Path(listed).read_text().split()))
+        hosts = list(dict.fromkeys(Path(node_file).read_text().split()))
         if len(hosts) < spec["nodes"]:
-            raise too_few_nodes(listed, len(hosts), spec["nodes"])
+            raise too_few_nodes(node_file, len(hosts), spec["nodes"])
         self._site, self._spec, self._number = site, spec, number
         self._processes: list[subprocess.Popen[bytes]] = []
         self._command: Sequence[str] = ()
@@ -58,23 +59,23 @@ class Pbs:
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
         self._command, self._log = program.command, log
-        with open(log, "ab") as out:
+        with open(log, "ab") as output:
             for rank in range(self._spec["ranks"]):
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
-                there = replace(program, paths=()).behind(self._site.setup, identity)
-                apart = ["bash", "-c", _APART, "ringside", str(_own_log(log, rank)), *there]
-                if program.paths:  # the rank's own log lies in one of them
-                    apart = [*check_node(program.paths), "--", *apart]
-                self._processes.append(spawn(["pbs_tmrsh", self.hosts[node], *apart], _environment(), out))
+                remote = replace(program, paths=()).behind(self._site.setup, identity)
+                redirected = ["bash", "-c", _REDIRECT_OUTPUT, "ringside", str(_rank_log(log, rank)), *remote]
+                if program.paths:  # checked before the redirection: the rank's log lies in one of them
+                    redirected = [*check_node(program.paths), "--", *redirected]
+                self._processes.append(spawn(["pbs_tmrsh", self.hosts[node], *redirected], _environment(), output))
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. Where a task could not be started or followed, pbs_tmrsh says so: whoever failed first, it was by that."""
-        said = _LOST.search(read_end(log))
+        """See Launcher. An error of pbs_tmrsh itself is the cause of all other failures."""
+        error = _TMRSH_ERROR.search(read_end(log))
         for rank, process in enumerate(self._processes):
-            if said and process.poll() == TMRSH_FAILED:
-                text = f"rank {rank} on {self._host(rank)}: {said[0].strip()}"
+            if error and process.poll() == TMRSH_FAILED:
+                text = f"rank {rank} on {self._host(rank)}: {error[0].strip()}"
                 raise Lost(Note("node-unreachable", text, rank=rank, host=self._host(rank)))
         if (state := job_state(self._number)) not in (RUNNING, None):
             raise job_ended(self._number, state, "state ")
@@ -85,53 +86,58 @@ class Pbs:
         return self.hosts[rank // self._spec["ranks_per_node"]]
 
     def end(self) -> None:
-        """End what pbs_tmrsh started, then pbs_tmrsh itself; put what ranks wrote into the log.
+        """End the ranks, then pbs_tmrsh, and append the ranks' output to the log.
 
-        Lost where a node cannot be reached: PBS lets pbs_tmrsh wait for a task on a dead node, and the run to its time limit.
+        Raises:
+            Lost: If a node cannot be reached. pbs_tmrsh itself waits for a task on a dead node until the time limit.
         """
         unfinished = any(process.poll() != 0 for process in self._processes)
-        gone = [host for host in self.hosts if unfinished and not _ended(host, self._command)]
+        unreachable = [host for host in self.hosts if unfinished and not _end_on_node(host, self._command)]
         kill(self._processes)
         if self._log:
-            _gather(self._log, self._spec["ranks"])
-        if gone:
-            text = f"job {self._number}: PBS cannot reach {', '.join(gone)}"
-            raise Lost(Note("node-unreachable", text, job=self._number, hosts=gone))
+            _gather_logs(self._log, self._spec["ranks"])
+        if unreachable:
+            text = f"job {self._number}: PBS cannot reach {', '.join(unreachable)}"
+            raise Lost(Note("node-unreachable", text, job=self._number, hosts=unreachable))
 
 
 def job_state(number: str) -> str | None:
-    """PBS's letter for a job, such as R; None where this node has no client that could be asked. Lost when it does not answer."""
-    return told(["qstat", "-f", number], _STATE, _environment())
+    """Return PBS's letter for a job, such as R, or None on a node without qstat.
+
+    Raise Lost if PBS does not answer.
+    """
+    return query_job_field(["qstat", "-f", number], _STATE, _environment())
 
 
-def _ended(host: str, command: Sequence[str]) -> bool:
-    """Whether PBS could end what `command` started on a node."""
+def _end_on_node(host: str, command: Sequence[str]) -> bool:
+    """End what `command` started on a node; return whether PBS reached the node."""
     try:
-        there = ["pbs_tmrsh", host, *pkill(command)]
-        done = subprocess.run(
-            there, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30
+        remote = ["pbs_tmrsh", host, *pkill(command)]
+        result = subprocess.run(
+            remote, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30
         )
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode != TMRSH_FAILED
+    return result.returncode != TMRSH_FAILED
 
 
-def _own_log(log: Path, rank: int) -> Path:
-    """Where a rank writes: nodes that append to one file of a network file system overwrite each other."""
+def _rank_log(log: Path, rank: int) -> Path:
+    """Return a rank's own log, since nodes that append to one file over NFS overwrite each other."""
     return log.with_name(f"{log.stem}-{rank}{log.suffix}")
 
 
-def _gather(log: Path, ranks: int) -> None:
-    with open(log, "ab") as whole:
-        for own in (_own_log(log, rank) for rank in range(ranks)):
+def _gather_logs(log: Path, n_ranks: int) -> None:
+    """Append the logs of all ranks to the run's log, and remove them."""
+    with open(log, "ab") as output:
+        for rank_log in (_rank_log(log, rank) for rank in range(n_ranks)):
             with contextlib.suppress(FileNotFoundError):
-                with open(own, "rb") as part:
-                    shutil.copyfileobj(part, whole)
-                own.unlink()
+                with open(rank_log, "rb") as part:
+                    shutil.copyfileobj(part, output)
+                rank_log.unlink()
 
 
 def _environment() -> dict[str, str]:
-    """What pbs_tmrsh and qstat need: the job that they belong to."""
+    """Return the environment of pbs_tmrsh and qstat, with PBS's variables of the job."""
     return {**kept_variables(), **{name: value for name, value in os.environ.items() if name.startswith("PBS")}}
 
 

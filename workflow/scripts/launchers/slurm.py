@@ -1,4 +1,4 @@
-"""Ranks as tasks of one srun, inside a Slurm job: no ssh; what is a program of MPI meets by Slurm's PMIx."""
+"""Start ranks as tasks of one srun inside a Slurm job, without ssh. MPI programs use Slurm's PMIx."""
 
 import contextlib
 import os
@@ -31,16 +31,16 @@ from launchers.launch import (
 from ranks.worker import energy
 from sites import slurm, virtual
 
-PATIENCE_S = 10.0  # for Slurm to end a step
-_TASK = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
+PATIENCE_S = 10.0  # for Slurm to start or end a step
+_TASK_ERROR = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.+)")
 _STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
-ENERGY = energy.Kind(
+STEP_ENERGY = energy.Kind(
     "slurm", "node", "counter", 30.0, None, None
-)  # JobAcctGatherFrequency's energy, unless the cluster says otherwise
-NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for what it does not know
-_LOST = (
+)  # Slurm's default of JobAcctGatherFrequency for energy
+NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
+_LOST_JOB_SIGNS = (
     "Node failure",
     "Unable to confirm allocation",
     "Unable to create step",
@@ -60,30 +60,33 @@ class Job:
 
 
 def current_job() -> Job | None:
-    """The job that this process belongs to; None outside of one. Lost when Slurm does not answer."""
+    """Return the job that this process belongs to, or None. Raise Lost if Slurm does not answer."""
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
     answer = ask("scontrol", "show", "job", number, "--oneliner")
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
-        found.setdefault(name, value)  # what a comment says comes later
+        fields.setdefault(name, value)  # the first counts: a job's comment, which comes last, may look like a field
     try:
-        hosts = ask("scontrol", "show", "hostnames", found["NodeList"]).split()
-        return Job(number, hosts, _seconds(found["SubmitTime"]), _seconds(found["StartTime"]))
+        hosts = ask("scontrol", "show", "hostnames", fields["NodeList"]).split()
+        return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
     except (KeyError, ValueError) as error:  # a job that is just being started or ended
         text = f"scontrol does not describe job {number} ({error})"
         raise Lost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
 
 
 def job_state(number: str) -> str:
-    """What Slurm says of a job, such as RUNNING or CANCELLED. Lost when Slurm does not answer, or knows no such job."""
-    found = _STATE.search(ask("scontrol", "show", "job", number, "--oneliner"))
-    return found[1] if found else "unknown"
+    """Return a job's state, such as RUNNING or CANCELLED.
+
+    Raise Lost if Slurm does not answer or has no such job.
+    """
+    state = _STATE.search(ask("scontrol", "show", "job", number, "--oneliner"))
+    return state[1] if state else "unknown"
 
 
 class Slurm:
-    """See launchers.launch.Launcher. The first nodes of the job take the run."""
+    """See launchers.launch.Launcher. A run uses the first nodes of the job."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
         job = current_job()
@@ -111,38 +114,38 @@ class Slurm:
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
             f"--cpus-per-task={cores_per_task(spec)}",
             "--distribution=block",
-            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # unlike ranks take their own
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # heterogeneous ranks bind themselves
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",
-            f"--immediate={PATIENCE_S:.0f}",  # what the step has to wait for is not the run's time
+            f"--immediate={PATIENCE_S:.0f}",  # waiting for nodes must not count as run time
             "--kill-on-bad-exit=0",
             f"--wait={GRACE_S:.0f}",
         ]
         identity = 'RINGSIDE_RANK="$SLURM_PROCID" RINGSIDE_LOCAL_RANK="$SLURM_LOCALID"'
-        # Of Slurm's own variables only the job: the others are the job's geometry and would become the step's defaults.
-        job = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
-        with open(log, "ab") as out:
+        # Slurm's other variables describe the job's geometry and would become defaults of the step.
+        job_variables = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
+        with open(log, "ab") as output:
             step = [*srun, *program.behind(self._site.setup, identity)]
-            self._process = spawn(step, {**kept_variables(), **job}, out)
+            self._process = spawn(step, {**kept_variables(), **job_variables}, output)
         return [self._process]
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
-        """See Launcher. What srun says of its first failing task, or that a node or the job itself is gone."""
+        """See Launcher. Read srun's messages: the first failed task, or the loss of a node or of the job."""
         if (state := job_state(self.job["number"])) != RUNNING:
             raise job_ended(str(self.job["number"]), state)
-        said = read_end(log).splitlines()
-        lines = [line for line in said if line.startswith("srun: ")]
+        log_lines = read_end(log).splitlines()
+        lines = [line for line in log_lines if line.startswith("srun: ")]
         for line in lines:
-            if any(sign in line for sign in _LOST):
+            if any(sign in line for sign in _LOST_JOB_SIGNS):
                 raise Lost(Note("node-or-job-gone", line))
         for line in lines:
-            if found := _TASK.fullmatch(line):
-                host, rank, what = found.groups()
-                text = f"rank {rank} on {host}: {what.lower()}"
-                return Note("rank-failed", text, rank=rank, host=host, status=what.lower())
-        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in said if line.strip()):
-            raise Lost(Note("not-started", lines[-1]))  # no rank ever said a word: srun itself failed
+            if error := _TASK_ERROR.fullmatch(line):
+                host, rank, status = error.groups()
+                text = f"rank {rank} on {host}: {status.lower()}"
+                return Note("rank-failed", text, rank=rank, host=host, status=status.lower())
+        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
+            raise Lost(Note("not-started", lines[-1]))  # no output of any rank: srun itself failed
         return starter_failure("srun", codes[0] or 0)
 
     def end(self) -> None:
@@ -161,56 +164,61 @@ class Slurm:
         kill([process])
 
     def _steps(self) -> list[str]:
-        """The run's steps that Slurm still knows."""
+        """Return the numbers of the run's steps that have not ended."""
         try:
-            said = ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
+            answer = ask("squeue", "--steps", f"--jobs={self.job['number']}", "--noheader", "--format=%i|%j")
         except Lost:
             return []
-        rows = (line.split("|", 1) for line in said.splitlines() if "|" in line)
+        rows = (line.split("|", 1) for line in answer.splitlines() if "|" in line)
         return [number for number, name in rows if name == self.name]
 
 
 def meters(ranks: Slurm) -> list[dict[str, Any]]:
-    """What Slurm's accounting says of the energy of the run's step (acct_gather_energy), from its start to its end, on all its nodes."""
-    joules, reason = consumed(ranks.job["number"], ranks.name)
-    return [energy.entry(ENERGY, reason, window="run", joules=joules)]
+    """Return the energy of the run's step on all its nodes, from Slurm's accounting (acct_gather_energy)."""
+    joules, reason = step_energy(ranks.job["number"], ranks.name)
+    return [energy.entry(STEP_ENERGY, reason, window="run", joules=joules)]
 
 
-def consumed(job: str, name: str) -> tuple[float | None, Note | None]:
-    """Joules of the last step of this name in a job, or why nobody tells. Both may come to the accounting after its end."""
+def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
+    """Return the joules of the last step of this name in a job, or the reason why they are unknown.
+
+    Steps and their energy may reach the accounting only some seconds after the end.
+    """
     reason = Note("no-step", f"sacct has no step {name} of job {job}", step=name, job=job)
     for pause_s in (1, 2, 0):
         try:
-            said = slurm.ask(
+            answer = slurm.ask(
                 "sacct", f"--jobs={job}", "--format=JobIDRaw,JobName,ConsumedEnergyRaw", "--parsable2", "--noheader"
             )
         except slurm.Unanswered as unanswered:
             return None, Note("scheduler-silent", str(unanswered), program="sacct")
-        rows = [line.split("|") for line in said.splitlines()]
-        if found := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
-            joules = float(found[-1]) if found[-1].isdecimal() else 0.0
+        rows = [line.split("|") for line in answer.splitlines()]
+        if values := [row[2] for row in rows if len(row) == 3 and row[1] == name and "." in row[0]]:
+            joules = float(values[-1]) if values[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            text = f"sacct says {found[-1] or 'nothing'}: no plugin of this cluster measures (AcctGatherEnergyType)"
-            reason = Note("no-meter", text, answer=found[-1])
+            text = (
+                f"sacct reports {values[-1] or 'no'} energy: this cluster has no energy plugin (AcctGatherEnergyType)"
+            )
+            reason = Note("no-meter", text, answer=values[-1])
         time.sleep(pause_s)
     return None, reason
 
 
 def ask(*command: str) -> str:
-    """What a client of Slurm answers. Lost when it does not, three times within some seconds."""
+    """Return the output of a Slurm command. Raise Lost if it fails three times, 2 s apart."""
     for pause_s in (2, 2, 0):
         try:
             return slurm.ask(*command)
         except slurm.Unanswered as unanswered:
-            said = str(unanswered)
+            answer = str(unanswered)
         time.sleep(pause_s)
-    text = f"{command[0]}: {said.removeprefix(f'{command[0]}: ')}"
-    raise Lost(Note("scheduler-silent", text, program=command[0], answer=said))
+    text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
+    raise Lost(Note("scheduler-silent", text, program=command[0], answer=answer))
 
 
 def _seconds(text: str) -> float:
-    """Slurm's local time as seconds since the epoch."""
+    """Return Slurm's local time as seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()
 
 

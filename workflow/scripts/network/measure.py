@@ -27,7 +27,9 @@ PROGRAM = "ranks.sweep"
 def measure(study: Study, site: Site, sweep: Sweep, results: Path) -> dict[str, Any]:
     """Run a benchmark unless it can be reused, and return its sweep.json in `results` (results/<study>)."""
     attempt = partial(attempt_sweep, study, site, sweep)
-    return alone.settle(KIND, sweep, spec(site, sweep), output(results, site, sweep), study, site, results, attempt)
+    return alone.reuse_or_measure(
+        KIND, sweep, spec(site, sweep), output(results, site, sweep), study, site, results, attempt
+    )
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         InputError: If the file is broken.
     """
-    return alone.read(file, KIND)
+    return alone.read_measurement(file, KIND)
 
 
 def attempt_sweep(
@@ -48,8 +50,8 @@ def attempt_sweep(
     write_json(folder / "spec.json", rank_spec)
     launched_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), sweep_spec, site, program=PROGRAM)
-    result = alone.left(folder)
-    described = transport.described(result["transport"], sweep_spec, folder) if result else None
+    result = alone.read_result(folder)
+    described = transport.describe_transport(result["transport"], sweep_spec, folder) if result else None
     status, reason = judge(outcome, result, described, sweep_spec, site, ranks.hosts)
     if status == "failed":
         reason = failure(reason, folder / "log.txt") if reason else None
@@ -106,7 +108,7 @@ def judge(
     # The transport is judged as in a run with one epoch that carries all messages of the benchmark.
     row = {"epoch": 1, "exchanges": 1, "sent_bytes": _most_sent(result)}
     leaves = COLLECTIVES[sweep_spec["collective"]].leaves(sweep_spec["nodes"], sweep_spec["ranks_per_node"])
-    if objection := transport.objection(
+    if objection := transport.wrong_network_reason(
         described, sweep_spec, site, [row], leaves * result["message_bytes"], sweep=True
     ):
         return "invalid", Note(objection.code, f"network: {objection}", **objection.facts)
@@ -124,7 +126,7 @@ def find(study: Study, site: Site, name: str) -> Sweep:
     Raises:
         InputError: If the study has no such benchmark.
     """
-    sweep: Sweep = alone.named(KIND, planned(design(study, site), site), name, study)
+    sweep: Sweep = alone.find_by_name(KIND, planned(design(study, site), site), name, study)
     return sweep
 
 
@@ -141,7 +143,9 @@ def main(*, study: str, site: str, sweep: str, key: str, out: Path) -> None:
     loaded_study, loaded_site = load_study(study), load_site(site)
     planned_sweep = find(loaded_study, loaded_site, sweep)
     do = partial(measure, loaded_study, loaded_site, planned_sweep)
-    alone.carry_out(f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do)
+    alone.publish_measurement(
+        f"{KIND} {planned_sweep.name}", key_of(loaded_site, planned_sweep), key, out, loaded_site, do
+    )
 
 
 if __name__ == "__main__":

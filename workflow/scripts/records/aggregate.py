@@ -45,7 +45,7 @@ from records.ways import (
     run_command,
 )
 from runs import phases
-from runs.attempts import numbered, why_absent
+from runs.attempts import absence_reason, attempt_folder
 from runs.epochs import read_lines
 
 MEASURED_COLUMNS = (
@@ -61,7 +61,7 @@ LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-RUNNABLE_PREFIXES = ("absent: ", "old: ")  # of reasons of runs that can run here (runs.attempts.why_absent)
+RUNNABLE_PREFIXES = ("absent: ", "old: ")  # of reasons of runs that can run here (runs.attempts.absence_reason)
 MAX_NAMED_EPOCHS = 10
 MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
@@ -127,7 +127,7 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
     Raises:
         InputError: If the table is broken, or epochs are missing, misnumbered, wrongly marked or not timed.
     """
-    table = numbered(folder, record["attempt"]) / "epochs.csv"
+    table = attempt_folder(folder, record["attempt"]) / "epochs.csv"
     make_error = partial(InputError, file=table, hint=repeat_hint(folder))
     try:
         lines = read_lines(table) if table.exists() else []
@@ -308,10 +308,10 @@ def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
 
 def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
     """Return why the phases of a run are unusable, None if they are usable."""
-    attempt = numbered(records / run["run_id"] / run["key"], int(run["attempt"]))
+    attempt = attempt_folder(records / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
         return f"{attempt.name}/epochs.csv: does not tell how many steps an epoch has"
-    damage = phases.damage(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
+    damage = phases.damage_reason(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
     return damage and f"{attempt.name}/{damage}"
 
 
@@ -341,7 +341,7 @@ def read_batch(
             except InputError as error:
                 errors.append(error)
         else:
-            row |= {"status": "missing", "reason": why_absent(folder / "record.json")}
+            row |= {"status": "missing", "reason": absence_reason(folder / "record.json")}
     try:
         return rows, [summarize_epochs(epochs_table(lines.values(), epochs_csv))], errors
     except InputError:

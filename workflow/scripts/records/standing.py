@@ -24,7 +24,7 @@ from plan.timings import Timings
 from records.time_left import Reader, estimate_time_left, parse_date
 from records.ways import REPEATABLE, arguments_for, cluster_commands, repeat_commands, run_command
 from runs import attempts
-from runs.submit import is_of
+from runs.submit import is_campaign_job
 from sites import disturbance, slurm
 
 QUEUE_TIMEOUT_S = 5.0
@@ -191,10 +191,10 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
     under_way, stopped = [], []
     for name, published in started.items():
         folder = published.parent
-        attempt = attempts.under_way(folder)
+        attempt = attempts.current_attempt(folder)
         if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
             under_way.append(read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
-        elif (reason := attempts.why_absent(published)) != attempts.NOT_RUN:
+        elif (reason := attempts.absence_reason(published)) != attempts.NOT_RUN:
             stopped.append(("to run", reason.removeprefix("absent: "), name))
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measurements = [
@@ -350,7 +350,7 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
     # Snakemake's comment is rule_run_wildcards_<run_id>_<key>.
     for number, name, state, since, nodes, comment in (row for row in rows if len(row) == 6):
         run = keys.get(comment.rpartition("_")[2])
-        if is_of(campaign, name, comment) or run:
+        if is_campaign_job(campaign, name, comment) or run:
             task = run or comment.removeprefix(f"{campaign.study.name} ")
             jobs.append(Job(number, task, state, since, nodes.strip("()")))
     return jobs, ""
@@ -368,7 +368,7 @@ def read_sessions(results: Path) -> dict[str, Any]:
 
 def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
     """Return a function that reads where a campaign stands, to be called repeatedly."""
-    read_disturbance = disturbance.looks(campaign.site)
+    read_disturbance = disturbance.share_meter(campaign.site)
     benchmarks, timings, reader = Sweeps(campaign), Timings(campaign), Reader()
 
     def read() -> Standing:
@@ -376,6 +376,6 @@ def standing_reader(campaign: Campaign) -> Callable[[], Standing]:
         if not standing.left:
             return standing
         shares = read_disturbance(bool(standing.under_way or standing.machine))
-        return replace(standing, disturbed=disturbance.told(shares, campaign.site, campaign.runs_csv))
+        return replace(standing, disturbed=disturbance.describe(shares, campaign.site, campaign.runs_csv))
 
     return read

@@ -1,8 +1,8 @@
-"""What is measured beside runs, alone on its nodes: sweeps of the network, timings of parts and messages. One from launch to its record.
+"""Take measurements that are no training: collective benchmarks, timings of model parts and messages.
 
-One that fails is data, not a crash: whatever becomes of the ranks, a record is written and the exit status is 0. Another status means that
-the infrastructure was lost, or that the program was stopped or asked for something impossible. A record that is removed is made again: from
-a finished attempt that succeeded, otherwise by a new attempt.
+A failed measurement has a record, too, and exit status 0. Another status means that the infrastructure
+failed, that the program was stopped, or that its input was wrong. A record that was removed is restored from
+a finished attempt that succeeded, otherwise measured again.
 """
 
 import json
@@ -23,26 +23,26 @@ from plan.identity import environment_of
 from plan.specs import changed_since_planned
 from runs import attempts
 from runs.progress import current_session
-from runs.supervise import ending_well, spoiled
+from runs.supervise import invalid_reason, report_interruptions
 
 Attempt = Callable[[Mapping[str, Any], launch.Launcher, Path], dict[str, Any]]
 
 
 class Measurement(Protocol):
-    """What a plan wants measured; `run`: one of the design that is laid out like it."""
+    """A planned measurement."""
 
     @property
     def run(self) -> Run:
-        """See the class."""
+        """A run of the design with the same layout of ranks."""
 
     @property
     def name(self) -> str:
-        """Among all of its kind."""
+        """Name, unique among measurements of this kind."""
 
 
-def settle(
+def reuse_or_measure(
     kind: str,
-    one: Measurement,
+    measurement: Measurement,
     spec: Mapping[str, Any],
     out: Path,
     study: Study,
@@ -50,22 +50,37 @@ def settle(
     results: Path,
     attempt: Attempt,
 ) -> dict[str, Any]:
-    """Make and return the content of `out`, the record of a sweep or a timing (`kind`), in `results` (results/<study>)."""
+    """Publish and return the record of a measurement: that of a successful attempt, or of a new one.
+
+    Args:
+        kind: "sweep" or "timing", also the name of the record's schema.
+        measurement: What is measured.
+        spec: Its specification for the ranks.
+        out: File of the published record.
+        study: The study.
+        site: The site.
+        results: results/<study>.
+        attempt: Function that measures, given environment, launcher and the attempt's folder.
+    """
     folder = out.parent
-    with attempts.exclusive(folder, f"{kind} {one.name}"):
-        done = attempts.finished(folder)
-        if done is None or attempts.read_record(done)["status"] != "ok":
-            environment = read_built(environment_of(site, one.run.framework))
+    with attempts.exclusive(folder, f"{kind} {measurement.name}"):
+        attempt_folder = attempts.finished(folder)
+        if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
+            environment = read_built(environment_of(site, measurement.run.framework))
             ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
             bind(results, study.name, site)
-            with attempts.new_attempt(folder) as done:
-                record = attempt(environment, ranks, done) | {"session": current_session()}
-                attempts.finish(done, record, kind)
-        return attempts.publish(done, out.name)
+            with attempts.new_attempt(folder) as attempt_folder:
+                record = attempt(environment, ranks, attempt_folder) | {"session": current_session()}
+                attempts.finish(attempt_folder, record, kind)
+        return attempts.publish(attempt_folder, out.name)
 
 
-def read(file: Path, kind: str) -> dict[str, Any]:
-    """The record of a sweep or a timing, checked. InputError in one line where it is broken."""
+def read_measurement(file: Path, kind: str) -> dict[str, Any]:
+    """Return the checked record of a measurement.
+
+    Raises:
+        InputError: If the record is broken.
+    """
     try:
         record: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
@@ -76,8 +91,8 @@ def read(file: Path, kind: str) -> dict[str, Any]:
     return record
 
 
-def left(folder: Path) -> dict[str, Any] | None:
-    """What the ranks left; None where they did not come to an end."""
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Return the ranks' result.json, or None if they did not finish."""
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     except FileNotFoundError:
@@ -88,32 +103,42 @@ def left(folder: Path) -> dict[str, Any] | None:
 def judge(
     outcome: launch.Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str]
 ) -> tuple[str, Note | None]:
-    """Status and reason of an attempt. `result` is what the ranks left, `hosts` the nodes that it was started on."""
+    """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if result is None:
         return "failed", Note("no-result", "ended without a result")
-    found = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
-    machines = len({rank["machine"] for rank in result["ranks"]})
-    shares = result["foreign_cpu_share"], 0.0  # of a hypervisor these ranks tell nothing
-    said = spoiled(found, machines, hosts, shares, site)
-    return ("invalid", said) if said else ("ok", None)
+    actual_hosts = list(dict.fromkeys(rank["host"] for rank in result["ranks"]))
+    n_machines = len({rank["machine"] for rank in result["ranks"]})
+    shares = result["foreign_cpu_share"], 0.0  # these ranks do not measure CPU steal
+    reason = invalid_reason(actual_hosts, n_machines, hosts, shares, site)
+    return ("invalid", reason) if reason else ("ok", None)
 
 
-def named(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
-    """The one of this name. InputError where the study has none."""
-    for one in planned:
-        if one.name == name:
-            return one
-    problem = f"has no {kind} {name} any more"
+def find_by_name(kind: str, planned: Sequence[Any], name: str, study: Study) -> Any:
+    """Return the planned measurement of this name.
+
+    Raises:
+        InputError: If the study does not declare it.
+    """
+    for measurement in planned:
+        if measurement.name == name:
+            return measurement
+    problem = f"no longer has {kind} {name}"
     raise InputError("changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again")
 
 
-def carry_out(what: str, key: str, expected: str, out: Path, site: Site, measure: Callable[[Path], object]) -> None:
-    """Have `measure` write the record `out`, given results/<study>. InputError where the key is not the one that the caller expects."""
+def publish_measurement(
+    title: str, key: str, expected: str, out: Path, site: Site, measure: Callable[[Path], object]
+) -> None:
+    """Call `measure`, which writes the record `out`, with the path of results/<study>.
+
+    Raises:
+        InputError: If the key is not the expected one.
+    """
     if key != expected:
-        raise changed_since_planned(what, expected)
-    with ending_well(what, out):
+        raise changed_since_planned(title, expected)
+    with report_interruptions(title, out):
         results = out.parents[3]
         check_bound(results, site)
         measure(results)

@@ -1,10 +1,10 @@
-"""Attempts: a run's folder holds one folder for every try at it; nothing here deletes one.
+"""Keep the attempts of a run, each in a folder of its own. Nothing here deletes one.
 
     runs/<run_id>/<key>/record.json        the published record, the only output that Snakemake knows
-    runs/<run_id>/<key>/attempt-<k>/       holder.json (who is at it), spec.json, log.txt, epochs.csv, record.json (written last)
-    runs/<run_id>/<key>/attempt-<k>/unfinished.txt   in place of a record: why there is none
+    runs/<run_id>/<key>/attempt-<k>/       holder.json (its process), spec.json, log.txt, epochs.csv, record.json (last)
+    runs/<run_id>/<key>/attempt-<k>/unfinished.txt   why there is no record
 
-An attempt with a record.json is finished and is published instead of being repeated, unless it was put aside.
+An attempt with a record.json is finished. It is published instead of being repeated, unless it was put aside.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ from launchers.launch import Lost, Stopped, forget_variables
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
 HOLDER = "holder.json"
-LOCKED = ".lock"  # beside the attempts, held while one is made
+LOCKED = ".lock"  # in a run's folder, locked during an attempt
 NOT_RUN = Note("not-run", "absent: has not run")
-UNKNOWN_END = Note("unknown-end", "ended without a word: it was killed, or its node was lost")
-DISTURBED = "disturbed: "  # how the reason of a record begins whose run lost processor time to others
-LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (one place that all users and all virtual nodes of a machine share)
+UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node was lost")
+DISTURBED = "disturbed: "  # prefix of the reason of a run that lost CPU time to other processes
+LOCK = "/dev/shm/ringside-machine.lock"  # noqa: S108 (shared by all users and virtual nodes of a machine)
 
 
 def attempts(folder: Path) -> list[Path]:
-    """All attempts at a run, oldest first."""
+    """Return the folders of all attempts of a run, oldest first."""
     numbered = [path for path in folder.glob("attempt-*") if path.name.removeprefix("attempt-").isdecimal()]
     return sorted(numbered, key=_number)
 
 
-def numbered(folder: Path, number: int) -> Path:
-    """The folder of an attempt at a run."""
+def attempt_folder(folder: Path, number: int) -> Path:
+    """Return the folder of an attempt of a run."""
     return folder / f"attempt-{number}"
 
 
@@ -51,7 +51,7 @@ def _number(attempt: Path) -> int:
 
 
 def finished(folder: Path) -> Path | None:
-    """The latest attempt that ended with a whole record and was not put aside."""
+    """Return the latest attempt with a record that was not put aside, or None."""
     done = [path for path in attempts(folder) if _has_record(path) and not (path / PUT_ASIDE).exists()]
     return done[-1] if done else None
 
@@ -65,21 +65,21 @@ def _has_record(attempt: Path) -> bool:
 
 
 def unfinished(folder: Path) -> list[dict[str, Any]]:
-    """The attempts that left no record, each with its number and the reason as far as it is known."""
-    left = [attempt for attempt in attempts(folder) if not _has_record(attempt)]
-    reasons = {attempt: attempt / UNFINISHED for attempt in left}
+    """Return number and known reason of each attempt without a record."""
+    without_record = [attempt for attempt in attempts(folder) if not _has_record(attempt)]
+    reasons = {attempt: attempt / UNFINISHED for attempt in without_record}
     return [
         {"attempt": _number(attempt), "reason": note.read_text().strip() if note.exists() else UNKNOWN_END}
         for attempt, note in reasons.items()
     ]
 
 
-def why_absent(published: Path) -> Note:
-    """Why there is no record `published` under its current key."""
+def absence_reason(published: Path) -> Note:
+    """Return why the record `published` does not exist under its current key."""
     folder = published.parent
     if any(folder.parent.glob(f"*/{published.name}")):
         return Note("old", "old: measured with other software, code, data or settings only")
-    attempt = under_way(folder)
+    attempt = current_attempt(folder)
     if attempt and held(folder / LOCKED):
         number = _number(attempt)
         return Note("under-way", f"absent: attempt {number} is under way", attempt=number)
@@ -87,80 +87,80 @@ def why_absent(published: Path) -> Note:
         number = _number(attempt)
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
-    if left := unfinished(folder):
-        return Note("unfinished", f"absent: attempt {left[-1]['attempt']} {left[-1]['reason']}", **left[-1])
+    if stopped := unfinished(folder):
+        return Note("unfinished", f"absent: attempt {stopped[-1]['attempt']} {stopped[-1]['reason']}", **stopped[-1])
     return NOT_RUN
 
 
-def under_way(folder: Path) -> Path | None:
-    """The latest attempt, where nothing says that it has ended: somebody is at it, or was killed."""
+def current_attempt(folder: Path) -> Path | None:
+    """Return the latest attempt if it is not known to have ended: it runs, or its process was killed."""
     latest = attempts(folder)[-1:]
     ended = latest and (_has_record(latest[0]) or (latest[0] / UNFINISHED).exists())
     return latest[0] if latest and not ended else None
 
 
 def holder(attempt: Path) -> dict[str, Any]:
-    """Who began an attempt: process, host, job of the scheduler (or None), started_at (UTC); empty where that is not known."""
+    """Return process, host, scheduler's job (or None) and started_at (UTC) of an attempt; {} if unknown."""
     try:
-        said = read_json(attempt / HOLDER)
+        content = read_json(attempt / HOLDER)
     except (OSError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def give_up(attempt: Path, reason: str) -> None:
-    """Note why an attempt has no record."""
+    """Write why an attempt has no record."""
     with contextlib.suppress(OSError):  # a full disk may be the reason
         write_text(attempt / UNFINISHED, f"{reason}\n")
 
 
 def start(folder: Path) -> tuple[int, Path]:
-    """A new attempt: its number and its folder."""
-    known = attempts(folder)
+    """Create the folder of a new attempt; return its number and the folder."""
+    previous = attempts(folder)
     forget_variables(folder)
-    number = 1 + (_number(known[-1]) if known else 0)
-    attempt = numbered(folder, number)
+    number = 1 + (_number(previous[-1]) if previous else 0)
+    attempt = attempt_folder(folder, number)
     attempt.mkdir(parents=True)
     return number, attempt
 
 
 @contextmanager
-def exclusive(folder: Path, what: str) -> Iterator[None]:
-    """Hold a run's `folder` and this machine while `what` is measured; print what this waits for."""
+def exclusive(folder: Path, title: str) -> Iterator[None]:
+    """Lock a run's `folder` and this machine during a measurement; print the holder if this has to wait."""
 
     def waiting(holder: str = "") -> None:
-        say(f"{what}: waiting for {holder or 'another job of the same'}")
+        say(f"{title}: waiting for {holder or 'another job of the same run'}")
 
-    holder = f"process {os.getpid()} on {node_name()}, which measures {what}"
+    holder = f"process {os.getpid()} on {node_name()}, which measures {title}"
     with run_lock(folder, waiting), machine_lock(holder, waiting):
         yield
 
 
 @contextmanager
 def new_attempt(folder: Path) -> Iterator[Path]:
-    """Begin an attempt at a run; where it ends in an exception its folder keeps the reason."""
+    """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
     _, attempt = start(folder)
     try:
         started_at = utc(time.time())
-        myself = {"process": os.getpid(), "host": node_name(), "job": _job(), "started_at": started_at}
-        write_json(attempt / HOLDER, myself)
+        content = {"process": os.getpid(), "host": node_name(), "job": _job_number(), "started_at": started_at}
+        write_json(attempt / HOLDER, content)
         yield attempt
     except BaseException as stopped:
-        give_up(attempt, _why(stopped))
+        give_up(attempt, _stop_reason(stopped))
         raise
 
 
 def finish(attempt: Path, record: dict[str, Any], kind: str) -> None:
     """Write the record of an attempt, checked against the schema `kind`."""
     number = _number(attempt)
-    before = [other for other in unfinished(attempt.parent) if other["attempt"] < number]
+    before = [entry for entry in unfinished(attempt.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": before}
     check(record, kind, attempt / "record.json")
     write_json(attempt / "record.json", record)
 
 
 def publish(attempt: Path, name: str = "record.json") -> dict[str, Any]:
-    """Make the attempt's record, under this name, that of all attempts, and return it."""
+    """Publish the attempt's record under this name, and return it."""
     with written_whole(attempt.parent / name) as partial:
         shutil.copyfile(attempt / "record.json", partial)
     return read_record(attempt)
@@ -172,36 +172,36 @@ def read_record(attempt: Path) -> dict[str, Any]:
     return record
 
 
-def _why(stopped: BaseException) -> str:
-    job = _job()
-    where = f" (job {job} on {node_name()})" if job else ""
-    match stopped:
+def _stop_reason(error: BaseException) -> str:
+    """Return why an attempt ended, for people."""
+    job = _job_number()
+    suffix = f" (job {job} on {node_name()})" if job else ""
+    match error:
         case Stopped():
-            what = f"stopped by {stopped}"
+            return f"stopped by {error}{suffix}"
         case Lost():
-            what = f"lost: {stopped}"
+            return f"lost: {error}{suffix}"
         case _:
-            what = f"{type(stopped).__name__}: {stopped}"
-    return what + where
+            return f"{type(error).__name__}: {error}{suffix}"
 
 
-def _job() -> str | None:
-    """The number of the scheduler's job that this process belongs to."""
+def _job_number() -> str | None:
+    """Return the number of the scheduler's job that this process belongs to."""
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("OAR_JOB_ID")
 
 
 def put_aside(published: Path) -> None:
-    """Keep every attempt, but let the next invocation make a new one; `published` is the record that they led to."""
+    """Put aside all attempts of a run and remove its `published` record, so that it is measured again."""
     for attempt in attempts(published.parent):
-        write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was asked for\n")
+        write_text(attempt / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
     published.unlink(missing_ok=True)
 
 
 @contextmanager
 def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold one run, on whichever node: a job that outlived its Snakemake is waited for by the one that comes after it.
+    """Lock one run on all nodes: a new job waits for one that outlived its Snakemake.
 
-    Where the file system has no locks (./ringside doctor says so) nothing is held.
+    On a file system without locks, which ./ringside doctor reports, nothing is locked.
     """
     with locked(folder / LOCKED, waiting):
         yield
@@ -209,10 +209,11 @@ def run_lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold this machine for one run: no two runs overlap on it, whoever started them.
+    """Lock this machine for one run, so that no two runs overlap on it, whoever started them.
 
-    The system frees the lock when the holder ends, however it ends. So a supervisor that outlived its Snakemake finishes
-    its run first; whoever comes then finds the finished attempt. `waiting` is called once, with what the holder wrote.
+    The system frees the lock when the holder ends in any way. A supervisor that outlived its Snakemake
+    therefore finishes its run, and the next one finds the finished attempt. `waiting` is called once, with
+    the holder's text.
     """
     with _open_lock(_machine()) as file:
         lock(file, lambda: waiting(file.read().strip()))
@@ -224,7 +225,7 @@ def machine_lock(holder: str, waiting: Callable[[str], None]) -> Iterator[None]:
 
 
 def machine_holder() -> str | None:
-    """Who holds this machine, in its own words; None where nobody does. Takes no lock."""
+    """Return the text of the process that has locked this machine, or None. Takes no lock."""
     return _machine().read_text(errors="replace").strip() or "somebody" if held(_machine()) else None
 
 
@@ -233,10 +234,10 @@ def _machine() -> Path:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """Return the lock file, open for reading at least: another user's file can be locked, but not always written.
+    """Return the lock file, open at least for reading: another user's file may not be writable.
 
-    It lies in a folder of all users. Any of them may have put a link, a pipe or a second name of one of our files there, so only a
-    regular file with one name is used.
+    Its folder belongs to all users. Any of them may have put a link, a pipe or a hard link to one of our
+    files there, so only a regular file with one name is used.
 
     Raises:
         InputError: If it is anything else, or cannot be opened.
@@ -261,7 +262,7 @@ def _open_lock(path: Path) -> TextIO:
 
 
 def _write_holder(file: TextIO, text: str) -> None:
-    """Write who holds the machine. A full file system loses this note; it does not lose the lock, or a run."""
+    """Write who holds the machine. A full file system loses this text, but neither the lock nor a run."""
     with contextlib.suppress(OSError):
         if file.writable():
             os.ftruncate(file.fileno(), 0)

@@ -1,4 +1,4 @@
-"""What is told of a run's energy once its ranks have ended: meters of all machines, wattmeters, the scheduler, power over time, idle power."""
+"""Collect energy, power over time and idle power of a run from meters, wattmeters and the scheduler."""
 
 import contextlib
 import csv
@@ -21,57 +21,64 @@ from runs.epochs import read_epochs, read_lines
 POWER = ("t", "host", "scope", "watt")
 IDLE = "ranks.worker.idle"
 NODE = "energy_node_j"
-MAX_CLOCK_STEP_S = 1.0  # of the clock by which wattmeters are asked for a run
+MAX_CLOCK_STEP_S = 1.0  # of the clock that says when epochs began
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
 def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.Launcher) -> list[dict[str, Any]]:
-    """The meters of a run whose ranks have ended well, as its record lists them. Leaves power.csv, and the wattmeters' joules in epochs.csv."""
+    """Return the meters of a finished run as its record lists them.
+
+    Writes power.csv, and the wattmeters' joules into epochs.csv.
+    """
     result = json.loads((folder / "result.json").read_text())
-    leaders = _one_of_each_machine(result["ranks"])
-    told = together((rank["host"], rank["meters"]) for _, rank in leaders)
-    power = _of_nodes(folder, leaders)
+    leaders = _first_rank_of_each_machine(result["ranks"])
+    entries = together((rank["host"], rank["meters"]) for _, rank in leaders)
+    power = _read_node_power(folder, leaders)
     if site.energy:
-        nodes = wattmeter.nodes_of([rank["host"] for rank in result["ranks"]])
+        nodes = wattmeter.node_names([rank["host"] for rank in result["ranks"]])
         windows = _windows(read_epochs(folder / "epochs.csv"), spec["samples_per_epoch"], result["closed_at"])
         step_s = result["clock_step_s"]
-        kind, values, reasons, samples = _asked(site.energy, nodes, windows, step_s=step_s)
-        _fill_in(folder / "epochs.csv", NODE, values)
-        told.append(entry(kind, "; ".join(reasons) or None))
+        kind, values, reasons, samples = _read_wattmeters(site.energy, nodes, windows, step_s=step_s)
+        _fill_column(folder / "epochs.csv", NODE, values)
+        entries.append(entry(kind, "; ".join(reasons) or None))
         power += [(t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()]
     if power:
         with written_whole(folder / "power.csv") as partial, open(partial, "w", newline="") as table:
             writer = csv.writer(table, lineterminator="\n")
             writer.writerow(POWER)
             writer.writerows((f"{t:.3f}", host, scope, f"{watt:.6g}") for t, host, scope, watt in sorted(power))
-    return told + launch.scheduler_meters(site, ranks)
+    return entries + launch.scheduler_meters(site, ranks)
 
 
-def _one_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """The ranks that read meters, with their numbers; of nodes that are one machine the first."""
-    found: dict[str, tuple[int, Mapping[str, Any]]] = {}
+def _first_rank_of_each_machine(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return number and result of the first rank of each machine that reads meters."""
+    leaders: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for number, rank in enumerate(ranks):
         if rank["meters"] is not None:
-            found.setdefault(rank["machine"], (number, rank))
-    return list(found.values())
+            leaders.setdefault(rank["machine"], (number, rank))
+    return list(leaders.values())
 
 
-def _of_nodes(folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]) -> list[tuple[float, str, str, float]]:
-    """What nodes wrote of their power while they trained; a last line may be cut off."""
-    found = []
+def _read_node_power(
+    folder: Path, leaders: Sequence[tuple[int, Mapping[str, Any]]]
+) -> list[tuple[float, str, str, float]]:
+    """Return the power samples that nodes wrote during training. The last line may be cut off."""
+    samples = []
     for number, rank in leaders:
         if (file := folder / f"power-{number}.csv").exists():
             for line in file.read_text().splitlines()[1:]:
                 with contextlib.suppress(ValueError):
                     t, scope, watt = line.split(",")
-                    found.append((float(t), rank["host"], scope, float(watt)))
-    return found
+                    samples.append((float(t), rank["host"], scope, float(watt)))
+    return samples
 
 
 def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float) -> list[tuple[float, float]]:
-    """When each epoch began and ended, Unix time in s; one whose end nobody told ends when the next one begins.
+    """Return start and end of each epoch, Unix time in s.
 
-    Times in epochs.csv are for the data set's number of `samples`; those here are what went by.
+    An epoch without an end ends at the start of the next one.
+
+    Times in epochs.csv are scaled to the data set's number of `samples`; those here are wall-clock times.
     """
     opened = [row["opened_at"] for row in epochs]
     return [
@@ -80,16 +87,24 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
     ]
 
 
-def _asked(
+def _read_wattmeters(
     meter: Wattmeter,
     nodes: Sequence[str],
     windows: Sequence[tuple[float, float]],
-    what: str = "an epoch",
+    period: str = "an epoch",
     step_s: float = 0.0,
 ) -> tuple[Kind, list[float | None], list[Note], wattmeter.Samples]:
-    """What the wattmeters are, their joules of each window, why one has none or samples were refused, and the samples that were not.
+    """Ask the wattmeters for the energy of each window.
 
-    `step_s`: by how much the clock was set that says when the windows were.
+    Args:
+        meter: The site's wattmeters.
+        nodes: Their names of the nodes.
+        windows: Start and end of each window, Unix time in s.
+        period: Name of a window in messages.
+        step_s: By how much the clock of the windows was set during the run, s.
+
+    Returns:
+        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and the valid samples.
     """
     if not windows:
         return _UNKNOWN, [], [Note("no-epoch", "the run has no epoch")], {}
@@ -97,26 +112,27 @@ def _asked(
         reason = Note("clock-set", f"the clock was set by {step_s:+.1f} s during the run", step_s=step_s)
         return _UNKNOWN, [None] * len(windows), [reason], {}
     try:
-        samples = wattmeter.ask(meter, nodes, windows[0][0], windows[-1][1])
-        kind = wattmeter.kind(meter, samples)
-    except wattmeter.Away as away:
-        return _UNKNOWN, [None] * len(windows), [away.reason], {}
-    read = wattmeter.readings(samples)
-    told = [wattmeter.joules(kind, read, nodes, *window, what) for window in windows]
-    reasons = [*(why for _, why in told if why)][:1] + [why for why in [wattmeter.refused(samples)] if why]
-    return kind, [value for value, _ in told], reasons, read
+        samples = wattmeter.request_samples(meter, nodes, windows[0][0], windows[-1][1])
+        kind = wattmeter.describe_meter(meter, samples)
+    except wattmeter.NoSamples as error:
+        return _UNKNOWN, [None] * len(windows), [error.reason], {}
+    read = wattmeter.valid_samples(samples)
+    energies = [wattmeter.integrate(kind, read, nodes, *window, period) for window in windows]
+    reasons = [reason for _, reason in energies if reason][:1]
+    reasons += filter(None, [wattmeter.invalid_samples(samples)])
+    return kind, [value for value, _ in energies], reasons, read
 
 
-def _fill_in(table: Path, column: str, values: Sequence[float | None]) -> None:
-    """Write a column of an attempt's epochs.csv, which its ranks left empty."""
+def _fill_column(table: Path, column: str, values: Sequence[float | None]) -> None:
+    """Fill a column of an epochs.csv that the ranks left empty."""
     place, lines = COLUMNS.index(column), read_lines(table)
     with written_whole(table) as partial:
-        made = [",".join(COLUMNS)]
+        rows = [",".join(COLUMNS)]
         for line, value in zip(lines, values, strict=True):
             fields = line.split(",")
             fields[place] = "" if value is None else repr(value)
-            made.append(",".join(fields))
-        partial.write_text("\n".join([*made, ""]), encoding="ascii")
+            rows.append(",".join(fields))
+        partial.write_text("\n".join([*rows, ""]), encoding="ascii")
 
 
 def idle_power(
@@ -127,8 +143,10 @@ def idle_power(
     environment: Mapping[str, Any],
     launcher: Callable[[], launch.Launcher],
 ) -> dict[str, float | None] | None:
-    """Scope -> mean power in W of what idles: an accelerator, the packages of a machine, a node. Measured before a session's first run and
-    kept in results/<study>/idle/<session>/<device>/; None where nothing here has a meter."""
+    """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
+
+    It is measured before a session's first run and kept in results/<study>/idle/<session>/<device>/.
+    """
     if not (site.energy or spec["device"] != "cpu" or _has_packages()):
         return None
     folder = results / "idle" / session / spec["device"]
@@ -139,48 +157,51 @@ def idle_power(
                 launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
         attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))  # jobs of one session may begin at once
-        made = _idle(attempt, site, spec, environment, launcher())
-        if not made["hosts"]:
-            return made["watts"]  # the next run tries again
-        create_json(file, made)
+        result = _measure_idle_power(attempt, site, spec, environment, launcher())
+        if not result["hosts"]:
+            return result["watts"]  # the next run tries again
+        create_json(file, result)
     watts: dict[str, float | None] = read_json(file)["watts"]
     return watts
 
 
 def _has_packages() -> bool:
-    """Whether processors here have meters that can be looked at."""
+    """Return whether CPU packages here have readable meters."""
     try:
         return bool(packages())
     except (OSError, ValueError):
         return False
 
 
-def _idle(
+def _measure_idle_power(
     folder: Path, site: Site, spec: Mapping[str, Any], environment: Mapping[str, Any], ranks: launch.Launcher
 ) -> dict[str, Any]:
-    """What idle.json says: when, of which hosts, mean powers by scope, and all meters."""
+    """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""
     write_json(folder / "spec.json", {"spec": spec, "hosts": list(ranks.hosts)})
     began_at = time.time()
     outcome = launch.run(ranks, environment, folder.resolve(), spec, site, program=IDLE)
-    nothing: dict[str, float | None] = dict.fromkeys(SCOPES)
+    no_watts: dict[str, float | None] = dict.fromkeys(SCOPES)
     if outcome.status != "ok" or not (folder / "result.json").exists():
-        return {"at": utc(began_at), "hosts": [], "watts": nothing, "meters": [], "reason": outcome.reason}
-    said = read_json(folder / "result.json")
-    machines = list({node["machine"]: node for node in said["nodes"]}.values())
-    watts = nothing | {scope: _mean([node["watts"].get(scope) for node in machines]) for scope in ("device", "package")}
+        return {"at": utc(began_at), "hosts": [], "watts": no_watts, "meters": [], "reason": outcome.reason}
+    measured = read_json(folder / "result.json")
+    machines = list({node["machine"]: node for node in measured["nodes"]}.values())
+    watts = no_watts | {
+        scope: _mean([node["watts"].get(scope) for node in machines]) for scope in ("device", "package")
+    }
     meters = together((node["host"], node["meters"]) for node in machines)
     if site.energy:
         nodes, window = (
-            wattmeter.nodes_of([node["host"] for node in said["nodes"]]),
-            (said["began_at"], said["ended_at"]),
+            wattmeter.node_names([node["host"] for node in measured["nodes"]]),
+            (measured["began_at"], measured["ended_at"]),
         )
-        kind, (value,), reasons, _ = _asked(site.energy, nodes, [window], "the time")
+        kind, (value,), reasons, _ = _read_wattmeters(site.energy, nodes, [window], "the time")
         watts[wattmeter.SCOPE] = None if value is None else value / (window[1] - window[0]) / len(nodes)
         meters.append(entry(kind, "; ".join(reasons) or None))
-    hosts = [node["host"] for node in said["nodes"]]
-    return {"at": utc(said["began_at"]), "hosts": hosts, "watts": watts, "meters": meters, "reason": None}
+    hosts = [node["host"] for node in measured["nodes"]]
+    return {"at": utc(measured["began_at"]), "hosts": hosts, "watts": watts, "meters": meters, "reason": None}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return sum(told) / len(told) if told and len(told) == len(values) else None
+    """Return the mean of the values, or None if one is missing."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None

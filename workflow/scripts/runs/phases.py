@@ -1,7 +1,8 @@
-"""phases.csv of an attempt: the phases of all ranks, on one clock. Made of what each rank wrote (ranks/worker/phases.py).
+"""Merge the phases of all ranks (ranks/worker/phases.py) into phases.csv, on one clock.
 
-Beside it, where `trace` is full, operators-<rank>.json (Chrome's Trace Event Format): what the libraries' profilers saw of a
-few steps. `ts` is on the clock of phases.csv, too, in microseconds; `process_start_ns` is when the rank's process was started.
+With a full trace, operators-<rank>.json (Chrome's Trace Event Format) holds the events of the library's
+profiler in a few steps. Its `ts` is on the clock of phases.csv, in microseconds; `process_start_ns` is the
+start of the rank's process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TABLE = "phases.csv"
 CLOCKS = "clocks.csv"
 PARTS = "phases-*.csv"
 WAIT, BARRIER, BETWEEN = "wait", "barrier", "between"
-#: all phases that a rank may tell, in the order in which it goes through them: before its first epoch, in a step, after an epoch's steps
+#: All phases of a rank, in order: before its first epoch, in a step, after the steps of an epoch.
 START = ("interpreter", "rendezvous", "import", "join", "speeds", "build", BARRIER, BETWEEN)
 STEP = ("data", "forward", "backward", WAIT, "metrics", "optimizer")
 EPOCH = (BARRIER, "validation", BETWEEN)
@@ -36,31 +37,31 @@ NAMES = frozenset((*START, *STEP, *EPOCH, EXCHANGE))
 _TYPES = {"rank": "int64", "epoch": "int64", "step": "int64", "start": "float64", "end": "float64"}
 
 
-def put_together(folder: Path) -> float | None:
-    """Write phases.csv of all ranks' tables, which go; return the largest error of a clock in s, None where nobody traced.
+def merge_phases(folder: Path) -> float | None:
+    """Merge the ranks' tables into phases.csv and remove them; return the largest clock error in s, or None.
 
-    Times are in s from the start of the first process. Between two comparisons a clock is taken to drift evenly. What cannot be
-    read stays as it is, and there is no phases.csv (`damage` says so).
+    Times are in s from the start of the first process. Clocks are assumed to drift linearly between two
+    comparisons. Unreadable tables are kept, and there is no phases.csv then, as `damage_reason` reports.
     """
     parts = {int(file.stem.removeprefix("phases-")): file for file in folder.glob(PARTS)}
     try:
-        return _put_together(folder, parts) if parts else None
+        return _merge_parts(folder, parts) if parts else None
     except (ValueError, KeyError, FileNotFoundError):
         return None
 
 
-def _put_together(folder: Path, parts: dict[int, Path]) -> float:
+def _merge_parts(folder: Path, parts: dict[int, Path]) -> float:
     import pandas as pd
 
-    clocks = _clocks(folder / CLOCKS)
-    told = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
-    for rank, mine in told.items():
+    clocks = _read_clocks(folder / CLOCKS)
+    tables = {rank: pd.read_csv(file, dtype={"phase": str}) for rank, file in sorted(parts.items())}
+    for rank, table in tables.items():
         for name in ("start", "end"):
-            mine[name] = aligned(mine[name], clocks[clocks["rank"] == rank])
-    zero = min(mine["start"].min() for mine in told.values())
-    for rank in told:
-        _put_operators(folder, rank, clocks[clocks["rank"] == rank], zero, told[rank]["start"].min())
-    phases = pd.concat([mine.assign(rank=rank) for rank, mine in told.items()], ignore_index=True)
+            table[name] = align_times(table[name], clocks[clocks["rank"] == rank])
+    zero = min(table["start"].min() for table in tables.values())
+    for rank, table in tables.items():
+        _write_operators(folder, rank, clocks[clocks["rank"] == rank], zero, table["start"].min())
+    phases = pd.concat([table.assign(rank=rank) for rank, table in tables.items()], ignore_index=True)
     phases[["start", "end"]] -= zero
     phases = phases.sort_values(["rank", "start"], kind="stable")
     write_intervals(folder / TABLE, phases)
@@ -69,150 +70,170 @@ def _put_together(folder: Path, parts: dict[int, Path]) -> float:
     return float(clocks["error_s"].max())
 
 
-def aligned(times: Any, clock: pd.DataFrame) -> Any:
-    """A rank's own times in s on rank 0's clock, by what the rank's rows of clocks.csv say."""
+def align_times(times: Any, clock: pd.DataFrame) -> Any:
+    """Convert a rank's times in s to rank 0's clock, by the rank's rows of clocks.csv."""
     return times - np.interp(times, clock["at"] + clock["offset_s"], clock["offset_s"])
 
 
-def _put_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, started: float) -> None:
-    """Write what a rank's profilers saw, if there were any, in microseconds from `zero` on rank 0's clock. `started`: the process."""
+def _write_operators(folder: Path, rank: int, clock: pd.DataFrame, zero: float, started: float) -> None:
+    """Write the events of a rank's profiler, if any, in microseconds from `zero` on rank 0's clock."""
     raw = folder / RAW.format(rank)
     if not raw.exists():
         return
     events = json.loads(raw.read_text())["traceEvents"]
     stamped = [event for event in events if event["ph"] != "M"]
     times = np.array([event["ts"] for event in stamped], float) / 1e6
-    for event, time in zip(stamped, aligned(times, clock) - zero, strict=True):
+    for event, time in zip(stamped, align_times(times, clock) - zero, strict=True):
         event["ts"] = round(1e6 * time, 3)
-    about = {"displayTimeUnit": "ms", "process_start_ns": round(1e9 * (started - zero))}
+    header = {"displayTimeUnit": "ms", "process_start_ns": round(1e9 * (started - zero))}
     with written_whole(folder / OPERATORS.format(rank)) as partial:
-        partial.write_text(json.dumps({**about, "traceEvents": events}, separators=(",", ":")))
+        partial.write_text(json.dumps({**header, "traceEvents": events}, separators=(",", ":")))
     raw.unlink()
 
 
 def read_intervals(table: Path) -> pd.DataFrame:
-    """A table of phases: INTERVALS, phase as a category. InputError where it is none, or an interval ends before it begins."""
+    """Return a table of phases with the columns INTERVALS, phase as a category.
+
+    Raises:
+        InputError: If the file is no such table, or an interval ends before it begins.
+    """
     try:
-        return _intervals(table)
+        return _parse_intervals(table)
     except (OSError, ValueError, OverflowError) as error:
-        said = _reason(error)
-        raise InputError(said.code, said, file=shown(table), hint="repeat the run") from None
+        reason = _unusable_reason(error)
+        raise InputError(reason.code, reason, file=shown(table), hint="repeat the run") from None
 
 
-def _intervals(table: Path) -> pd.DataFrame:
-    """See `read_intervals`; OSError, ValueError and OverflowError instead."""
+def _parse_intervals(table: Path) -> pd.DataFrame:
+    """Do as `read_intervals`, but raise OSError, ValueError and OverflowError."""
     import pandas as pd
 
     try:
-        found = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
+        intervals = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
     except (ValueError, OverflowError) as error:
         text = f"cannot be read: {_one_line(error)}; expected {','.join(INTERVALS)}"
         raise ValueError(Note("broken-file", text)) from None
-    ends = found[["start", "end"]].to_numpy()
-    wrong = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
-    if wrong.any():
-        line = 2 + int(wrong.argmax())
+    ends = intervals[["start", "end"]].to_numpy()
+    is_bad = ~np.isfinite(ends).all(axis=1) | (ends[:, 1] < ends[:, 0])
+    if is_bad.any():
+        line = 2 + int(is_bad.argmax())
         text = f"line {line}: start or end is missing or not finite, or it ends before it starts"
         raise ValueError(Note("bad-interval", text, line=line))
-    return found
+    return intervals
 
 
-def _clocks(table: Path) -> pd.DataFrame:
-    """What the ranks' clocks were found to be: CLOCK_COLUMNS. ValueError where a number is missing or not finite."""
+def _read_clocks(table: Path) -> pd.DataFrame:
+    """Return the comparisons of the ranks' clocks (CLOCK_COLUMNS).
+
+    Raise ValueError if a number is not finite.
+    """
     import pandas as pd
 
-    found = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
-    if found.empty or not np.isfinite(found.to_numpy(float)).all():
+    clocks = pd.read_csv(table, dtype={"rank": "int64"}, usecols=list(CLOCK_COLUMNS))
+    if clocks.empty or not np.isfinite(clocks.to_numpy(float)).all():
         raise ValueError(Note("not-finite", "a number is missing or not finite"))
-    return found
+    return clocks
 
 
-def _reason(error: Exception) -> Note:
-    """Return why a table cannot be used: as it was found here, or as who could not read it says."""
-    said = error.args[0] if error.args else None
-    return said if isinstance(said, Note) else Note("broken-file", _one_line(error))
+def _unusable_reason(error: Exception) -> Note:
+    """Return why a table cannot be used: our own Note, or the message of the library."""
+    note = error.args[0] if error.args else None
+    return note if isinstance(note, Note) else Note("broken-file", _one_line(error))
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def damage(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
-    """Why what an attempt kept of its phases is not that of its run, file first; None where it is. `steps`: of an epoch.
+def damage_reason(attempt: Path, ranks: int, epochs: int, steps: int) -> Note | None:
+    """Return why the trace of an attempt is incomplete, or None. Such a run counts as one without a trace.
 
-    A run has phases where all of its ranks tell all of its epochs, on clocks that were compared: what one rank did in one epoch, waiting
-    aside, each rank did in each. Else it counts as one without.
+    A trace is complete if clocks were compared and all ranks have the same phases in all epochs, apart from
+    waiting.
+
+    Args:
+        attempt: The attempt's folder.
+        ranks: Number of ranks.
+        epochs: Number of epochs.
+        steps: Number of steps of an epoch.
     """
-    for name, wrong in ((TABLE, _damaged_phases), (CLOCKS, _damaged_clocks)):
+    for name, check in ((TABLE, _damaged_phases), (CLOCKS, _damaged_clocks)):
         try:
-            said = wrong(attempt / name, ranks, epochs, steps)
+            reason = check(attempt / name, ranks, epochs, steps)
         except FileNotFoundError:
             parts = sorted(file.name for file in attempt.glob(PARTS)) if name == TABLE else []
-            text = f"is not there; {', '.join(parts)} could not be put together" if parts else "is not there"
-            said = Note("missing-file", text, parts=parts)
+            text = f"is missing; {', '.join(parts)} could not be merged" if parts else "is missing"
+            reason = Note("missing-file", text, parts=parts)
         except (OSError, ValueError, OverflowError) as error:
-            said = _reason(error)
-        if said:
-            return Note(said.code, f"{name}: {said}", file=name, **said.facts)
+            reason = _unusable_reason(error)
+        if reason:
+            return Note(reason.code, f"{name}: {reason}", file=name, **reason.facts)
     return None
 
 
 def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
-    found = _intervals(table)
-    if said := _other_ranks(found["rank"], ranks):
-        return said
-    unknown = sorted({name if isinstance(name, str) else "nothing" for name in found["phase"].unique()} - NAMES)
+    intervals = _parse_intervals(table)
+    if reason := _wrong_ranks(intervals["rank"], ranks):
+        return reason
+    unknown = sorted({name if isinstance(name, str) else "nothing" for name in intervals["phase"].unique()} - NAMES)
     if unknown:
-        text = f"tells of a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
+        text = f"has a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
         return Note("unknown-phase", text, phase=unknown[0])
-    for name, most in (("epoch", epochs), ("step", steps)):
-        outside = found.loc[(found[name] < 0) | (found[name] > most), name]
+    for name, count in (("epoch", epochs), ("step", steps)):
+        outside = intervals.loc[(intervals[name] < 0) | (intervals[name] > count), name]
         if len(outside):
-            text = f"tells of {name} {outside.iloc[0]}; the run has {most}"
-            return Note(f"unknown-{name}", text, got=int(outside.iloc[0]), most=most)
-    if lacking := set(range(ranks)) - set(found.loc[found["epoch"] == 0, "rank"]):
-        return Note("start-missing", f"rank {min(lacking)} does not tell its start", rank=min(lacking))
-    return _other_epochs(found, ranks, epochs, steps)
+            text = f"has {name} {outside.iloc[0]}; the run has {count}"
+            return Note(f"unknown-{name}", text, got=int(outside.iloc[0]), most=count)
+    if missing := set(range(ranks)) - set(intervals.loc[intervals["epoch"] == 0, "rank"]):
+        return Note("start-missing", f"the start of rank {min(missing)} is missing", rank=min(missing))
+    return _missing_phase(intervals, ranks, epochs, steps)
 
 
-def _other_epochs(found: pd.DataFrame, ranks: int, epochs: int, steps: int) -> Note | None:
-    """Whether a rank lacks a part of an epoch: a phase of a traced step, or what follows the steps."""
+def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int) -> Note | None:
+    """Return which phase a rank lacks in an epoch: of a traced step, or after the steps;
+
+    None if it lacks none.
+    """
     traced = range(1, steps + 1, -(-steps // MOST_STEPS) or 1)
-    kept = (found["epoch"] > 0) & ~found["phase"].isin((WAIT, EXCHANGE, BETWEEN)) & found["step"].isin((0, *traced))
-    told = found.loc[kept, ["rank", "epoch", "step", "phase"]].drop_duplicates()
-    parts = told[["step", "phase"]].drop_duplicates()
+    required = (
+        (intervals["epoch"] > 0)
+        & ~intervals["phase"].isin((WAIT, EXCHANGE, BETWEEN))
+        & intervals["step"].isin((0, *traced))
+    )
+    phases = intervals.loc[required, ["rank", "epoch", "step", "phase"]].drop_duplicates()
+    parts = phases[["step", "phase"]].drop_duplicates()
     if absent := set(traced) - set(parts["step"]):
         return Note("step-missing", f"lacks step {min(absent)} of all epochs", step=min(absent))
-    counts = told.groupby(["rank", "epoch"]).size()
+    counts = phases.groupby(["rank", "epoch"]).size()
     for rank in range(ranks):
         for epoch in range(1, epochs + 1):
             if counts.get((rank, epoch), 0) < len(parts):
-                own = told[(told["rank"] == rank) & (told["epoch"] == epoch)]
-                lacking = _pairs(parts) - _pairs(own)
+                own = phases[(phases["rank"] == rank) & (phases["epoch"] == epoch)]
+                missing = _step_phase_pairs(parts) - _step_phase_pairs(own)
                 step, phase = min(
-                    lacking, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
+                    missing, key=lambda part: (part[0] or steps + 1, [*STEP, *EPOCH, part[1]].index(part[1]))
                 )
                 text = f"lacks {phase} of rank {rank} in epoch {epoch}" + (f", step {step}" if step else "")
                 return Note("phase-missing", text, phase=phase, rank=rank, epoch=epoch, step=step or None)
     return None
 
 
-def _pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
+def _step_phase_pairs(parts: pd.DataFrame) -> set[tuple[int, str]]:
     return set(zip(parts["step"], parts["phase"].astype(str), strict=True))
 
 
 def _damaged_clocks(table: Path, ranks: int, epochs: int, steps: int) -> Note | None:
-    return _other_ranks(_clocks(table)["rank"], ranks)
+    return _wrong_ranks(_read_clocks(table)["rank"], ranks)
 
 
-def _other_ranks(found: pd.Series, ranks: int) -> Note | None:
-    """Whether the ranks of a table are others than those of its run."""
-    told, wanted = set(found), set(range(ranks))
-    if lacking := wanted - told:
-        return Note("rank-missing", f"lacks rank {min(lacking)}", rank=min(lacking))
-    if not told - wanted:
+def _wrong_ranks(column: pd.Series, ranks: int) -> Note | None:
+    """Return in which rank a table differs from its run, or None."""
+    actual, expected = set(column), set(range(ranks))
+    if missing := expected - actual:
+        return Note("rank-missing", f"lacks rank {min(missing)}", rank=min(missing))
+    if not actual - expected:
         return None
-    return Note("unknown-rank", f"tells of rank {max(told)}; the run has {ranks}", got=int(max(told)), most=ranks)
+    return Note("unknown-rank", f"has rank {max(actual)}; the run has {ranks}", got=int(max(actual)), most=ranks)
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:

@@ -1,7 +1,7 @@
-"""How quick the nodes of a run are right before and right after it: a fixed piece of work, in the cores of its ranks.
+"""Time the reference benchmark right before and right after a run, on the cores of its ranks.
 
-The work is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are. What becomes of it fails no
-run: a time is missing then, and the record says why.
+The benchmark is a program of its own (ranks/reference_work.py), started by the site's launcher as ranks are.
+Its failure fails no run: the record has the reason instead of a time.
 """
 
 import contextlib
@@ -19,18 +19,23 @@ from declared.site import Site
 from launchers import launch
 
 PROGRAM = "ranks.reference_work"
-TIME_LIMIT_S = 60.0  # where it takes 0.3 s
-PAUSE_S = 10.0  # from one look to the next while a run waits
-LEAST_KNOWN = 6  # times, before one can be called unusual
-LEAST_MARGIN = 0.05  # of the usual time: what is less above it is not worth waiting
+TIME_LIMIT_S = 60.0  # usually it takes 0.3 s
+PAUSE_S = 10.0  # between two benchmarks while a run waits for a quiet machine
+MIN_EARLIER_TIMES = 6  # fewer do not show what is usual
+MIN_MARGIN_SHARE = 0.05  # of the usual time: smaller excesses are not worth waiting
 SIGMAS = 3.0
 QUARTILE = 0.6745  # standard deviations from the median of a normal distribution to its quartiles
 
 
 @dataclass(frozen=True)
-class Took:
-    """The work, done once: its kind with its version, and by host the seconds until the slowest rank of the node had done its part.
-    Where it failed `times` is None, and `reason` says why."""
+class ReferenceTime:
+    """Result of one benchmark.
+
+    Attributes:
+        kind: Name and version of the benchmark.
+        times: Host -> time of the node's slowest rank, s; None if the benchmark failed.
+        reason: Why it failed.
+    """
 
     kind: str | None
     times: Mapping[str, float] | None
@@ -38,129 +43,141 @@ class Took:
 
     @property
     def slowest_s(self) -> float | None:
-        """The time of the slowest node, for which training waits, s; None where it failed."""
+        """Time of the slowest node, for which training would wait, s; None if the benchmark failed."""
         return max(self.times.values()) if self.times else None
 
 
 @dataclass(frozen=True)
 class Band:
-    """What the work usually takes, and up to when that counts as usual, in s."""
+    """Usual time of the benchmark, and the largest time that counts as usual, s."""
 
     usual_s: float
-    most_s: float
+    max_s: float
 
 
-def band(known: Sequence[float]) -> Band | None:
-    """The usual band of times in s; None where too few are known.
+def usual_band(times: Sequence[float]) -> Band | None:
+    """Return the band of usual times in s, or None with too few times.
 
-    Disturbances only ever add time. So the spread is that of the quicker half, the median less the lower quartile, which for normal
-    times is 0.6745 standard deviations; the band ends three of them above the median, and at least 5 %.
+    Disturbances only add time. The spread is therefore estimated from the faster half: median minus lower
+    quartile, which is 0.6745 standard deviations of a normal distribution. The band ends three of these, and
+    at least 5 %, above the median.
     """
-    if len(known) < LEAST_KNOWN:
+    if len(times) < MIN_EARLIER_TIMES:
         return None
-    lower, median, _ = statistics.quantiles(known, n=4, method="inclusive")
-    return Band(median, median + max(SIGMAS * (median - lower) / QUARTILE, LEAST_MARGIN * median))
+    lower, median, _ = statistics.quantiles(times, n=4, method="inclusive")
+    return Band(median, median + max(SIGMAS * (median - lower) / QUARTILE, MIN_MARGIN_SHARE * median))
 
 
 def geometry(spec: Mapping[str, Any]) -> str:
-    """Where the work is done, such as 2 x 1 x 4: nodes, ranks of each, cores of each rank. Times are compared where it is the same."""
+    """Return nodes x ranks of a node x cores of a rank, such as 2 x 1 x 4.
+
+    Only times of one geometry are compared.
+    """
     cores = spec.get("rank_cores", [spec["cores_per_rank"]])
     return f"{spec['nodes']} x {min(spec['ranks'], spec['ranks_per_node'])} x {'+'.join(map(str, cores))}"
 
 
-def earlier(results: Path, of_geometry: str, environment_digest: str) -> Iterator[tuple[str, float]]:
-    """Kind and time (s, of the slowest node) of all that the campaign's records have of this geometry and environment, whose numpy does the
-    work; `results`: results/<study>."""
+def earlier_times(results: Path, run_geometry: str, environment_digest: str) -> Iterator[tuple[str, float]]:
+    """Yield kind and time (s, slowest node) of recorded benchmarks of this geometry and environment.
+
+    The environment counts because its NumPy does the work. `results` is results/<study>.
+    """
     for file in (results / "runs").glob("*/*/record.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = read_json(file)
-            said = record["reference"]
-            if (said["geometry"], record["environment_digest"]) == (of_geometry, environment_digest):
-                yield from ((said["kind"], max(said[end].values())) for end in ("before", "after") if said[end])
+            entry = record["reference"]
+            if (entry["geometry"], record["environment_digest"]) == (run_geometry, environment_digest):
+                yield from ((entry["kind"], max(entry[end].values())) for end in ("before", "after") if entry[end])
 
 
-def work(
+def run_benchmark(
     folder: Path,
     spec: Mapping[str, Any],
     modules: Sequence[str],
     environment: Mapping[str, Any],
-    ranks: Callable[[], launch.Launcher],
+    make_launcher: Callable[[], launch.Launcher],
     site: Site,
-) -> Took:
-    """Do the work once, by the launcher that `ranks` makes. `folder` is its own; it stays only where the work failed, with its log.
+) -> ReferenceTime:
+    """Run the benchmark once.
 
-    May raise Stopped and Lost.
+    Its `folder`, with the log, is kept only if it failed. May raise Stopped and Lost.
     """
     try:
         folder.mkdir()
-        launcher = ranks()
-        told = {name: value for name, value in spec.items() if name not in ("levels", "steps")}  # nothing is traced
-        write_json(folder / "spec.json", {"spec": told, "modules": list(modules), "hosts": list(launcher.hosts)})
+        launcher = make_launcher()
+        own_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}  # nothing is traced
+        write_json(folder / "spec.json", {"spec": own_spec, "modules": list(modules), "hosts": list(launcher.hosts)})
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
         outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
         if outcome.status != "ok":
             failed = outcome.reason or Note(outcome.status, outcome.status)
-            return Took(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))
-        said = read_json(folder / "result.json")
+            return ReferenceTime(None, None, Note(failed.code, f"{folder.name}: {failed}", **failed.facts))
+        result = read_json(folder / "result.json")
         times: dict[str, float] = {}
-        for host, took_s in said["ranks"]:
-            times[host] = max(took_s, times.get(host, 0.0))
+        for host, time_s in result["ranks"]:
+            times[host] = max(time_s, times.get(host, 0.0))
         shutil.rmtree(folder, ignore_errors=True)
-        return Took(said["kind"], times, None)
+        return ReferenceTime(result["kind"], times, None)
     except (launch.Stopped, launch.Lost):
         raise
-    except Exception as error:  # whatever it is, the run goes on
+    except Exception as error:  # no failure of the benchmark fails the run
         text = f"{folder.name}: {type(error).__name__}: {error}"
-        return Took(None, None, Note("program-error", text, error=type(error).__name__))
+        return ReferenceTime(None, None, Note("program-error", text, error=type(error).__name__))
 
 
-def before(
-    look: Callable[[], Took],
-    known: Callable[[], Sequence[tuple[str, float]]] = tuple,
+def measure_before(
+    benchmark: Callable[[], ReferenceTime],
+    read_earlier: Callable[[], Sequence[tuple[str, float]]] = tuple,
     wait_s: float = 0.0,
-    say: Callable[[Note], None] = print,
+    notify: Callable[[Note], None] = print,
 ) -> dict[str, Any]:
-    """What a record says of the work right before a run, which `look` does.
+    """Run the benchmark before a run, and return the record's entry.
 
-    With `wait_s` it is done again and again until it takes no longer than usual, or until the time is over. `known` are kinds and
-    times of earlier work; `say` is told, once, what is waited for.
+    Args:
+        benchmark: Run the benchmark once.
+        read_earlier: Return kinds and times (s) of earlier benchmarks.
+        wait_s: How long to repeat the benchmark at most, until it takes no longer than usual, s.
+        notify: Print, once, that the run waits.
     """
-    found, started = look(), time.monotonic()
+    result, started = benchmark(), time.monotonic()
     seen: list[float] = []
-    usual = band([took_s for kind, took_s in known() if kind == found.kind]) if wait_s else None
+    usual = usual_band([time_s for kind, time_s in read_earlier() if kind == result.kind]) if wait_s else None
     while (
         usual
-        and found.slowest_s
-        and found.slowest_s > usual.most_s
+        and result.slowest_s
+        and result.slowest_s > usual.max_s
         and (left_s := started + wait_s - time.monotonic()) > 0
     ):
         if not seen:
             text = (
-                f"waiting for a quiet machine, {wait_s:g} s at most: a fixed piece of work takes {found.slowest_s:.2f} s, usually "
-                f"{usual.usual_s:.2f} s"
+                f"waiting for a quiet machine, {wait_s:g} s at most: the reference benchmark takes {result.slowest_s:.2f} s, "
+                f"usually {usual.usual_s:.2f} s"
             )
-            say(Note("waiting", text, wait_s=wait_s, took_s=found.slowest_s, usual_s=usual.usual_s))
-        seen.append(found.slowest_s)
+            notify(Note("waiting", text, wait_s=wait_s, took_s=result.slowest_s, usual_s=usual.usual_s))
+        seen.append(result.slowest_s)
         time.sleep(min(PAUSE_S, left_s))
-        found = look()
+        result = benchmark()
     return {
-        "kind": found.kind,
-        "before": found.times,
+        "kind": result.kind,
+        "before": result.times,
         "after": None,
-        "reason": found.reason,
+        "reason": result.reason,
         "waited_s": time.monotonic() - started if seen else 0.0,
         "seen": seen,
     }
 
 
-def after(look: Callable[[], Took], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the work at both ends of a run, `said` being that of its start. What is lost now, the run was not."""
+def measure_after(benchmark: Callable[[], ReferenceTime], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the benchmark after a run, and return the entry of `measure_before` with its times.
+
+    A node that is lost now does not make the run a lost one.
+    """
     try:
-        found = look()
+        result = benchmark()
     except launch.Lost as lost:
-        found = Took(None, None, Note("lost", f"lost: {lost}"))
-    if None not in (found.kind, said["kind"]) and found.kind != said["kind"]:
-        text = f"is {found.kind}, was {said['kind']}"
-        found = Took(None, None, Note("other-kind", text, before=said["kind"], after=found.kind))
-    reasons = [reason for reason in (said["reason"], found.reason) if reason]
-    return {**said, "kind": said["kind"] or found.kind, "after": found.times, "reason": "; ".join(reasons) or None}
+        result = ReferenceTime(None, None, Note("lost", f"lost: {lost}"))
+    if None not in (result.kind, before["kind"]) and result.kind != before["kind"]:
+        text = f"is {result.kind}, was {before['kind']}"
+        result = ReferenceTime(None, None, Note("other-kind", text, before=before["kind"], after=result.kind))
+    reason = "; ".join(filter(None, (before["reason"], result.reason))) or None
+    return {**before, "kind": before["kind"] or result.kind, "after": result.times, "reason": reason}

@@ -1,4 +1,4 @@
-"""A run whose program starts under the site's Score-P (environments.scorep), which writes into the attempt's folder."""
+"""Start the program of a run under the site's Score-P, which writes into the attempt's folder."""
 
 import shutil
 from collections.abc import Mapping
@@ -18,8 +18,11 @@ from ranks.worker.operators import unix_ahead
 
 
 def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path) -> dict[str, Any]:
-    """An environment whose program starts under Score-P, for an attempt in `folder` (absolute). InputError where it cannot, or where the
-    site's Score-P is of another version than was planned."""
+    """Return an environment whose program starts under Score-P, for an attempt in `folder` (absolute).
+
+    Raises:
+        InputError: If the site's Score-P cannot be used, or has another version than was planned.
+    """
     if site.scorep is None or scorep.version(site.scorep) != version:
         problem = f"is not Score-P {version}, as it was planned"
         raise InputError(
@@ -35,8 +38,13 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
 
 
 def end(folder: Path, outcome: Outcome) -> Outcome:
-    """Take away what started the program, and compare Score-P's clock, that of the day, with that of phases, which are not yet put together.
-    How the run ended: badly where Score-P left no trace. Clocks are not compared where rank 0 was on another machine than this program."""
+    """Remove the starter, and compare the clocks of Score-P and of the ranks' phases, which are not yet merged.
+
+    Clocks are compared only if rank 0 ran on this machine.
+
+    Returns:
+        The outcome, failed if Score-P left no trace.
+    """
     shutil.rmtree(folder / scorep.STARTER)
     if outcome.status != "ok":
         return outcome

@@ -1,4 +1,4 @@
-"""steps.csv of an attempt: the time of every training step (ranks/worker/meter.py), where the study asks for it."""
+"""Summarize steps.csv of an attempt, the times of all training steps (ranks/worker/meter.py)."""
 
 import csv
 import statistics
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def quantiles(table: Path, warmup_epochs: int) -> dict[str, float] | None:
-    """Median, 95 % and 99 % quantile and the largest of the steps of the timed epochs in s; a step takes as long as its slowest rank.
+    """Return median, 95 % and 99 % quantile and maximum of step times in s, of each step's slowest rank.
 
-    None without a file or a step. Interpolated linearly (Hyndman & Fan, The American Statistician 50, 1996, definition 7).
+    Warm-up epochs do not count. Quantiles are interpolated linearly (Hyndman & Fan, The American Statistician
+    50, 1996, definition 7). The result is None without a file or a step.
     """
     if not table.exists():
         return None

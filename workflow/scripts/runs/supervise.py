@@ -1,7 +1,7 @@
-"""One run from launch to record: `python -m runs.supervise`, called once for every run of the design.
+"""Execute one run from launch to record: `python -m runs.supervise`, called once for every run of the design.
 
-A training that fails is a row, not a crash: whatever becomes of the ranks, a record is written and the exit status is 0.
-Another status means that this program itself was stopped or was asked for something impossible.
+A failed training has a record, too, and exit status 0. Another status means that this program was stopped,
+that the infrastructure failed, or that its input was wrong.
 """
 
 import errno
@@ -49,22 +49,22 @@ def supervise(
     Args:
         planned: The run.
         results: results/<study>.
-        session: Which call of Snakemake this belongs to.
-        usable: Whether a record that is there needs no other attempt.
+        session: Name of the invocation.
+        usable: Return whether an existing record needs no new attempt.
     """
     folder = results / "runs" / planned.run_id / planned.key
     with attempts.exclusive(folder, planned.run_id):
-        done = attempts.finished(folder)
-        if done is None or not usable(attempts.read_record(done)):
+        attempt = attempts.finished(folder)
+        if attempt is None or not usable(attempts.read_record(attempt)):
             environment = read_built(planned.environment)
             check_data(planned.data, planned.spec["levels"]["dataset"])
             setup = environment.get("setup", ())
             ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
             bind(results, planned.study, planned.site)
-            with attempts.new_attempt(folder) as done:
-                record = measure(planned, environment, ranks, results, done, session)
-                attempts.finish(done, record, "record")
-        return attempts.publish(done)
+            with attempts.new_attempt(folder) as attempt:
+                record = measure(planned, environment, ranks, results, attempt, session)
+                attempts.finish(attempt, record, "record")
+        return attempts.publish(attempt)
 
 
 def measure(
@@ -73,25 +73,25 @@ def measure(
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework, graph = planned.site, planned.spec, planned.framework, planned.graph
 
-    def launcher_of(what: str) -> launch.Launcher:
-        """Return the launcher of something that is measured before or after the run, a step of its own."""
-        beside = {**spec, "run_id": f"{what}.{planned.run_id}"}
-        return launch.launcher(site, beside, setup=environment.get("setup", ()))
+    def make_launcher(measurement: str) -> launch.Launcher:
+        """Return the launcher of a measurement before or after the run, with a job step of its own."""
+        own_spec = {**spec, "run_id": f"{measurement}.{planned.run_id}"}
+        return launch.launcher(site, own_spec, setup=environment.get("setup", ()))
 
-    def do_reference_work(when: str) -> reference.Took:
-        made, start = folder / f"reference-{when}", partial(launcher_of, "reference")
-        return reference.work(made, spec, framework.modules, environment, start, site)
+    def run_benchmark(moment: str) -> reference.ReferenceTime:
+        own_folder, start = folder / f"reference-{moment}", partial(make_launcher, "reference")
+        return reference.run_benchmark(own_folder, spec, framework.modules, environment, start, site)
 
-    idle_w = meters.idle_power(results, session, site, spec, environment, partial(launcher_of, "idle"))
+    idle_w = meters.idle_power(results, session, site, spec, environment, partial(make_launcher, "idle"))
     write_json(folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts))
     scorep_version = spec.get("scorep")
     traced = score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
-    started_by = _started_by()
-    machine_speed = speed_before(planned, results, do_reference_work) if site.reference else None
+    parents = _parent_processes()
+    machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
     outcome = launch.run(ranks, traced, folder.resolve(), spec, site, reads=[planned.data])
     if machine_speed and outcome.status == "ok":
-        machine_speed = reference.after(partial(do_reference_work, "after"), machine_speed)
+        machine_speed = reference.measure_after(partial(run_benchmark, "after"), machine_speed)
     if scorep_version:
         outcome = score_p.end(folder, outcome)
     metered = meters.read_after(folder, spec, site, ranks) if (folder / "result.json").exists() else []
@@ -101,8 +101,8 @@ def measure(
         measured |= {"meters": metered, "idle_w": idle_w}
     status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, graph.gradient_bytes)
     if status == "failed":
-        if _started_by() != started_by:
-            raise launch.Lost(Note("starter-killed", "what had started it was killed"))
+        if _parent_processes() != parents:
+            raise launch.Lost(Note("starter-killed", "its parent process was killed"))
         reason = failure(reason, folder / "log.txt") if reason else None
     image, installed = environment.get("image"), environment.get("installed")
     return {
@@ -135,27 +135,28 @@ def measure(
     }
 
 
-def speed_before(planned: Planned, results: Path, do_reference_work: Callable[[str], reference.Took]) -> dict[str, Any]:
-    """Return the machine's speed right before a run, once the machine is quiet where the site wants to wait for that."""
-    where = reference.geometry(planned.spec)
-
-    said = reference.before(
-        lambda: do_reference_work("before"),
-        lambda: list(reference.earlier(results, where, planned.digests["environment_digest"])),
+def speed_before(
+    planned: Planned, results: Path, run_benchmark: Callable[[str], reference.ReferenceTime]
+) -> dict[str, Any]:
+    """Return the reference benchmark before a run, after waiting for a quiet machine if configured."""
+    geometry = reference.geometry(planned.spec)
+    entry = reference.measure_before(
+        lambda: run_benchmark("before"),
+        lambda: list(reference.earlier_times(results, geometry, planned.digests["environment_digest"])),
         planned.site.wait_for_quiet,
         lambda note: say(f"{planned.run_id}: {note}"),
     )
-    return {"geometry": where, **said}
+    return {"geometry": geometry, **entry}
 
 
-def _started_by() -> tuple[int, str | None]:
-    """The two processes above this one: a shell, or the process that has its libraries already, and the Snakemake that called it."""
+def _parent_processes() -> tuple[int, str | None]:
+    """Return parent and grandparent of this process: a shell or the prefork server, and Snakemake."""
     parent = os.getppid()
     try:
-        above = Path("/proc", str(parent), "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        grandparent = Path("/proc", str(parent), "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
     except FileNotFoundError:
-        above = None
-    return parent, above
+        grandparent = None
+    return parent, grandparent
 
 
 def job(
@@ -166,7 +167,7 @@ def job(
     data: Path,
     hosts: Sequence[str],
 ) -> dict[str, Any]:
-    """What an attempt's spec.json holds, all that its ranks are told: the run's spec, the model, and where things lie."""
+    """Return an attempt's spec.json, the input of its ranks: the run's spec, the model and paths."""
     absent = (environment.get("installed") or {}).get("absent", [])
     return {
         "spec": run_spec,
@@ -179,18 +180,18 @@ def job(
 
 
 def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
-    """Whether a machine has more threads of ranks than cores."""
+    """Return whether the ranks of a machine have more threads than it has cores."""
     ranks = run_spec["ranks"]
-    on_a_machine = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
-    if cores := run_spec.get("rank_cores"):
-        return bool(sum(cores) * on_a_machine > site.cores * len(cores))
-    return bool(on_a_machine * run_spec["cores_per_rank"] > site.cores)
+    n_local_ranks = ranks if site.placement == "emulated" else min(ranks, run_spec["ranks_per_node"])
+    if core_counts := run_spec.get("rank_cores"):
+        return bool(sum(core_counts) * n_local_ranks > site.cores * len(core_counts))
+    return bool(n_local_ranks * run_spec["cores_per_rank"] > site.cores)
 
 
 def measurement(
     folder: Path, launched_at: float, wall_s: float, run_spec: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return what the ranks measured about themselves; None where they did not come to an end.
+    """Return what the ranks measured about themselves, or None if they did not finish.
 
     Args:
         folder: The attempt's folder.
@@ -214,7 +215,7 @@ def measurement(
         "drivers": sorted({rank["driver"] for rank in ranks if rank["driver"]}),
         "systems": sorted({rank["system"] for rank in ranks}),
         "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
-        "transport": transport.described(result["transport"], run_spec, folder),
+        "transport": transport.describe_transport(result["transport"], run_spec, folder),
         "startup_s": startup_time(result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
@@ -223,34 +224,34 @@ def measurement(
         "device_memory_peak_bytes": max(device_memory, default=None),
         "weights_finite": None if None in finite else all(finite),
         **{name: mean_of_timed(epochs, name) for name in ("throttled_s", "sent_bytes")},
-        **energies(epochs, run_spec["device"]),
+        **epoch_energy(epochs, run_spec["device"]),
         "foreign_cpu_share": result["foreign_cpu_share"],
         "steal_share": result["steal_share"],
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
         "told": result["told"],
-        "clock_error_s": phases.put_together(folder),
+        "clock_error_s": phases.merge_phases(folder),
         "python_version": result["python_version"],
         "library_version": result["library_version"],
     }
 
 
 def startup_time(ready_s: float, closed_s: float, wall_s: float) -> float | None:
-    """Return the time from launch until all ranks were ready, s; None where the ranks' clock and the launcher's disagree.
+    """Return the time from launch until all ranks were ready in s, or None if clocks disagree.
 
     Args:
         ready_s: When all ranks were ready, by rank 0's clock, s after the launch by the launcher's clock.
-        closed_s: The same of the end of the last epoch.
+        closed_s: When the last epoch ended, on the same clock.
         wall_s: Time from launch to the end of the last rank, s, by the launcher's clock alone.
     """
     return ready_s if 0 <= ready_s <= closed_s <= wall_s else None
 
 
-def energies(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
-    """Energy of an epoch by scope, and the run's response: that of its widest scope, and which it is."""
-    found = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
-    scope = widest(found, device)
-    return {**found, "energy_j": found[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
+def epoch_energy(epochs: Sequence[Mapping[str, Any]], device: str) -> dict[str, float | str | None]:
+    """Return the mean energy of a timed epoch by scope, J, and the widest scope with its energy."""
+    energies = {name: mean_of_timed(epochs, name) for name in (f"energy_{scope}_j" for scope in SCOPES)}
+    scope = widest(energies, device)
+    return {**energies, "energy_j": energies[f"energy_{scope}_j"] if scope else None, "energy_scope": scope}
 
 
 def judge(
@@ -262,7 +263,7 @@ def judge(
     hosts: Sequence[str],
     gradient_bytes: int,
 ) -> tuple[str, Note | None]:
-    """Status and reason of an attempt. `hosts` are the nodes that it was started on, `gradient_bytes` the size of all gradients."""
+    """Return status and reason of an attempt; `hosts` are the nodes on which it was started."""
     if outcome.status != "ok":
         return outcome.status, outcome.reason
     if measured is None or len(epochs) != run_spec["levels"]["epochs"]:
@@ -278,76 +279,86 @@ def judge(
     shares = measured["foreign_cpu_share"], measured["steal_share"]
     if (paused_s := measured["paused_s"]) > 0:
         return "invalid", Note("paused", f"a rank was stopped for {paused_s:.1f} s", paused_s=paused_s)
-    if said := spoiled(measured["hosts"], measured["machines"], hosts, shares, site):
-        return "invalid", said
-    # Whatever the algorithm, the node that sends most sends at least (n - 1) / n of the gradients of each exchange.
+    if reason := invalid_reason(measured["hosts"], measured["machines"], hosts, shares, site):
+        return "invalid", reason
+    # In an all-reduce by any algorithm, the busiest node sends at least (n - 1) / n of the gradients.
     least_bytes = gradient_bytes * (run_spec["nodes"] - 1) / run_spec["nodes"]
-    if said := transport.objection(measured["transport"], run_spec, site, epochs, least_bytes):
-        return "invalid", Note(said.code, f"network: {said}", **said.facts)
+    if reason := transport.wrong_network_reason(measured["transport"], run_spec, site, epochs, least_bytes):
+        return "invalid", Note(reason.code, f"network: {reason}", **reason.facts)
     return "ok", None
 
 
-def spoiled(
-    found: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
+def invalid_reason(
+    hosts: Sequence[str], machines: int, expected: Sequence[str], shares: tuple[float, float], site: Site
 ) -> Note | None:
-    """Why what was measured is not of the nodes that it was started on, or not of the ranks alone; None where it is.
+    """Return why a measurement is invalid, or None: misplaced ranks, or too much CPU time of others.
 
-    `found` are the ranks' hosts, `expected` the hosts that they were started on, `machines` the number of kernels below,
-    `shares` those of the processor time that other processes used and that a hypervisor withheld.
+    Args:
+        hosts: Hosts of the ranks.
+        machines: Number of machines behind these hosts.
+        expected: Hosts on which the ranks were started.
+        shares: Shares of CPU time of other processes and of CPU steal.
+        site: The site.
     """
-    if site.placement != "emulated" and [name.split(".")[0] for name in found] != [
-        name.split(".")[0] for name in expected
-    ]:
-        text = f"misplaced: ranks were on {', '.join(found)}, expected {', '.join(expected)}"
-        return Note("misplaced", text, hosts=list(found), expected=list(expected))
-    if site.placement == "distinct-nodes" and machines < len(found):
+    if site.placement != "emulated" and _short_names(hosts) != _short_names(expected):
+        text = f"misplaced: ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
+        return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
+    if site.placement == "distinct-nodes" and machines < len(hosts):
         text = (
-            f"misplaced: {', '.join(found)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
+            f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
         )
-        return Note("nodes-share-a-machine", text, hosts=list(found), machines=machines)
-    for code, share, most, whither in (
-        ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to others"),
-        ("cpu-steal", shares[1], site.max_steal_share, "was withheld by the hypervisor"),
+        return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
+    for code, share, limit, description in (
+        ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to other processes"),
+        ("cpu-steal", shares[1], site.max_steal_share, "was taken by the hypervisor (steal)"),
     ):
-        if share > most:
-            text = f"{attempts.DISTURBED}{share:.0%} of the processor time {whither} (more than {most:.0%})"
-            return Note(code, text, share=share, limit=most)
+        if share > limit:
+            text = f"{attempts.DISTURBED}{share:.0%} of the CPU time {description} (more than {limit:.0%})"
+            return Note(code, text, share=share, limit=limit)
     return None
+
+
+def _short_names(hosts: Sequence[str]) -> list[str]:
+    """Return host names without domains."""
+    return [host.split(".")[0] for host in hosts]
 
 
 def failure(reason: Note, log: Path) -> Note:
     """Return the reason of a failure together with the last error in the log.
 
     Raises:
-        launch.Lost: If that error is one of the machine, such as a full disk, which says nothing about the training.
+        launch.Lost: If it is an error of the machine, such as a full disk, and not of the training.
     """
-    said = with_last_line(reason, log)
+    extended = with_last_line(reason, log)
     for number in (*MACHINE_ERRORS, errno.EADDRINUSE):  # ports are picked at random
-        if os.strerror(number) in said:
-            raise launch.Lost(Note("machine-error", said, error=errno.errorcode[number]))
-    return said
+        if os.strerror(number) in extended:
+            raise launch.Lost(Note("machine-error", extended, error=errno.errorcode[number]))
+    return extended
 
 
 def with_last_line(reason: Note, log: Path) -> Note:
-    """`reason`, and the last line of the log that names an error; that others noticed the loss of a rank is no cause."""
-    lines = list(filter(None, (_plain(line) for line in launch.read_end(log).splitlines())))
-    lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]  # they say that, not why
+    """Append the last error in the log to `reason`, if possible not one about the loss of another rank."""
+    lines = list(filter(None, (_strip_control_codes(line) for line in launch.read_end(log).splitlines())))
+    lines = [
+        line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))
+    ]  # they report the failure, not its cause
     errors = [line for line in lines if _ERROR.search(line)]
-    telling = [line for line in errors if "a rank is gone" not in line] or errors
-    last = redact_log((telling or lines or [""])[-1])
+    causes = [line for line in errors if "a rank is gone" not in line] or errors
+    last = redact_log((causes or lines or [""])[-1])
     return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
 
 
-def _plain(line: str) -> str:
-    """Return a line of a log as a terminal may show it: without what colours it or moves a cursor."""
+def _strip_control_codes(line: str) -> str:
+    """Return a line of a log without codes that colour it or move the cursor."""
     return "".join(sign for sign in _TERMINAL.sub("", line) if sign.isprintable()).strip()
 
 
 @contextmanager
-def ending_well(what: str, folder: Path) -> Iterator[None]:
-    """Where one measurement is made: SIGTERM, SIGINT and SIGHUP stop it (status 130), what was lost ends it (75), each with one line.
+def report_interruptions(title: str, folder: Path) -> Iterator[None]:
+    """End the program with one line if the measurement inside is stopped (status 130) or lost (status 75).
 
-    SIGHUP comes from a terminal that is closed, unless who started it ignores it (nohup).
+    SIGTERM, SIGINT and SIGHUP stop it. SIGHUP comes from a closed terminal, unless the parent ignores it
+    (nohup).
     """
 
     def stop(signum: int, frame: Any) -> None:
@@ -359,13 +370,13 @@ def ending_well(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except launch.Stopped as stopped:
-        say(f"{what}: stopped by {stopped}; it starts anew next time", to_stderr=True)
+        say(f"{title}: stopped by {stopped}; it will be repeated", to_stderr=True)
         sys.exit(130)
     except launch.Lost as lost:
         if lost.reason.code == UNSEEN:
             say(f"ringside: {lost}", to_stderr=True)
             sys.exit(UNSEEN_STATUS)
-        say(f"ringside: {what}: lost: {lost}; it has to be tried again", to_stderr=True)
+        say(f"ringside: {title}: lost: {lost}; it has to be repeated", to_stderr=True)
         sys.exit(os.EX_TEMPFAIL)
     except OSError as error:
         say(
@@ -386,7 +397,7 @@ def main(*, site: str, plan: Path, key: str) -> None:
     results, described = plan.parents[1], load_site(site)
     refuse_stopped(results)
     planned = read_spec(plan, key, described)
-    with ending_well(planned.run_id, results):
+    with report_interruptions(planned.run_id, results):
         check_bound(results, described)
         supervise(planned, results, current_session())
 

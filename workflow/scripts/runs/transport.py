@@ -1,4 +1,7 @@
-"""What really carried the gradients of a run, and what speaks against it: from the library's own log and the node's counters."""
+"""Determine which network carried the gradients of a run, and whether it was the site's.
+
+The sources are the library's own log and the node's counters.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,33 +16,34 @@ _DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
 _CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
 _CHOSEN = re.compile(r"Using network (\S.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:<\[]+)(?::\d+/(\w+))?")
-# Of what these do with accelerators and with InfiniBand their libraries tell nothing; they choose by themselves.
-UNTOLD = ("mpi", "gaspi")
-UNTOLD_NETWORK = "a network that it does not name"
-UNNAMED = "a network that its log does not name"
-WITHIN = "links within the node"
-LEAST_SHARE = 0.5
+# These choose networks for GPUs and InfiniBand by themselves and do not log which.
+SILENT_LIBRARIES = ("mpi", "gaspi")
+SILENT_NETWORK = "a network that it does not name"
+UNNAMED_NETWORK = "a network that its log does not name"
+INTRA_NODE = "links within the node"
+MIN_SENT_SHARE = 0.5
 
 
-def described(library: str, spec: Mapping[str, Any], folder: Path) -> str:
-    """`library over protocol interface`, such as `gloo over tcp eth0`; none where there is one replica.
+def describe_transport(library: str, spec: Mapping[str, Any], folder: Path) -> str:
+    """Return `library over protocol interface`, such as `gloo over tcp eth0`; "none" with one replica.
 
-    For NCCL its own log in the attempt's `folder` tells (nccl.*.log; `NET/IB : Using [0]mlx5_0:1/IB`, NCCL 2.x): ib is
-    InfiniBand, roce the same protocol on Ethernet. Of MPI and GASPI on InfiniBand nobody tells.
+    For NCCL the text comes from its log in the attempt's `folder` (nccl.*.log; `NET/IB : Using
+    [0]mlx5_0:1/IB`, NCCL 2.x): ib is InfiniBand, roce the same protocol on Ethernet. MPI and GASPI do not log
+    their network.
     """
     if spec["ranks"] == 1:
-        return f"{library} over {WITHIN}" if spec["replicas_per_rank"] > 1 else "none"
-    if library in UNTOLD and spec["fabric"] == "infiniband":
-        return f"{library} over {UNTOLD_NETWORK}"
+        return f"{library} over {INTRA_NODE}" if spec["replicas_per_rank"] > 1 else "none"
+    if library in SILENT_LIBRARIES and spec["fabric"] == "infiniband":
+        return f"{library} over {SILENT_NETWORK}"
     if library != "nccl":
         return f"{library} over tcp {spec['interface']}"
-    said = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
-    if spec["nodes"] == 1 and not _CHANNEL.search(said):
-        return f"nccl over {WITHIN}"
-    return f"nccl over {_nccl_network(said)}"
+    nccl_log = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("nccl.*.log")))
+    if spec["nodes"] == 1 and not _CHANNEL.search(nccl_log):
+        return f"nccl over {INTRA_NODE}"
+    return f"nccl over {_nccl_network(nccl_log)}"
 
 
-def objection(
+def wrong_network_reason(
     transport: str,
     spec: Mapping[str, Any],
     site: Site,
@@ -47,19 +51,24 @@ def objection(
     least_bytes: float,
     sweep: bool = False,
 ) -> Note | None:
-    """Why a run did not measure the site's network; None where nothing speaks against it.
+    """Return why a run did not measure the site's network, or None.
 
-    `least_bytes` leave the node that sends most in each exchange, whatever the algorithm; `epochs` are rows of epochs.csv as
-    numbers, or the one row of a sweep of the network, of all its messages.
+    Args:
+        transport: Text of `describe_transport`.
+        spec: The run's specification.
+        site: The site.
+        epochs: Rows of epochs.csv as numbers, or the row of a collective benchmark with all its messages.
+        least_bytes: Bytes that the busiest node sends at least in each all-reduce, whatever the algorithm.
+        sweep: Whether this is a collective benchmark.
     """
-    by_nccl = spec["device"] == "cuda" and not transport.startswith(UNTOLD)
+    by_nccl = spec["device"] == "cuda" and not transport.startswith(SILENT_LIBRARIES)
     if by_nccl and spec["ranks"] > 1 and not transport.startswith("nccl "):
-        text = f"the gradients of accelerators went through {transport}, not through NCCL"
+        text = f"gradients of GPUs went through {transport}, not through NCCL"
         return Note("not-nccl", text, transport=transport)
     if spec["nodes"] == 1:
-        left = by_nccl and spec["ranks"] > 1 and not transport.endswith(WITHIN)
-        text = f"the accelerators of one node exchanged their gradients by {transport}"
-        return Note("network-within-node", text, transport=transport) if left else None
+        used_network = by_nccl and spec["ranks"] > 1 and not transport.endswith(INTRA_NODE)
+        text = f"the GPUs of one node communicated through {transport}"
+        return Note("network-within-node", text, transport=transport) if used_network else None
     words = f" {transport} "
     if site.fabric == "infiniband" and by_nccl and (" ib " not in words or " tcp " in words):
         network = transport.partition(" over ")[2]
@@ -67,28 +76,33 @@ def objection(
         return Note("not-infiniband", text, network=network)
     if " tcp " not in words or site.placement == "emulated":
         return None
-    if "mesh" in spec:  # who sends what to whom follows from its axes, and from where they lie
+    if "mesh" in spec:  # how many bytes a node sends depends on the axes of the mesh and their placement
         return None
     for row in epochs:
-        least = row["exchanges"] * least_bytes
-        if row["sent_bytes"] is not None and row["sent_bytes"] < LEAST_SHARE * least:
-            sent, expected = row["sent_bytes"] / 1e6, least / 1e6
-            where, what = ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
-            text = f"{sent:.1f} MB left through {site.interface} in {where}, the {what} are {expected:.1f} MB or more"
+        expected_bytes = row["exchanges"] * least_bytes
+        if row["sent_bytes"] is not None and row["sent_bytes"] < MIN_SENT_SHARE * expected_bytes:
+            sent_mb, expected_mb = row["sent_bytes"] / 1e6, expected_bytes / 1e6
+            period, content = ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
+            text = (
+                f"{sent_mb:.1f} MB were sent through {site.interface} in {period}, "
+                f"the {content} are at least {expected_mb:.1f} MB"
+            )
             facts = {"interface": site.interface, "epoch": row["epoch"], "sent_bytes": row["sent_bytes"]}
-            return Note("too-few-bytes", text, **facts, expected_bytes=least)
+            return Note("too-few-bytes", text, **facts, expected_bytes=expected_bytes)
     return None
 
 
 def _nccl_network(log: str) -> str:
-    """Protocol and interface that NCCL's log names; what its channels went through counts more than what it had found."""
+    """Return protocol and interface from NCCL's log: those of its channels, else those that it detected."""
     used = sorted(set(_CHANNEL.findall(log)) or set(_CHOSEN.findall(log)))
-    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or UNNAMED
+    return " and ".join(dict.fromkeys(_network(name, log) for name in used)) or UNNAMED_NETWORK
 
 
 def _network(plugin: str, log: str) -> str:
     kind = "IB" if plugin.startswith("IB") else plugin
-    devices = [device for named, text in _DEVICES.findall(log) if named == kind for device in _DEVICE.findall(text)]
+    devices = [
+        device for device_kind, text in _DEVICES.findall(log) if device_kind == kind for device in _DEVICE.findall(text)
+    ]
     links = {link for _, link in devices}
     protocol = {"Socket": "tcp", "IB": "roce" if links == {"RoCE"} else "ib"}.get(kind, kind)
     return " ".join([protocol, ",".join(dict.fromkeys(name for name, _ in devices))]).strip()

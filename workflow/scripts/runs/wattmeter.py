@@ -1,8 +1,8 @@
-"""Wattmeters behind an address, asked after a run: power of whole nodes over time, and joules of its epochs.
+"""Request the power of whole nodes from a wattmeter service after a run, and integrate it over epochs.
 
-Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. gives a JSON list of objects with timestamp (ISO 8601),
-device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. Whatever is wrong there makes numbers empty,
-with the reason, and never a run fail.
+Kwollect (Grid'5000): GET URL?nodes=..&metrics=..&start_time=..&end_time=.. returns a JSON list of objects
+with timestamp (ISO 8601), device_id (the node), metric_id, value (W) and labels. Times are Unix times in s. A
+failure of the service leaves values empty, with the reason, and never fails a run.
 """
 
 import json
@@ -19,99 +19,100 @@ from common.notes import Note
 from declared.site import Wattmeter
 from ranks.worker.energy import MOST_ERROR, Kind
 
-MARGIN_S = 5.0  # of what is asked for, so that the ends of an epoch lie between two samples
-AT_ONCE_S = 600.0  # of one request, since the size of an answer is limited
-ANSWER_S = 20.0  # to wait for a part of an answer, and for the last answer after the site's patience
+MARGIN_S = 5.0  # around a run, so that the ends of an epoch lie between two samples
+AT_ONCE_S = 600.0  # time per request, since the size of an answer is limited
+ANSWER_S = 20.0  # timeout of a part of an answer, and of the last answer after the site's patience
 MAX_ANSWER_BYTES = 1 << 26
 CHUNK_BYTES = 1 << 16
 HEADERS = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
 PAUSE_S = 2.0
 SOURCE, SCOPE = "wattmeter", "node"
-BAD_ANSWER = "bad-answer"  # the code of answers that are not Kwollect's
+BAD_ANSWER = "bad-answer"  # code of answers that are not Kwollect's
 
-Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, W as it was told; ascending
+Samples = dict[str, np.ndarray]  # node -> [samples, 2]: Unix time in s, ascending, and power in W as received
 
 
-class Away(Exception):
-    """The wattmeters do not tell; `reason` says why."""
+class NoSamples(Exception):
+    """The wattmeter service has no samples, for `reason`."""
 
     def __init__(self, reason: Note) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-def nodes_of(hosts: Sequence[str]) -> list[str]:
-    """The names by which wattmeters know these hosts, each once."""
+def node_names(hosts: Sequence[str]) -> list[str]:
+    """Return the names of these hosts at the wattmeter service, each once."""
     return list(dict.fromkeys(host.split(".")[0] for host in hosts))
 
 
-def ask(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
-    """Return the samples of every node from before `start` until after `end`, as far as they come within the site's patience.
+def request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: float) -> Samples:
+    """Return the samples of every node around `start` to `end` that arrive within the site's patience.
 
     Raises:
-        Away: If there are none, or if what comes is no answer of Kwollect, whatever its form, its size and its speed.
+        NoSamples: If there are none, or if the answer is not Kwollect's, too large or too slow.
     """
     deadline = time.monotonic() + meter.patience_s
     while True:
-        late = Note("no-samples", "no sample came")
+        reason = Note("no-samples", "no sample arrived")
         try:
-            found = _request_samples(meter, nodes, start - MARGIN_S, end + MARGIN_S, deadline + ANSWER_S)
-            behind = [node for node in nodes if node not in found or found[node][-1, 0] < end]
-            if not behind or (time.monotonic() > deadline and found):
-                return found
-            text = f"{meter.url}: has no {meter.metric} of {', '.join(behind)} until the end of the run"
-            late = Note("samples-too-late", text, url=meter.url, nodes=behind)
-        except Away as away:
-            late = away.reason
+            samples = _request_available(meter, nodes, start - MARGIN_S, end + MARGIN_S, deadline + ANSWER_S)
+            incomplete = [node for node in nodes if node not in samples or samples[node][-1, 0] < end]
+            if not incomplete or (time.monotonic() > deadline and samples):
+                return samples
+            text = f"{meter.url}: has no {meter.metric} of {', '.join(incomplete)} until the end of the run"
+            reason = Note("samples-too-late", text, url=meter.url, nodes=incomplete)
+        except NoSamples as error:
+            reason = error.reason
         if time.monotonic() > deadline:
-            raise Away(late)
+            raise NoSamples(reason)
         time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
 
 
-def _request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
-    """Return what there is now. `deadline`: of all answers together, by time.monotonic."""
+def _request_available(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
+    """Return the samples available now. `deadline` of all answers together is by time.monotonic."""
     rows: dict[str, dict[float, float]] = {}
-    for first in np.arange(start, end, AT_ONCE_S):
-        window = {"start_time": f"{first:.3f}", "end_time": f"{min(first + AT_ONCE_S, end):.3f}"}
+    for part_start in np.arange(start, end, AT_ONCE_S):
+        window = {"start_time": f"{part_start:.3f}", "end_time": f"{min(part_start + AT_ONCE_S, end):.3f}"}
         for row in _request_rows(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline):
             try:
                 if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
                     rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 text = f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})"
-                raise Away(Note(BAD_ANSWER, text, url=meter.url, error=type(error).__name__)) from None
+                raise NoSamples(Note(BAD_ANSWER, text, url=meter.url, error=type(error).__name__)) from None
     return {node: np.array(sorted(values.items())) for node, values in rows.items()}
 
 
 def _request_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
-    """Return the list that an answer is. A server is trusted neither in size nor in time. Away.
+    """Return the rows of an answer. Raise NoSamples if it is invalid, too large or too slow.
 
-    It is asked by a thread, which is left behind when it is late: a name server or the head of an answer may come drop by drop.
+    A thread sends the request and is abandoned at the deadline, since name resolution and HTTP headers have
+    no total timeout.
     """
-    answers: queue.SimpleQueue[list[Any] | Away] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[Any] | NoSamples] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def request() -> None:
         try:
             answers.put(_receive_rows(url, query, deadline))
-        except Away as away:
-            answers.put(away)
+        except NoSamples as error:
+            answers.put(error)
 
-    threading.Thread(target=ask, daemon=True).start()
+    threading.Thread(target=request, daemon=True).start()
     try:
         answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
         raise _too_slow(url) from None
-    if isinstance(answer, Away):
+    if isinstance(answer, NoSamples):
         raise answer
     return answer
 
 
-def _too_slow(url: str) -> Away:
-    return Away(Note("answer-too-slow", f"{url}: its answer did not end in time", url=url))
+def _too_slow(url: str) -> NoSamples:
+    return NoSamples(Note("answer-too-slow", f"{url}: its answer did not end in time", url=url))
 
 
 def _receive_rows(url: str, query: Mapping[str, str], deadline: float) -> list[Any]:
-    """Return the list that an answer is. Away."""
+    """Return the rows of an answer. Raise NoSamples if it is invalid, too large or too slow."""
     import requests
     import urllib3
 
@@ -119,83 +120,95 @@ def _receive_rows(url: str, query: Mapping[str, str], deadline: float) -> list[A
         with requests.get(url, params=query, timeout=ANSWER_S, stream=True, headers=HEADERS) as answer:
             if answer.status_code != requests.codes.ok:
                 text = f"{url}: status {answer.status_code} {answer.reason}"
-                raise Away(Note("http-status", text, url=url, status=answer.status_code))
+                raise NoSamples(Note("http-status", text, url=url, status=answer.status_code))
             content = bytearray()
             while part := answer.raw.read1(CHUNK_BYTES):
                 content += part
                 if len(content) > MAX_ANSWER_BYTES:
                     text = f"{url}: its answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
-                    raise Away(Note("answer-too-large", text, url=url, limit=MAX_ANSWER_BYTES))
+                    raise NoSamples(Note("answer-too-large", text, url=url, limit=MAX_ANSWER_BYTES))
                 if time.monotonic() > deadline:
                     raise _too_slow(url)
     except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, OSError) as error:
         name = type(error).__name__
-        raise Away(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None
+        raise NoSamples(Note("no-connection", f"{url}: {name}", url=url, error=name)) from None
     try:
         rows = json.loads(content)
     except (ValueError, RecursionError):  # also a number with more digits than Python reads
-        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
+        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is no JSON", url=url)) from None
     if not isinstance(rows, list):
-        raise Away(Note(BAD_ANSWER, f"{url}: its answer is no list of samples", url=url))
+        raise NoSamples(Note(BAD_ANSWER, f"{url}: its answer is no list of samples", url=url))
     return rows
 
 
 def _seconds(timestamp: str) -> float:
-    """Unix time of a sample. ValueError where it says no zone."""
+    """Return the Unix time of a sample. Raise ValueError if it has no time zone."""
     at = datetime.fromisoformat(timestamp)
     if at.tzinfo is None:
         raise ValueError(f"timestamp {timestamp} has no zone")
     return at.timestamp()
 
 
-def kind(meter: Wattmeter, samples: Samples) -> Kind:
-    """What the wattmeters are, by the samples that came: new as often as the median of their distances says. Away where there are too few."""
-    apart = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
-    if not len(apart):
+def describe_meter(meter: Wattmeter, samples: Samples) -> Kind:
+    """Return the kind of the meter, with the median distance of samples as its period.
+
+    Raise NoSamples if there are too few.
+    """
+    periods = np.concatenate([np.diff(rows[:, 0]) for rows in samples.values()])
+    if not len(periods):
         text = f"{meter.url}: one sample of {meter.metric} is too few"
-        raise Away(Note("too-few-samples", text, url=meter.url, metric=meter.metric))
-    return Kind(SOURCE, SCOPE, "power", float(np.median(apart)), meter.error_share, None)
+        raise NoSamples(Note("too-few-samples", text, url=meter.url, metric=meter.metric))
+    return Kind(SOURCE, SCOPE, "power", float(np.median(periods)), meter.error_share, None)
 
 
-def readings(samples: Samples) -> Samples:
-    """The samples that are a power: a number that is finite and not negative."""
+def valid_samples(samples: Samples) -> Samples:
+    """Return the samples whose power is finite and not negative."""
     return {node: rows[_is_power(rows)] for node, rows in samples.items()}
 
 
-def refused(samples: Samples) -> Note | None:
-    """How many samples are no power, and an example; None where all are."""
-    wrong = [(node, rows[~_is_power(rows), 1]) for node, rows in samples.items()]
-    said = [f"{len(watts)} of {node}, such as {watts[0]:g} W" for node, watts in wrong if len(watts)]
-    left_out = {node: len(watts) for node, watts in wrong if len(watts)}
-    text = f"samples that are no power were left out: {'; '.join(said)}"
-    return Note("samples-left-out", text, counts=left_out) if said else None
+def invalid_samples(samples: Samples) -> Note | None:
+    """Return number and example of each node's invalid samples, or None if all are valid."""
+    invalid = {node: watts for node, rows in samples.items() if len(watts := rows[~_is_power(rows), 1])}
+    examples = [f"{len(watts)} of {node}, such as {watts[0]:g} W" for node, watts in invalid.items()]
+    text = f"invalid samples were left out: {'; '.join(examples)}"
+    counts = {node: len(watts) for node, watts in invalid.items()}
+    return Note("samples-left-out", text, counts=counts) if invalid else None
 
 
 def _is_power(rows: np.ndarray) -> np.ndarray:
     return np.isfinite(rows[:, 1]) & (rows[:, 1] >= 0)
 
 
-def joules(
-    of: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, what: str = "an epoch"
+def integrate(
+    kind: Kind, samples: Samples, nodes: Sequence[str], start: float, end: float, period: str = "an epoch"
 ) -> tuple[float | None, Note | None]:
-    """Energy of all nodes from `start` to `end` by trapezoids, power at the ends interpolated; or why it cannot be told. `samples`: `readings`."""
+    """Return the energy of all nodes from `start` to `end` in J, or the reason why it is unknown.
+
+    Power is integrated by the trapezoidal rule and interpolated at both ends.
+
+    Args:
+        kind: The meter, of `describe_meter`.
+        samples: Result of `valid_samples`.
+        nodes: The nodes.
+        start: Unix time, s.
+        end: Unix time, s.
+        period: Name of the window in messages.
+    """
     total = 0.0
     for node in nodes:
         rows = samples.get(node)
         if rows is None or not len(rows):
             return None, Note("no-samples", f"{node} has no samples", node=node)
         if rows[0, 0] > start or rows[-1, 0] < end:
-            return None, Note("samples-too-short", f"samples of {node} do not reach over {what}", node=node)
+            return None, Note("samples-too-short", f"samples of {node} do not cover {period}", node=node)
         inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
-        at = np.concatenate([[start], inside[:, 0], [end]])
-        longest = float(
-            np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
-        )
-        if longest > max(2 * of.sampling_s, MOST_ERROR * (end - start)):
-            text = f"{node} has no sample for {longest:.3g} s of {what}"
-            return None, Note("gap-in-samples", text, node=node, gap_s=longest)
-        total += float(np.trapezoid(np.interp(at, rows[:, 0], rows[:, 1]), at))
-    reason = of.objection(total, end - start, what)
+        times = np.concatenate([[start], inside[:, 0], [end]])
+        gap_s = float(np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max())
+        if gap_s > max(2 * kind.sampling_s, MOST_ERROR * (end - start)):
+            text = f"{node} has no sample for {gap_s:.3g} s of {period}"
+            return None, Note("gap-in-samples", text, node=node, gap_s=gap_s)
+        total += float(np.trapezoid(np.interp(times, rows[:, 0], rows[:, 1]), times))
+    reason = kind.objection(total, end - start, period)
     return (None, Note("too-coarse", reason)) if reason else (total, None)
 
 

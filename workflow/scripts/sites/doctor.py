@@ -1,7 +1,7 @@
-"""What will not work at the configured site, in about a minute: one line a check, ok, warn or FAIL.
+"""Check in about a minute what will not work at a site: one line per check, ok, warn or FAIL.
 
-Slurm is asked for what it says of itself, then one test job asks every node. Exit status 1 when something FAILs, 2 for
-bad input.
+The doctor queries Slurm, then checks every node with one test job. The exit status is 1 if a check FAILs, 2
+for bad input.
 """
 
 import getpass
@@ -32,7 +32,7 @@ PROFILE = CHECKOUT / "profiles" / "slurm" / "config.yaml"
 
 
 def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
-    """Everything that can be said of the site, worst news included; `results` is the folder that runs write to; `unseen`: see `told`."""
+    """Yield all findings on a site; `results` is the folder of runs, `unseen` as in `print_findings`."""
     if site.launcher == "local":
         yield from _local(site, results)
         return
@@ -49,7 +49,7 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
             yield fail("controller", "scheduler-silent", text)
     else:
-        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor asks nodes of Slurm only; each job looks what its node sees"
+        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job checks its own node"
         yield warn("site", "unknown-launcher", text, launcher=site.launcher)
 
 
@@ -67,18 +67,18 @@ def _local(site: Site, results: Path) -> Iterator[Finding]:
         yield fail(error.subject, "not-writable", str(error))
         return
     yield from node_findings(reports, site, sys.executable, _version())
-    yield disturbance.finding(reports, site, results / "runs.csv")
+    yield disturbance.node_finding(reports, site, results / "runs.csv")
 
 
 def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     if missing:
-        text = f"{', '.join(missing)} not on this machine; call the doctor on a login node of the cluster"
+        text = f"{', '.join(missing)} not on this machine; run the doctor on a login node of the cluster"
         yield fail("programs", "not-installed", text, programs=missing)
         return
     config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
     partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
-    known = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
+    all_nodes = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
     yield ok("controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}")
     if site.placement == "virtual":
         try:
@@ -90,14 +90,14 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     yield verdicts.lost_node(config, site)
     account = _account(config, site)
     yield account
-    found, partition = verdicts.partition(partitions, site)
-    yield found
+    finding, partition = verdicts.partition(partitions, site)
+    yield finding
     if partition is None:
         yield warn("test job", "not-tried", "not tried: there is no partition for it", lacks="partition")
         return
-    there = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
-    possible = verdicts.eligible(there, site)
-    yield verdicts.nodes(there, known, site)
+    partition_nodes = slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={partition}"))
+    possible = verdicts.eligible(partition_nodes, site)
+    yield verdicts.nodes(partition_nodes, all_nodes, site)
     yield verdicts.processors(possible, site)
     yield from verdicts.time_limits(partitions[partition], site)
     yield verdicts.memory(config, partitions[partition], possible, site)
@@ -121,10 +121,10 @@ def _account(config: dict[str, str], site: Site) -> Finding:
 
 
 def _allocation(site: Site) -> Finding:
-    """Whether sbatch would take the allocation of a block as it stands."""
+    """Check whether sbatch would accept the allocation of a block."""
     options = allocation_options(site, site.nodes)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["sbatch", "--test-only", *options, "--wrap=true"],
             capture_output=True,
             text=True,
@@ -136,10 +136,10 @@ def _allocation(site: Site) -> Finding:
     except subprocess.TimeoutExpired:
         text = f"sbatch --test-only: no answer within {slurm.PATIENCE_S} s"
         return warn("allocation", "scheduler-silent", text)
-    if done.returncode:
-        said = slurm.last_line(done.stderr).removeprefix("allocation failure: ")
-        text = f"sbatch refuses it: {said}; asked: {' '.join(options)}; see {shown(site.file)}"
-        return fail("allocation", "scheduler-refused", text, answer=said, options=options)
+    if result.returncode:
+        message = slurm.last_line(result.stderr).removeprefix("allocation failure: ")
+        text = f"sbatch refuses it: {message}; options: {' '.join(options)}; see {shown(site.file)}"
+        return fail("allocation", "scheduler-refused", text, answer=message, options=options)
     return ok("allocation", "sbatch would take a block's job")
 
 
@@ -148,31 +148,31 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
     if not usable:
         yield warn("test job", "not-tried", "not tried: there is no node for it", lacks="node")
         return
-    wanted = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
+    n_nodes = min(site.nodes, len(usable), max(1, sum(node.idle for node in usable)))
     cores = min(site.cores, *(node.processors for node in usable))
     try:
         with probes(site, results) as question:
-            reports, said, status = ask_nodes(site, wanted, cores, question)
+            reports, message, status = ask_nodes(site, n_nodes, cores, question)
     except Unwritable as error:
         yield fail(error.subject, "not-writable", str(error))
         return
-    count = f"{wanted} of the {site.nodes} nodes of a run" if wanted < site.nodes else f"{wanted} nodes"
-    if not reports and "busy" in said:
+    count = f"{n_nodes} of the {site.nodes} nodes of a run" if n_nodes < site.nodes else f"{n_nodes} nodes"
+    if not reports and "busy" in message:
         text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run ./ringside doctor again"
-        yield warn("test job", "nodes-busy", text, wanted=wanted)
+        yield warn("test job", "nodes-busy", text, wanted=n_nodes)
         return
-    if len(reports) < wanted:
-        there = f"{len(reports)} of {wanted} nodes answered; " if reports else ""
-        text = f"{there}srun: {slurm.last_line(said) or f'status {status}'}"
-        yield fail("test job", "nodes-silent", text, answered=len(reports), wanted=wanted)
-    elif wanted < site.nodes:
-        text = f"looked at {count}, the others are busy or cannot be had: {_names(reports)}"
+    if len(reports) < n_nodes:
+        answered = f"{len(reports)} of {n_nodes} nodes answered; " if reports else ""
+        text = f"{answered}srun: {slurm.last_line(message) or f'status {status}'}"
+        yield fail("test job", "nodes-silent", text, answered=len(reports), wanted=n_nodes)
+    elif n_nodes < site.nodes:
+        text = f"checked {count}, the others are busy or down: {_names(reports)}"
         yield warn("test job", "some-nodes-only", text, answered=len(reports), wanted=site.nodes)
     else:
         yield ok("test job", f"ran on {_names(reports)}")
     if reports:
         yield from node_findings(reports, site, sys.executable, _version())
-        yield disturbance.finding(reports, site, results / "runs.csv")
+        yield disturbance.node_finding(reports, site, results / "runs.csv")
 
 
 def _names(reports: Sequence[dict[str, Any]]) -> str:
@@ -183,10 +183,13 @@ def _version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def told(site: Site, results: Path, unseen: str = "") -> int:
-    """Print what can be said of the site, and how it ends: the doctor's exit status. `results` need not be there.
+def print_findings(site: Site, results: Path, unseen: str = "") -> int:
+    """Print all findings on a site, and return the doctor's exit status.
 
-    `unseen`: why a node that was asked just now did not answer; then no other one is waited for.
+    Args:
+        site: The site.
+        results: Folder that runs write to; it need not exist.
+        unseen: Why a node did not answer just now; no test job is started then.
     """
     print(f"site {site.name} ({shown(site.file)})")
     failures = 0
@@ -199,11 +202,11 @@ def told(site: Site, results: Path, unseen: str = "") -> int:
 
 
 def check_site(study: str = "", site: str = "") -> int:
-    """Print what will not work at a site, and return the doctor's exit status (see `told`).
+    """Print what will not work at a site, and return the doctor's exit status.
 
     Args:
         study: The study whose results are looked at; default: the configured one.
         site: A site; default: that of config/slurm.yaml.
     """
     config = load_config(configured(study, site, ["slurm.yaml"]))
-    return told(load_site(config.site), CHECKOUT / "results" / load_study(config.study).name)
+    return print_findings(load_site(config.site), CHECKOUT / "results" / load_study(config.study).name)

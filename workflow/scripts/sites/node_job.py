@@ -1,5 +1,8 @@
-"""One short job that asks nodes what they are: its program travels as an argument of srun, since a node may see nothing of this
-checkout. `sites.doctor` asks what a site says, `sites.site_file` what there is."""
+"""Query nodes with one short job.
+
+Its program is an argument of srun, since a node may not see this checkout. `sites.doctor` compares the
+answers with a site, `sites.site_file` writes a site from them.
+"""
 
 import contextlib
 import fcntl
@@ -23,7 +26,7 @@ REPORT = Path(__file__).with_name("node_report.py")
 WAIT_S = 45  # for nodes
 ANSWER_S = 60  # for their answers
 
-# The nodes may not see this checkout, so the program itself is an argument: $1 interpreter, $2 program, $3 question.
+# $1 is the interpreter, $2 the program, $3 the question.
 _ON_A_NODE = """
 if "$1" -c pass 2>/dev/null; then exec "$1" -c "$2" "$3"; fi
 if command -v python3 >/dev/null; then exec python3 -c "$2" "$3"; fi
@@ -34,32 +37,32 @@ _NOT_OF_SRUN = ("--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--
 
 
 class Unwritable(Exception):
-    """This host cannot write where nodes are to find something; `subject` is cache or results."""
+    """This host cannot write to a folder that nodes check; `subject` is cache or results."""
 
-    def __init__(self, subject: str, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(reason)
         self.subject = subject
 
 
 def ask_nodes(site: Site, nodes: int, cores: int, question: dict[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
-    """Ask so many nodes, as a job of the site: their reports by host, srun's own words, its exit status."""
-    lines, said, status = _srun(site, nodes, cores, question)
-    if "nrecognized option" in said or "nvalid option" in said:  # sbatch has options that srun does not know
-        lines, said, status = _srun(site, nodes, cores, question, own_options=False)
-    return reports(lines), said, status
+    """Query `nodes` nodes in a job of the site; return reports by host, srun's messages and exit status."""
+    lines, messages, status = _srun(site, nodes, cores, question)
+    if "nrecognized option" in messages or "nvalid option" in messages:  # sbatch has options that srun does not know
+        lines, messages, status = _srun(site, nodes, cores, question, own_options=False)
+    return reports(lines), messages, status
 
 
 def ask_here(question: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask this machine: its report, or none."""
+    """Query this machine; return its report in a list, [] if it fails."""
     command = [sys.executable, str(REPORT), json.dumps(question)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    return reports([(time.time(), f"0: {line}") for line in done.stdout.splitlines()])
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return reports([(time.time(), f"0: {line}") for line in result.stdout.splitlines()])
 
 
 def _srun(
     site: Site, nodes: int, cores: int, question: dict[str, Any], own_options: bool = True
 ) -> tuple[list[tuple[float, str]], str, int]:
-    """Ask the nodes: the lines that they said with the time when each came, srun's own words, its exit status."""
+    """Query the nodes; return their lines with times of arrival, srun's messages and its exit status."""
     dropped = () if own_options else site.scheduler.options
     options = [
         option
@@ -107,10 +110,10 @@ def _srun(
 
 
 def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
-    """The nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
+    """Return the nodes' reports among the lines of `srun --label`, each with `clock_apart_s`.
 
-    A line that comes is as old as the network is slow, milliseconds: what the node's clock is apart by is its time minus
-    the time of arrival. A long line may come in pieces, each with its label.
+    A line arrives within milliseconds, so `clock_apart_s` is the node's time minus the time of arrival. A
+    long line may arrive in pieces, each with its label.
     """
     texts: dict[str, str] = {}
     arrived: dict[str, float] = {}
@@ -119,17 +122,20 @@ def reports(lines: Sequence[tuple[float, str]]) -> list[dict[str, Any]]:
         if label in texts or text.startswith(MARK):
             texts[label] = texts.get(label, "") + text
             arrived[label] = at
-    found = []
+    parsed = []
     for label, text in texts.items():
         with contextlib.suppress(ValueError):
             report = json.JSONDecoder().raw_decode(text.removeprefix(MARK))[0]
-            found.append({**report, "clock_apart_s": report["clock"] - arrived[label]})
-    return sorted(found, key=lambda report: report["host"])
+            parsed.append({**report, "clock_apart_s": report["clock"] - arrived[label]})
+    return sorted(parsed, key=lambda report: report["host"])
 
 
 @contextlib.contextmanager
 def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
-    """What nodes are asked, with folders that are there for them to find. Unwritable where they cannot be made here."""
+    """Yield the question for nodes, with temporary folders for them to find.
+
+    Raise Unwritable if this host cannot create them.
+    """
     with contextlib.ExitStack() as stack:
         folders = {}
         for name, parent in (("results", results), ("cache", site.cache)):
@@ -139,9 +145,9 @@ def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
             except OSError as error:
                 raise Unwritable(name, f"{parent}: cannot be written on this host: {error.strerror}") from None
         lock = Path(folders["results"], "lock")
-        held = stack.enter_context(open(lock, "w"))
-        with contextlib.suppress(OSError):  # a file system without locks: the nodes will say so
-            fcntl.flock(held, fcntl.LOCK_EX)
+        lock_file = stack.enter_context(open(lock, "w"))
+        with contextlib.suppress(OSError):  # the nodes report a file system without locks
+            fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield {
             "checkout": str(CHECKOUT),
             "lock": str(lock),
@@ -154,7 +160,9 @@ def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
 
 
 def outside() -> dict[str, str]:
-    """The environment without the job that this program may have been called in: its own job is another."""
+    """Return the environment without variables of the job in which this program may run."""
     inside = "SLURM_JOB_ID" in os.environ
-    kept = ("SLURM_CONF",)
-    return {name: value for name, value in os.environ.items() if not inside or name in kept or "SLURM_" not in name}
+    exceptions = ("SLURM_CONF",)
+    return {
+        name: value for name, value in os.environ.items() if not inside or name in exceptions or "SLURM_" not in name
+    }

@@ -1,4 +1,4 @@
-"""Verdicts of `sites.doctor` on what nodes say of themselves (sites/node_report.py): one for each thing, over all nodes."""
+"""Judge the reports of nodes (sites/node_report.py) for `sites.doctor`: one finding per subject."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,10 @@ Report = Mapping[str, Any]
 
 
 def node_findings(reports: Sequence[Report], site: Site, python: str, version: str) -> Iterator[Finding]:
-    """What the nodes lack for the site's runs; `python` is the controller's interpreter, `version` such as 3.11."""
+    """Yield a finding for each need of the site's runs;
+
+    `python` is the controller's interpreter, `version` such as 3.11.
+    """
     file = shown(site.file)
 
     def check(subject: str, good: str, complaint: Callable[[Report], Note | None], advice: str) -> Finding:
@@ -36,12 +39,12 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         "controller's python",
         f"{python} runs",
         lambda report: _python(report, python, version),
-        "make the checkout's .venv where nodes see it, of a Python that they have",
+        "build the checkout's .venv where nodes see it, from a Python that they have",
     )
     yield check(
         "results",
         "can be written",
-        lambda report: _because("cannot write there", report["results"]),
+        lambda report: _not_writable("cannot write there", report["results"]),
         "results/ has to lie on a file system that all nodes share",
     )
     yield check(
@@ -66,8 +69,8 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
         yield check(
             "scratch",
             f"{site.scratch} can be written",
-            lambda report: _because(f"cannot write to {site.scratch}", report["scratch"]),
-            f"{file}: scratch: name a folder that every node has, or take the key out",
+            lambda report: _not_writable(f"cannot write to {site.scratch}", report["scratch"]),
+            f"{file}: scratch: name a folder that every node has, or remove the key",
         )
     if site.setup:
         yield check(
@@ -95,7 +98,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             "apptainer",
             "runs",
             lambda report: None if report["apptainer"] else NO_APPTAINER,
-            f"{file}: load its module in setup, ask for Apptainer on the nodes, or take deployment venv",
+            f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or use deployment: venv",
         )
         blind = [report["host"] for report in reports if not report["fuse"]]
         yield (
@@ -116,37 +119,40 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
 
 
 def file_locks(reports: Sequence[Report]) -> Finding:
-    """Whether nodes see a lock that this host holds."""
-    looked = [report for report in reports if report["results"] is None]
-    blind = [report for report in looked if report["lock"] != "held"]
+    """Check whether nodes see a lock that this host holds."""
+    checked = [report for report in reports if report["results"] is None]
+    blind = [report for report in checked if report["lock"] != "held"]
     if blind:
-        said = ", ".join(sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind}))
+        answers = ", ".join(sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind}))
         return warn(
             "file locks",
             "no-file-locks",
-            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({said}); before you start "
-            "again after an interruption, see with squeue --me that no job is left",
+            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({answers}); before you restart "
+            "after an interruption, check with squeue --me that no job is left",
             hosts=[report["host"] for report in blind],
         )
-    if not looked:
-        return warn("file locks", "results-unseen", "no node sees results/, so they were not looked at")
+    if not checked:
+        return warn("file locks", "results-unseen", "no node sees results/, so they were not checked")
     return ok("file locks", "hold across nodes")
 
 
 def clocks(reports: Sequence[Report]) -> Finding:
-    """Whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
-    apart = {report["host"]: report["clock_apart_s"] for report in reports}
-    far = {host: value for host, value in apart.items() if abs(value) > CLOCK_WARN_S}
+    """Check whether the nodes' clocks agree with this host's; `clock_apart_s` is theirs minus ours."""
+    offsets_s = {report["host"]: report["clock_apart_s"] for report in reports}
+    far = {host: value for host, value in offsets_s.items() if abs(value) > CLOCK_WARN_S}
     if not far:
-        return ok("clocks", f"at most {max(map(abs, apart.values()), default=0.0):.2f} s apart")
+        return ok("clocks", f"at most {max(map(abs, offsets_s.values()), default=0.0):.2f} s apart")
     verdict = fail if max(map(abs, far.values())) > CLOCK_FAIL_S else warn
-    said = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
-    text = f"{said} against this host; Snakemake compares dates of files: set the clocks (NTP)"
+    offsets = ", ".join(f"{host} {value:+.1f} s" for host, value in far.items())
+    text = f"{offsets} against this host; Snakemake compares dates of files: set the clocks (NTP)"
     return verdict("clocks", "clocks-apart", text, apart_s=far)
 
 
 def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, Note | None]], advice: str) -> Finding:
-    """One finding over all nodes; nodes with the same complaint are named together. Its code is that of the first complaint."""
+    """Return one finding over all nodes, with the code of the first complaint.
+
+    Nodes with equal complaints are grouped.
+    """
     bad: dict[Note, list[str]] = {}
     for host, complaint in complaints:
         if complaint:
@@ -154,20 +160,21 @@ def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, Note | 
     if not bad:
         return ok(subject, good)
     text = "; ".join([*(f"{hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
-    return fail(subject, next(iter(bad)).code, text, complaints={host: said for host, said in complaints if said})
+    return fail(subject, next(iter(bad)).code, text, complaints={host: note for host, note in complaints if note})
 
 
-def _because(what: str, why: str | None) -> Note | None:
-    return Note("not-writable", f"{what}: {why}", error=why) if why else None
+def _not_writable(problem: str, error: str | None) -> Note | None:
+    return Note("not-writable", f"{problem}: {error}", error=error) if error else None
 
 
 def _python(report: Report, python: str, version: str) -> Note | None:
     if report["python"] != python:
         return Note("no-python", "cannot run it")
-    there = report["version"]
-    if there == version:
+    node_version = report["version"]
+    if node_version == version:
         return None
-    return Note("other-python", f"it is Python {there} there, {version} here", there=there, here=version)
+    text = f"it is Python {node_version} on the node, {version} on this host"
+    return Note("other-python", text, there=node_version, here=version)
 
 
 def _processors(report: Report, site: Site) -> Note | None:
@@ -186,20 +193,20 @@ def _binds(absent: Sequence[str]) -> Note:
 def _cache(report: Report, site: Site) -> Note | None:
     if not report["cache_seen"]:
         return UNSEEN
-    return _because("cannot write there", report["cache"]) if site.scheduler.build_on == "job" else None
+    return _not_writable("cannot write there", report["cache"]) if site.scheduler.build_on == "job" else None
 
 
 def _interface(report: Report, site: Site) -> Note | None:
-    found = report["interfaces"]
-    there = ", ".join(name if address else f"{name} (no IPv4)" for name, address in found.items())
-    if site.interface not in found:
-        return Note("no-interface", f"{site.interface} is not there; there are {there}", interfaces=found)
-    if found[site.interface]:
+    interfaces = report["interfaces"]
+    names = ", ".join(name if address else f"{name} (no IPv4)" for name, address in interfaces.items())
+    if site.interface not in interfaces:
+        return Note("no-interface", f"has no {site.interface}; it has {names}", interfaces=interfaces)
+    if interfaces[site.interface]:
         return None
-    return Note("no-address", f"{site.interface} has no IPv4 address; there are {there}", interfaces=found)
+    return Note("no-address", f"{site.interface} has no IPv4 address; it has {names}", interfaces=interfaces)
 
 
 def _devices(report: Report, site: Site) -> Note | None:
-    count, why = report["devices"]
-    text = f"has {count}{f' ({why})' if why else ''}"
-    return Note("too-few-devices", text, count=count, error=why) if count < site.devices_per_node else None
+    count, error = report["devices"]
+    text = f"has {count}{f' ({error})' if error else ''}"
+    return Note("too-few-devices", text, count=count, error=error) if count < site.devices_per_node else None

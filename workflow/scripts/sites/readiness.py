@@ -1,4 +1,4 @@
-"""Whether runs can be started, and what they need be built, the way that was asked for: said before anything is."""
+"""Check before any work that runs can start, and that what they need can be built."""
 
 import contextlib
 import os
@@ -28,8 +28,16 @@ from sites.node_verdicts import node_findings
 
 
 def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
-    """InputError when runs, or else timings and sweeps alone, would be started by Snakemake's `executor` in a way that the site does
-    not know."""
+    """Check that Snakemake's `executor` can start the campaign's jobs at its site.
+
+    Args:
+        campaign: The campaign.
+        executor: Name of Snakemake's executor.
+        runs: Whether there are runs, and not only timings and sweeps.
+
+    Raises:
+        InputError: If it cannot.
+    """
     site = campaign.site
     launcher, file = site.launcher, shown(site.file)
     ways = {
@@ -40,9 +48,9 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         "flux": (("cluster-generic", "local"), "FLUX_URI", "snakemake --profile flux"),
     }
     executors, job, way = ways[launcher]
-    instead = "; for figures of what is there add --config records=available"
-    if not runs and launcher != "local":  # which ./ringside submit does not make alone
-        way, instead = f"--profile {launcher}", ""
+    alternative = "; for figures of the available records add --config records=available"
+    if not runs and launcher != "local":  # ./ringside submit needs runs
+        way, alternative = f"--profile {launcher}", ""
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
         expected = "letters, digits and @%+=:,./-_"
         hint = f"move the checkout to one of {expected}"
@@ -51,7 +59,7 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
         problem = f"{launcher} and Snakemake's executor {executor} do not go together"
         raise InputError("conflicting-keys", problem, file=file, key="launcher", got=launcher, hint=f"use {way}")
     if job and executor == "local" and job not in os.environ:
-        problem, hint = f"{launcher} needs a job of the cluster's", f"use {way}{instead}"
+        problem, hint = f"{launcher} needs a cluster job", f"use {way}{alternative}"
         raise InputError("outside-of-job", problem, file=file, key="launcher", got=launcher, hint=hint)
     if campaign.images and launcher == "local" and not site.setup:
         container.check_machine(campaign.images[0])
@@ -62,11 +70,11 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
 
 
 def check_here(campaign: Campaign) -> None:
-    """InputError when the doctor would say of this machine that the campaign's runs will not work: each would fail for the same reason."""
+    """Raise InputError if the doctor FAILs on this machine: every run would fail for the same reason."""
     site = campaign.site
     unneeded = [] if campaign.images else ["apptainer", "binds"]
     if not shutil.which("nvidia-smi"):
-        unneeded.append("devices")  # of another maker, which nobody can count by it
+        unneeded.append("devices")  # GPUs of another vendor cannot be counted with it
     try:
         with probes(site, campaign.results) as question:
             reports = ask_here({**question, "disturbed": False})
@@ -79,13 +87,14 @@ def check_here(campaign: Campaign) -> None:
 
 
 def node_paths(campaign: Campaign) -> list[str]:
-    """Return what every node of the campaign's jobs has to see: interpreter, checkout, results and cache.
+    """Return the paths that every node of the campaign must see: interpreter, checkout, results, cache.
 
-    A node may have a folder of its own where the cache is: it has another one if it lacks the mark that this machine makes there.
+    A node may have a different folder at the cache's path. It lacks the mark that this machine puts into the
+    cache then.
     """
     cache = campaign.site.cache
     mark = cache / f"{SEEN_BY}{machine_id() or 'nodes'}"
-    with contextlib.suppress(OSError):  # a cache that is only read has none
+    with contextlib.suppress(OSError):  # a read-only cache has no mark
         cache.mkdir(parents=True, exist_ok=True)
         mark.touch()
     results = (CHECKOUT / campaign.results).absolute()
@@ -94,22 +103,28 @@ def node_paths(campaign: Campaign) -> list[str]:
 
 
 def check_builds(site: Site, environments: Iterable[str]) -> None:
-    """InputError when one of `environments` is to be built here and cannot be. What setup lines bring is not known yet."""
+    """Raise InputError if an environment must be built here and cannot be.
+
+    With setup lines this is not known yet.
+    """
     if site.scheduler.build_on == "login" and not site.setup:
         for name in environments:
             check_machine_for(read(name, site.variant), site.realization)
 
 
 def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str]) -> None:
-    """InputError when a bundle was unpacked on this machine, and none has what is to be built (`environments`) or prepared.
+    """Check that the unpacked bundles, if any, contain everything for these environments and data sets.
 
-    What lies in a file of the site's own (images.brought, datasets.folder) is in no bundle.
+    Files of the site's own (images.brought, datasets.folder) need no bundle.
+
+    Raises:
+        InputError: If something is missing.
     """
     if not bundled.has_bundle():
         return
     for name in environments:
-        if lacks := _not_bundled(read(name, "cpu" if name in tools() else site.variant), site):
-            raise bundled.missing_error(lacks)
+        if missing := _not_bundled(read(name, "cpu" if name in tools() else site.variant), site):
+            raise bundled.missing_error(missing)
     downloads = store(site)
     for dataset in datasets if downloads.folder is None else []:
         for file in load_dataset(dataset).get("files", []):
@@ -118,12 +133,12 @@ def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str
 
 
 def _not_bundled(environment: Environment, site: Site) -> str | None:
-    """What of an environment no bundle on this machine has; None where nothing is missing."""
+    """Return which part of an environment is in no bundle on this machine, or None."""
     if environment.deployment(site.realization) == "apptainer":
         brought = environment.brought(site.realization)
         own = brought and not is_address(brought)
-        there = own or bundled.find_image(environment.name, digest(environment, site.realization))
-        return None if there else f"image of the environment {environment.name} as it is now"
+        image = own or bundled.find_image(environment.name, digest(environment, site.realization))
+        return None if image else f"image of the environment {environment.name} as it is now"
     if environment.deployment(site.realization) == "installed":
         return None
     for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
@@ -131,34 +146,34 @@ def _not_bundled(environment: Environment, site: Site) -> str | None:
             return f"wheels of {shown(lock)} as it is now"
     wheels = {f"{wheel.name} {wheel.version}": wheel.sha256.get(site.python_abi, "") for wheel in environment.wheels}
     sources = {f"{source.name} {source.version}": source.sha256 for source in environment.sources}
-    missing = [what for what, sha256 in (wheels | sources).items() if not bundled.has_file(sha256)]
+    missing = [name for name, sha256 in (wheels | sources).items() if not bundled.has_file(sha256)]
     return f"{missing[0]}, which {shown(environment.description)} names" if missing else None
 
 
 def check_virtual(site: Site) -> None:
-    """InputError when the virtual cluster that is up on this machine is not the one that the site describes."""
-    there = virtual.running()
-    if there is None:
+    """Raise InputError if the running virtual cluster is not the one that the site describes."""
+    running = virtual.running()
+    if running is None:
         hint = f"start it: {virtual.command_for(site)}"
         raise InputError(
-            "not-running", "the virtual cluster is not up", file=shown(site.file), key="placement", hint=hint
+            "not-running", "the virtual cluster is not running", file=shown(site.file), key="placement", hint=hint
         )
-    shares = [there.share_of(node) for node in range(1, min(site.nodes, there.nodes) + 1)]
-    alike, unlike = as_settings([share for share in shares if share])
-    wanted: dict[str, tuple[Any, Any]] = {
-        "launcher": (site.launcher, there.scheduler),
-        "nodes": (site.nodes, there.nodes),
-        "bandwidth_bytes_s": (site.bandwidth_bytes_s, there.bandwidth_bytes_s),
+    shares = [running.share_of(node) for node in range(1, min(site.nodes, running.nodes) + 1)]
+    common_share, node_shares = as_settings([share for share in shares if share])
+    comparisons: dict[str, tuple[Any, Any]] = {
+        "launcher": (site.launcher, running.scheduler),
+        "nodes": (site.nodes, running.nodes),
+        "bandwidth_bytes_s": (site.bandwidth_bytes_s, running.bandwidth_bytes_s),
         "cpu_share": (
             list(site.cpu_shares) or site.cpu_share,
-            list(unlike) or alike,
+            list(node_shares) or common_share,
         ),
     }
-    for key, (value, found) in wanted.items():
-        if found != value and not (key == "nodes" and found > site.nodes):
+    for key, (value, actual) in comparisons.items():
+        if actual != value and not (key == "nodes" and actual > site.nodes):
             raise InputError(
                 "other-cluster",
-                f"is {value}, of the virtual cluster that is up {found}",
+                f"is {value}, but {actual} in the running virtual cluster",
                 file=shown(site.file),
                 key=key,
                 got=value,

@@ -1,7 +1,7 @@
-"""Write config/sites/NAME.yaml for the cluster or the machine on which this is called, then call the doctor on it.
+"""Write config/sites/NAME.yaml for this cluster or machine, then run the doctor on it.
 
-Slurm is asked for what it says of itself, then one test job asks one node. Nothing is overwritten. Exit status: the doctor's, or
-2 with one line where nothing was written.
+Slurm and, in one test job, one node are queried. Nothing is overwritten. The exit status is the doctor's, or
+2 if nothing was written.
 """
 
 import getpass
@@ -20,33 +20,33 @@ from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
 from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
-from sites.site_values import Asked, Looked, Section, folded, kinds, of_cluster, of_machine, partition
+from sites.site_values import NodeAnswers, Section, SlurmAnswers, cluster_site, folded, kinds, machine_site, partition
 from sites.slurm import Unanswered, last_line
 
 FOLDER = CHECKOUT / "config" / "sites"
 WIDTH = 150  # of a line with its comment
-COLUMN = 30  # where comments begin, if lines leave it free
+COLUMN = 30  # where comments begin after short lines
 
 
-def asked(wanted: str) -> Asked:
-    """What Slurm says of itself and of its partition `wanted`, the default for no name. Unanswered; InputError in one line."""
+def query_slurm(requested: str) -> SlurmAnswers:
+    """Query Slurm and its partition `requested` ("" for the default). May raise Unanswered and InputError."""
     config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
-    row = partition(slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner")), wanted)
+    row = partition(slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner")), requested)
     name = row["PartitionName"]
-    found = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
-    if not found or not found[0].usable:
-        states = "; ".join(f"{node.name} is {node.state}" for kind in found[:4] for node in kind.nodes[:2])
-        problem = f"none of the nodes of '{name}' can be had ({states or 'it has none'})"
+    node_kinds = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
+    if not node_kinds or not node_kinds[0].usable:
+        states = "; ".join(f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2])
+        problem = f"none of the nodes of '{name}' is usable ({states or 'it has none'})"
         raise InputError("too-few-nodes", problem, file="--partition", got=name, hint="wait, or name another")
-    names = ",".join(name for kind in found[1:] for name in kind.names)
+    names = ",".join(name for kind in node_kinds[1:] for name in kind.names)
     listed = slurm.ask("scontrol", "show", "hostlist", names).strip() if names else ""
-    node = slurm.ask("scontrol", "show", "node", found[0].nodes[0].name, "--oneliner")
+    node = slurm.ask("scontrol", "show", "node", node_kinds[0].nodes[0].name, "--oneliner")
     mine, default = _accounts(config)
-    return Asked(
+    return SlurmAnswers(
         config=config,
         partition=row,
-        kinds=found,
-        others=folded(names, listed),
+        kinds=node_kinds,
+        other_nodes=folded(names, listed),
         node=slurm.node_fields(node),
         mine=mine,
         default_account=default,
@@ -62,15 +62,15 @@ def _accounts(config: dict[str, str]) -> tuple[list[str], str | None]:
     try:
         return slurm.accounts(user), slurm.default_account(user)
     except Unanswered as error:
-        print(f"accounts: could not be asked for: sacctmgr: {error}")
+        print(f"accounts: unknown: sacctmgr: {error}")
         return [], None
 
 
 def _mpi() -> list[str]:
-    """Some versions of srun list on standard error; none where it does not answer."""
+    """Return srun's types of MPI, [] if it does not answer. Some versions list them on standard error."""
     command = ["srun", "--mpi=list"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -81,43 +81,46 @@ def _mpi() -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return slurm.mpi_types(done.stdout + done.stderr)
+    return slurm.mpi_types(result.stdout + result.stderr)
 
 
-def looked(site: Site) -> Looked:
-    """What one node of the cluster says of itself, by a test job as jobs of `site` are."""
+def query_node(site: Site) -> NodeAnswers:
+    """Query one node of the cluster with a test job like those of `site`."""
     try:
         with probes(site, CHECKOUT / "results") as question:
-            reports, said, status = ask_nodes(site, 1, site.cores, {**question, "device": "cuda", "survey": True})
+            reports, messages, status = ask_nodes(site, 1, site.cores, {**question, "device": "cuda", "survey": True})
     except Unwritable as error:
-        return Looked(None, str(error))
+        return NodeAnswers(None, str(error))
     if reports:
-        return Looked(reports[0])
-    busy = f"none was free within {WAIT_S} s; when one is, remove the file and call ./ringside site again"
-    return Looked(None, busy if "busy" in said else f"srun: {last_line(said) or f'status {status}'}")
+        return NodeAnswers(reports[0])
+    busy = f"none was free within {WAIT_S} s; when one is, remove the file and run ./ringside site again"
+    return NodeAnswers(None, busy if "busy" in messages else f"srun: {last_line(messages) or f'status {status}'}")
 
 
-def cluster(name: str, wanted: str) -> tuple[str, str]:
-    """The text of the site of the cluster whose login node this is, and why no node was seen, if so. Unanswered; InputError in
-    one line."""
-    found = asked(wanted)
+def cluster(name: str, requested: str) -> tuple[str, str]:
+    """Return the text of the site of this login node's cluster, and why no node was seen or "".
+
+    May raise Unanswered and InputError.
+    """
+    answers = query_slurm(requested)
     print(
-        f"asking one node of {found.partition['PartitionName']} by a test job (this machine alone: ./ringside site {name} --local)",
+        f"querying one node of {answers.partition['PartitionName']} with a test job "
+        f"(this machine alone: ./ringside site {name} --local)",
         flush=True,
     )
-    draft = of_cluster(found, Looked(None, "yet"), CHECKOUT.parent)
-    seen = looked(loaded(name, text("", draft)))
-    version, of = found.config.get("SLURM_VERSION", "?"), found.config.get("ClusterName", "?")
-    sources = f"Slurm {version} of the cluster {of}" + (f" and {seen.at}" if seen.report else "")
+    draft = cluster_site(answers, NodeAnswers(None, "yet"), CHECKOUT.parent)
+    seen = query_node(loaded(name, text("", draft)))
+    version, cluster_name = answers.config.get("SLURM_VERSION", "?"), answers.config.get("ClusterName", "?")
+    sources = f"Slurm {version} of the cluster {cluster_name}" + (f" and {seen.at}" if seen.report else "")
     written = text(
-        _head(name, sources, "" if seen.report else f"No node was seen: {seen.why}."),
-        of_cluster(found, seen, CHECKOUT.parent),
+        _head(name, sources, "" if seen.report else f"No node was seen: {seen.reason}."),
+        cluster_site(answers, seen, CHECKOUT.parent),
     )
-    return written, "" if seen.report else seen.why
+    return written, "" if seen.report else seen.reason
 
 
 def machine(name: str) -> str:
-    """The text of the site that is this machine alone. InputError in one line."""
+    """Return the text of the site of this machine alone. Raise InputError if it cannot be queried."""
     question = {
         "checkout": str(CHECKOUT),
         "results": str(CHECKOUT),
@@ -127,68 +130,68 @@ def machine(name: str) -> str:
     }
     reports = ask_here({**question, "setup": [], "device": "cuda", "binds": [], "survey": True})
     if not reports:
-        problem = "this machine does not answer questions about itself"
+        problem = "this machine cannot be queried"
         raise InputError("machine-silent", problem, hint="copy config/sites/local.yaml and correct it")
-    return text(_head(name, "this machine"), of_machine(reports[0]))
+    return text(_head(name, "this machine"), machine_site(reports[0]))
 
 
 def _head(name: str, sources: str, unseen: str = "") -> str:
     today = datetime.now(UTC).date()
     lines = [
-        f"Written by ringside site {name}, {today}: what {sources} said. Each line tells where its value is from.",
+        f"Written by ringside site {name} on {today} from {sources}. Each line says where its value is from.",
         *([unseen] if unseen else []),
-        "ASSUMED is what nobody could be asked: look at these lines first. config/sites/slurm-example.yaml explains every key.",
+        "ASSUMED values could not be measured: check these lines first. config/sites/slurm-example.yaml explains every key.",
     ]
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))
 
 
 def text(head: str, sections: Sequence[Section]) -> str:
-    """A site file: for each section its title, then a line for each entry, with its source as a comment."""
+    """Return a site file: each section's title, and a line per entry with its source as a comment."""
     parts = [head] if head else []
     for section in sections:
         lines = [f"# {section.title}"] if section.title else []
         lines += [f"{section.under}:"] if section.under else []
         for entry in section.entries:
-            said = ("  " if section.under else "") + ("" if entry.stated else "# ") + dump_line(entry.key, entry.value)
-            lines += _commented(said, entry.source)
+            line = ("  " if section.under else "") + ("" if entry.stated else "# ") + dump_line(entry.key, entry.value)
+            lines += _commented(line, entry.source)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _commented(said: str, source: str) -> list[str]:
-    """A line with its comment, which goes on below where it is long; a long line has it above."""
-    room = len(said) + 2 <= WIDTH // 2
-    column = max(COLUMN, len(said) + 2) if room else len(said) - len(said.lstrip())
+def _commented(entry: str, source: str) -> list[str]:
+    """Return a line with its comment, which may continue below; a long line has the comment above."""
+    room = len(entry) + 2 <= WIDTH // 2
+    column = max(COLUMN, len(entry) + 2) if room else len(entry) - len(entry.lstrip())
     comment = textwrap.wrap(_clean(source), WIDTH - column - 2, break_long_words=False, break_on_hyphens=False)
     if not room:
-        return [*(f"{' ' * column}# {line}" for line in comment), said]
+        return [*(f"{' ' * column}# {line}" for line in comment), entry]
     first, *rest = comment
-    return [f"{said:{column}}# {first}", *(f"{' ' * column}# {line}" for line in rest)]
+    return [f"{entry:{column}}# {first}", *(f"{' ' * column}# {line}" for line in rest)]
 
 
 def _clean(words: str) -> str:
-    """Words of a node's or of Slurm's on one line, whatever is in them."""
+    """Return a text of a node or of Slurm on one line, without control characters."""
     return "".join(sign if sign.isprintable() else " " for sign in words)
 
 
 def loaded(name: str, written: str) -> Site:
-    """The site that a text is, before it is anywhere that others look."""
+    """Load the text of a site from a temporary file."""
     with tempfile.TemporaryDirectory(prefix="ringside-site-") as folder:
         Path(folder, f"{name}.yaml").write_text(written, encoding="utf-8")
         return load_site(name, Path(folder))
 
 
 def _new(name: str) -> Path:
-    """The file that is to be written. InputError where it cannot be."""
+    """Return the file of a new site. Raise InputError if its name is invalid."""
     if not re.search(NAME, name) or len(name) > MAX_NAME_LENGTH:
-        problem, expected = f"'{name[:100]}' is no name of a site", "a-z, 0-9 and -, such as my-cluster"
+        problem, expected = f"'{name[:100]}' is not a valid name of a site", "a-z, 0-9 and -, such as my-cluster"
         raise InputError("bad-pattern", problem, got=name, expected=expected)
     return FOLDER / f"{name}.yaml"
 
 
-def _there(file: Path) -> InputError:
+def _already_there(file: Path) -> InputError:
     hint = f"name another site, or remove it: rm {shown(file)}"
-    return InputError("already-there", "is there already and stays as it is", file=shown(file), hint=hint)
+    return InputError("already-there", "exists already and is not changed", file=shown(file), hint=hint)
 
 
 def write_site(name: str, partition: str = "", local: bool = False) -> int:
@@ -201,7 +204,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
     """
     file = _new(name)
     if file.exists():
-        raise _there(file)
+        raise _already_there(file)
     unseen, here_alone = "", f"./ringside site {name} --local"
     if shutil.which("sinfo") and not local:
         try:
@@ -210,7 +213,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
             raise InputError(
                 "scheduler-silent",
                 f"Slurm is here, but does not answer ({error})",
-                hint=f"call it on a login node, or for this machine alone: {here_alone}",
+                hint=f"run it on a login node, or for this machine alone: {here_alone}",
             ) from None
     elif partition:
         code = "conflicting-keys" if local else "not-installed"
@@ -219,7 +222,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
     elif shutil.which("oarnodes") and not local:
         raise InputError(
             "not-possible-here",
-            "OAR is here: copy config/sites/grid5000.yaml to a file of its own and correct each line by hand",
+            "OAR is here: copy config/sites/grid5000.yaml to a new file and adapt each line",
             hint=f"for this machine alone: {here_alone}",
         )
     else:
@@ -228,7 +231,7 @@ def write_site(name: str, partition: str = "", local: bool = False) -> int:
     try:
         create_text(file, written)
     except FileExistsError:
-        raise _there(file) from None
+        raise _already_there(file) from None
     assumed = sum("ASSUMED" in line for line in written.splitlines()) - 1  # one is in the head
     print(f"{shown(file)}: written; {assumed} lines are ASSUMED: grep ASSUMED {shown(file)}")
-    return doctor.told(load_site(name), CHECKOUT / "results", unseen)
+    return doctor.print_findings(load_site(name), CHECKOUT / "results", unseen)

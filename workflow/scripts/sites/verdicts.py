@@ -1,4 +1,4 @@
-"""Verdicts of `sites.doctor` on what Slurm says of itself: pure functions, one for each check."""
+"""Judge Slurm's configuration for `sites.doctor`: pure functions, one per check."""
 
 import math
 import os
@@ -15,15 +15,15 @@ from plan.scheduling import BUILD_MINUTES, JOB_MARGIN_S
 from sites import slurm
 from sites.slurm import Node, hosts
 
-LEAST_JOB_AGE_S = 60  # squeue must still know a job that has ended when Snakemake asks for it
-LEAST_MB_PER_RANK = 4096
+MIN_JOB_AGE_S = 60  # squeue must still list an ended job when Snakemake asks for it
+MIN_MB_PER_RANK = 4096
 IN_MEMORY = ("tmpfs", "ramfs")  # file systems
 STATUS_COMMAND = "slurm-status-command"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's: ok, warn or FAIL, what was looked at, what was found and what to do."""
+    """A line of the doctor: verdict (ok, warn or FAIL), subject, and text with result and advice."""
 
     verdict: str
     subject: str
@@ -31,12 +31,12 @@ class Finding:
 
     @property
     def code(self) -> str:
-        """What kind of finding it is: ok, or what is wrong."""
+        """Kind of the finding: ok, or what is wrong."""
         return self.text.code
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What was found, unformatted."""
+        """Facts of the finding, unformatted."""
         return self.text.facts
 
     def __str__(self) -> str:
@@ -44,22 +44,22 @@ class Finding:
 
 
 def ok(subject: str, text: str, **facts: Any) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding("ok", subject, Note("ok", text, **facts))
 
 
 def warn(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """It will work, but not as one may think."""
+    """Return a finding of a problem with which runs still work."""
     return Finding("warn", subject, Note(code, text, **facts))
 
 
 def fail(subject: str, code: str, text: str, **facts: Any) -> Finding:
-    """It will not work."""
+    """Return a finding of a problem with which runs fail."""
     return Finding("FAIL", subject, Note(code, text, **facts))
 
 
 def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mounts")) -> Finding:
-    """Whether other machines may see a folder: never, where it lies in this machine's memory."""
+    """Check whether other machines can see a folder, which they cannot if it is in this machine's memory."""
     lines = [line.split()[1:3] for line in mounts.read_text(errors="replace").splitlines()]
     path = Path(os.path.realpath(folder))
     around = [(len(at), kind) for at, kind in lines if path.is_relative_to(at.replace("\\040", " "))]
@@ -71,53 +71,56 @@ def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mo
 
 
 def job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
-    """How `snakemake --profile slurm` learns that a job has ended; `written` is the profile's slurm-status-command."""
+    """Check how `snakemake --profile slurm` learns that a job has ended;
+
+    `written` is the profile's slurm-status-command.
+    """
     subject, line = "status of jobs", f"{shown(profile)}: {STATUS_COMMAND}"
     accounts = slurm.accounting(config)
     used = written or ("sacct" if sacct else "squeue")
-    here = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
+    setting = f"{line}: {used}" if written else f"{line}: is absent, which means {used}"
     age_s = slurm.seconds(config.get("MinJobAge", "")) or 0.0
     if used == "sacct" and not accounts:
         return fail(
             subject,
             "no-accounts",
-            f"{here}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would wait for ever; "
+            f"{setting}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would wait forever; "
             f"set {STATUS_COMMAND}: squeue",
             advice="squeue",
         )
     if used == "sacct" and not sacct:
-        text = f"{here}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
+        text = f"{setting}, but sacct is not on this machine; set {STATUS_COMMAND}: squeue"
         return fail(subject, "not-installed", text, program="sacct", advice="squeue")
-    if used == "squeue" and age_s < LEAST_JOB_AGE_S:
+    if used == "squeue" and age_s < MIN_JOB_AGE_S:
         advice = "sacct" if accounts and sacct else "./ringside submit"
-        other = (
+        hint = (
             f"set {STATUS_COMMAND}: sacct"
             if advice == "sacct"
-            else f"use ./ringside submit, or ask the administrators for MinJobAge={LEAST_JOB_AGE_S} or more"
+            else f"use ./ringside submit, or ask the administrators for MinJobAge={MIN_JOB_AGE_S} or more"
         )
-        text = f"{here}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {other}"
+        text = f"{setting}, but Slurm forgets a job {age_s:g} s after its end (MinJobAge); {hint}"
         return fail(subject, "forgets-jobs", text, min_job_age_s=age_s, advice=advice)
-    return ok(subject, here + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
+    return ok(subject, setting + (f", MinJobAge {age_s:g} s" if used == "squeue" else ""))
 
 
 def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[Finding, str | None]:
-    """The partition that jobs go to, by name; None where there is none."""
-    wanted = site.scheduler.partition
-    there, key = ", ".join(partitions) or "none", f"{shown(site.file)}: scheduler.partition"
-    if wanted is None:
+    """Check the partition of jobs; return the finding and the partition's name, None if it cannot be used."""
+    requested = site.scheduler.partition
+    choices, key = ", ".join(partitions) or "none", f"{shown(site.file)}: scheduler.partition"
+    if requested is None:
         default = next((name for name, row in partitions.items() if row.get("Default") == "YES"), None)
         if default is None:
-            text = f"{key}: is absent, and Slurm has no default; expected one of {there}"
+            text = f"{key}: is absent, and Slurm has no default; expected one of {choices}"
             return fail("partition", "missing-key", text, expected=list(partitions)), None
-        wanted = default
-    for name in wanted.split(","):
+        requested = default
+    for name in requested.split(","):
         if name not in partitions:
-            text = f"{key}: '{name}' is unknown; expected one of {there}"
+            text = f"{key}: '{name}' is unknown; expected one of {choices}"
             return fail("partition", "unknown-name", text, got=name, expected=list(partitions)), None
-    name = wanted.split(",")[0]
+    name = requested.split(",")[0]
     row = partitions[name]
     if row.get("State", "UP") != "UP":
-        text = f"{name} is {row['State']}; wait, or name another in {key} ({there})"
+        text = f"{name} is {row['State']}; wait, or name another in {key} ({choices})"
         return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
@@ -128,53 +131,59 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
     return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
 
 
-def nodes(there: Sequence[Node], known: Sequence[str], site: Site) -> Finding:
-    """Whether the partition has as many nodes as a run may have; `known` are all nodes of the cluster."""
-    wanted, file = site.scheduler, shown(site.file)
-    for key, names in (("nodelist", wanted.nodelist), ("exclude", wanted.exclude)):
-        unknown = [name for name in host_names(names or "") if name not in known]
+def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
+    """Check whether the partition has enough nodes for a run;
+
+    `all_nodes` are the names of all nodes of the cluster.
+    """
+    file = shown(site.file)
+    for key, names in (("nodelist", site.scheduler.nodelist), ("exclude", site.scheduler.exclude)):
+        unknown = [name for name in host_names(names or "") if name not in all_nodes]
         if unknown:
-            text = f"{file}: scheduler.{key}: {hosts(unknown)} unknown to Slurm; it has {hosts(known)}"
+            text = f"{file}: scheduler.{key}: {hosts(unknown)} unknown to Slurm; it has {hosts(all_nodes)}"
             return fail("nodes", "unknown-name", text, key=f"scheduler.{key}", got=unknown)
-    left = eligible(there, site)
-    usable = [node for node in left if node.usable]
-    lost = "; ".join(f"{node.name} is {node.state}{_because(node)}" for node in left if not node.usable)
+    candidates = eligible(partition_nodes, site)
+    usable = [node for node in candidates if node.usable]
+    lost = "; ".join(f"{node.name} is {node.state}{_reason(node)}" for node in candidates if not node.usable)
     idle = sum(node.idle for node in usable)
     if len(usable) < site.nodes:
         advice = (
-            f"wait for them, or lower nodes in {file}" if lost else f"lower nodes in {file}, or take another partition"
+            f"wait for them, or lower nodes in {file}" if lost else f"lower nodes in {file}, or name another partition"
         )
-        text = f"{file}: nodes: is {site.nodes}, but {len(usable)} can be had{f' ({lost})' if lost else ''}; {advice}"
-        bad = [node.name for node in left if not node.usable]
+        text = f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({lost})' if lost else ''}; {advice}"
+        bad = [node.name for node in candidates if not node.usable]
         return fail("nodes", "too-few-nodes", text, usable=len(usable), wanted=site.nodes, lost=bad)
-    said = f"{len(usable)} can be had, {idle} idle; a run may have {site.nodes}"
+    summary = f"{len(usable)} are usable, {idle} idle; a run may have {site.nodes}"
     facts = {"usable": len(usable), "idle": idle, "wanted": site.nodes}
     if lost and len(lost) < 500:
-        bad = [node.name for node in left if not node.usable]
-        return warn("nodes", "nodes-lost", f"{said}; {lost}", **facts, lost=bad)
-    return ok("nodes", said, **facts)
+        bad = [node.name for node in candidates if not node.usable]
+        return warn("nodes", "nodes-lost", f"{summary}; {lost}", **facts, lost=bad)
+    return ok("nodes", summary, **facts)
 
 
-def eligible(there: Sequence[Node], site: Site) -> list[Node]:
-    """The nodes of the partition that the site's jobs may get; of constraints those count that join features by &."""
-    wanted = site.scheduler
-    only, never = host_names(wanted.nodelist or ""), host_names(wanted.exclude or "")
-    plain = re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", wanted.constraint or "")
+def eligible(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
+    """Return the nodes that the site's jobs may get.
+
+    Only constraints that join features by & are evaluated.
+    """
+    scheduler = site.scheduler
+    included, excluded = host_names(scheduler.nodelist or ""), host_names(scheduler.exclude or "")
+    plain = re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", scheduler.constraint or "")
     features = set(plain[0].split("&")) if plain else set()
     return [
         node
-        for node in there
-        if (not only or node.name in only) and node.name not in never and features <= set(node.features)
+        for node in partition_nodes
+        if (not included or node.name in included) and node.name not in excluded and features <= set(node.features)
     ]
 
 
-def _because(node: Node) -> str:
+def _reason(node: Node) -> str:
     return "" if node.reason in ("", "none", "Not responding") else f" ({node.reason})"
 
 
-def processors(there: Sequence[Node], site: Site) -> Finding:
-    """Whether Slurm can give as many processors of a node as the site says."""
-    least = min(there, key=lambda node: node.processors, default=None)
+def processors(candidates: Sequence[Node], site: Site) -> Finding:
+    """Check whether nodes have as many CPUs as the site says."""
+    least = min(candidates, key=lambda node: node.processors, default=None)
     if least is not None and least.processors < site.cores:
         return fail(
             "processors",
@@ -188,11 +197,11 @@ def processors(there: Sequence[Node], site: Site) -> Finding:
 
 
 def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
-    """What jobs ask for, against the partition's MaxTime."""
+    """Check the time limits of jobs against the partition's MaxTime."""
     file, most_s = shown(site.file), slurm.seconds(row.get("MaxTime", ""))
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
     block_s, waits = float(site.scheduler.block_limit_s), f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else ""
-    asked = [
+    requests = [
         (
             "run",
             "time_limit_s",
@@ -203,32 +212,34 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
         ("block", "scheduler.block_limit_s", f"{block_s:g} s", block_s, 0),
     ]
     findings = []
-    for what, key, words, limit_s, margin_s in asked:
+    for job_kind, key, words, limit_s, margin_s in requests:
         if most_s is not None and limit_s > most_s:
             expected_s = math.floor(most_s / 60) * 60 - margin_s
             text = (
                 f"{file}: {key}: a job asks for {words}, but {row['PartitionName']} gives {most_s:g} s (MaxTime) and would "
-                f"let it wait for ever; expected at most {expected_s:g}"
+                f"let it wait forever; expected at most {expected_s:g}"
             )
             facts = {"key": key, "asked_s": limit_s, "most_s": most_s, "expected_s": expected_s}
-            findings.append(fail(f"time of a {what}", "time-limit", text, **facts))
+            findings.append(fail(f"time of a {job_kind}", "time-limit", text, **facts))
     if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
         text = f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set scheduler.build_on: login"
         text = f"{file}: scheduler.build_on: {text}"
         findings.append(fail("time of a build", "time-limit", text, key="scheduler.build_on", most_s=most_s))
-    given = "no limit" if most_s is None else f"{most_s:g} s"
-    return findings or [ok("time", f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {given}")]
+    max_time = "no limit" if most_s is None else f"{most_s:g} s"
+    return findings or [
+        ok("time", f"a run's job asks for {run_s:g} s, a block's for {block_s:g} s; MaxTime {max_time}")
+    ]
 
 
 def lost_node(config: Mapping[str, str], site: Site) -> Finding:
-    """Whether a run's own limit comes before Slurm gives up a node that does not answer."""
+    """Check whether a run's own time limit ends before Slurm gives up a node that does not answer."""
     timeout_s = slurm.seconds(config.get("SlurmdTimeout", "0"))
     if timeout_s and site.time_limit_s >= timeout_s:
         return warn(
             "lost node",
             "time-limit",
             f"{shown(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout ({timeout_s:g} s): where "
-            "a node is lost the job ends before the run's own limit, and is tried again instead of recorded as timeout",
+            "a node is lost the job ends before the run's own limit, and is repeated instead of recorded as timeout",
             time_limit_s=site.time_limit_s,
             slurmd_timeout_s=timeout_s,
         )
@@ -237,45 +248,48 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
     return ok("lost node", f"runs end by their own limit before SlurmdTimeout ({timeout_s:g} s)")
 
 
-def memory(config: Mapping[str, str], row: Mapping[str, str], there: Sequence[Node], site: Site) -> Finding:
-    """Whether a job gets the memory that it needs."""
-    key, asked = f"{shown(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
-    node_mb = min((node.memory_mb for node in there), default=0)
-    most = slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
-    if asked is not None and asked > most:
-        text = f"{key}: is {asked}, but a node gives {most}; expected at most {most}"
-        return fail("memory", "too-little-memory", text, asked_mb=asked, most_mb=most)
-    if asked is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
-        return ok("memory", f"{asked} MB a node" if asked else "is not rationed by Slurm")
+def memory(config: Mapping[str, str], row: Mapping[str, str], candidates: Sequence[Node], site: Site) -> Finding:
+    """Check whether a job gets the memory that it needs."""
+    key, requested_mb = f"{shown(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
+    node_mb = min((node.memory_mb for node in candidates), default=0)
+    max_mb = slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
+    if requested_mb is not None and requested_mb > max_mb:
+        text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
+        return fail("memory", "too-little-memory", text, asked_mb=requested_mb, most_mb=max_mb)
+    if requested_mb is not None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
+        return ok("memory", f"{requested_mb} MB a node" if requested_mb else "is not limited by Slurm")
     per_node, per_cpu = (
         slurm.number(row.get(name, "")) or slurm.number(config.get(name, ""))
         for name in ("DefMemPerNode", "DefMemPerCPU")
     )
-    given = per_node or (per_cpu * site.cores if per_cpu else None)
-    if given is not None and given < LEAST_MB_PER_RANK * site.ranks_per_node:
+    default_mb = per_node or (per_cpu * site.cores if per_cpu else None)
+    if default_mb is not None and default_mb < MIN_MB_PER_RANK * site.ranks_per_node:
         return warn(
             "memory",
             "memory-not-asked",
-            f"{key}: is absent, and Slurm gives {given} MB a node then; {site.ranks_per_node} ranks may need more; "
+            f"{key}: is absent, and Slurm gives {default_mb} MB a node then; {site.ranks_per_node} ranks may need more; "
             f"set it (a node has {node_mb})",
-            given_mb=given,
+            given_mb=default_mb,
             node_mb=node_mb,
         )
-    return ok("memory", f"{given or 'all'} MB a node without asking" if given else "all of a node without asking")
+    return ok("memory", f"{default_mb} MB a node by default" if default_mb else "all of a node by default")
 
 
 def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -> Finding:
-    """Whether jobs will be charged to an account that the user has; `mine` are the user's, None where nobody could say."""
-    key, wanted = f"{shown(site.file)}: scheduler.account", site.scheduler.account
+    """Check whether jobs are charged to an account of the user;
+
+    `mine` are the user's accounts, None if unknown.
+    """
+    key, requested = f"{shown(site.file)}: scheduler.account", site.scheduler.account
     if mine is None:
-        said = f"'{wanted}' is not checked: " if wanted else ""
-        return ok("account", f"{said}this cluster keeps no accounts")
+        prefix = f"'{requested}' is not checked: " if requested else ""
+        return ok("account", f"{prefix}this cluster keeps no accounts")
     enforced = "associations" in config.get("AccountingStorageEnforce", "").lower()
     verdict = fail if enforced else warn
-    if wanted is not None and wanted not in mine:
-        text = f"{key}: '{wanted}' is none of yours; expected one of {', '.join(mine) or 'none'}"
-        return verdict("account", "unknown-name", text, got=wanted, expected=list(mine))
-    if wanted is None and not mine:
+    if requested is not None and requested not in mine:
+        text = f"{key}: '{requested}' is none of yours; expected one of {', '.join(mine) or 'none'}"
+        return verdict("account", "unknown-name", text, got=requested, expected=list(mine))
+    if requested is None and not mine:
         text = "you have none here, and jobs need one; ask the administrators"
         return verdict("account", "no-account", text)
-    return ok("account", wanted or f"your default among {', '.join(mine)}")
+    return ok("account", requested or f"your default among {', '.join(mine)}")

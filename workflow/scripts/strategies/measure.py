@@ -25,7 +25,9 @@ NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_upd
 def measure(study: Study, site: Site, timing: Timing, results: Path) -> dict[str, Any]:
     """Make the timing, write its timing.json below `results` (results/<study>) and return the content."""
     attempt = partial(attempt_timing, study, site, timing)
-    return alone.settle(KIND, timing, spec(site, timing), output(results, site, timing), study, site, results, attempt)
+    return alone.reuse_or_measure(
+        KIND, timing, spec(site, timing), output(results, site, timing), study, site, results, attempt
+    )
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         InputError: If it is broken.
     """
-    return alone.read(file, KIND)
+    return alone.read_measurement(file, KIND)
 
 
 def attempt_timing(
@@ -47,7 +49,7 @@ def attempt_timing(
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
     outcome = launch.run(ranks, environment, folder.resolve(), settings, site, program=program)
-    result = alone.left(folder)
+    result = alone.read_result(folder)
     status, reason = alone.judge(outcome, result, site, ranks.hosts)
     if status == "failed":
         reason = failure(reason, folder / "log.txt") if reason else None
@@ -70,7 +72,7 @@ def attempt_timing(
         "placement": site.placement,
         "hosts": list(dict.fromkeys(rank["host"] for rank in measured.get("ranks", []))),
         "devices": [rank["device"] for rank in measured.get("ranks", [])],
-        "transport": transport.described(measured["transport"], settings, folder) if "transport" in measured else None,
+        "transport": transport.describe_transport(measured["transport"], settings, folder) if "transport" in measured else None,
         **{name: measured.get(name) for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")},
         **{name: measured.get(name, default) for name, default in NO_TIMES.items()},
     }  # fmt: skip
@@ -82,7 +84,7 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = alone.named(KIND, planned(design(study, site), site), name, study)
+    timing: Timing = alone.find_by_name(KIND, planned(design(study, site), site), name, study)
     return timing
 
 
@@ -99,7 +101,7 @@ def main(*, study: str, site: str, timing: str, key: str, out: Path) -> None:
     declared, declared_site = load_study(study), load_site(site)
     declared_timing = find(declared, declared_site, timing)
     do = partial(measure, declared, declared_site, declared_timing)
-    alone.carry_out(
+    alone.publish_measurement(
         f"{KIND} {declared_timing.name}", key_of(declared_site, declared_timing), key, out, declared_site, do
     )
 

@@ -21,11 +21,11 @@ from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run
 from plan.identity import Planned, lacks, plan_run
 from plan.scheduling import allocation_options
-from runs.attempts import finished, numbered, put_aside
+from runs.attempts import attempt_folder, finished, put_aside
 from runs.epochs import read_epochs
-from runs.phases import TABLE, damage, write_intervals
+from runs.phases import TABLE, damage_reason, write_intervals
 from runs.progress import current_session
-from runs.supervise import ending_well, supervise
+from runs.supervise import report_interruptions, supervise
 from traces import chrome, otf2_write, score_p
 from traces.timeline import read
 
@@ -83,7 +83,7 @@ def is_complete(attempt: Path) -> bool:
     """Return whether the phases of an attempt belong to its run and are complete."""
     try:
         spec, epochs = read_json(attempt / "spec.json")["spec"], read_epochs(attempt / "epochs.csv")
-        return damage(attempt, spec["ranks"], len(epochs), int(epochs[-1]["steps"])) is None
+        return damage_reason(attempt, spec["ranks"], len(epochs), int(epochs[-1]["steps"])) is None
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return False
 
@@ -103,9 +103,9 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     _build_missing(campaign, planned)
     if finished(folder):  # its phases are damaged
         put_aside(folder / "record.json")
-    with ending_well(planned.run_id, results):
+    with report_interruptions(planned.run_id, results):
         record = supervise(planned, results, current_session(), usable=lambda record: record["status"] in USABLE)
-    attempt = numbered(folder, record["attempt"])
+    attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
         raise InputError("run-failed", problem, file=shown(attempt / "log.txt"), got=record["status"])
