@@ -46,8 +46,8 @@ class Made:
         study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            drawn = style.figure(style.PAGE_IN, 2)
-            panels.say(drawn.subplots(), stem.name)
+            drawn = style.new_figure(style.PAGE_IN, 2)
+            panels.write_remark(drawn.subplots(), stem.name)
             style.save(drawn, stem)
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
 

@@ -49,7 +49,7 @@ SKELETON = Path(paper.__file__).with_name("main.tex")
 
 def figure(stem: Path, width_in: float, height_in: float) -> Path:
     """A figure of this size with a caption that has everything that LaTeX minds."""
-    drawn = style.figure(width_in, height_in)
+    drawn = style.new_figure(width_in, height_in)
     drawn.subplots()
     style.save(drawn, stem)
     Path(f"{stem}.caption.md").write_text(CAPTION + "\n")

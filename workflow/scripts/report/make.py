@@ -23,8 +23,8 @@ from common.options import run_program
 from common.tables import read_table
 from declared.figures import Declared
 from figures import panels, style
-from figures.view import view
-from plan.campaign import Campaign, measured_campaign
+from figures.view import build_view
+from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
@@ -98,22 +98,22 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         tables_style=Markup(carried.tables_style),  # noqa: S704 (checked when loaded)
         program=Markup(program),  # noqa: S704 (ours)
         program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
-        series=view(runs, OVERVIEW).told_apart,
+        series=build_view(runs, OVERVIEW).series_description,
     )
 
 
 def page_data(material: Material, table: Table) -> dict[str, Any]:
     """What the page's program draws: the table of runs, each run's series, the colours of series and of other groups."""
     by_clock = every_run.order(material.every_run)[1]
-    seen = view(material.runs, OVERVIEW)
+    seen = build_view(material.runs, OVERVIEW)
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
         "series": every_run.series(material).tolist(),
-        "series_title": seen.told_apart.partition(" (")[0],
-        "colours": {one.name: one.look.colour for one in seen.series},
-        "palette": [look.colour for look in style.TREATMENT_LOOKS],
+        "series_title": seen.series_description.partition(" (")[0],
+        "colours": {one.name: one.style.colour for one in seen.series},
+        "palette": [look.colour for look in style.TREATMENT_STYLES],
         "other_colour": OTHER_COLOUR,
         "log_from": panels.LOG_FROM_RATIO,
     }

@@ -103,7 +103,7 @@ def format_axes(ax: Axes) -> None:
     """Set logarithmic axes with their labels."""
     ax.set_yscale("log")
     ax.set_xscale("log")
-    panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+    panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
     ax.set_xlabel("proposals")
     ax.set_ylabel("step time (ms)")
     ax.grid(True)
