@@ -75,7 +75,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity that accuracy is drawn over: its name in the caption, its label, a note, and whether it is a count."""
+    """A quantity on the x axis: its name in the caption, its label, a note, and whether it is a count."""
 
     heading: str
     label: str
@@ -107,7 +107,7 @@ HEADING = (
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, training above validation for each combination of the other factors, and its caption."""
+    """Return the figure, training above validation for each combination of factors, and its caption."""
     view, x_axis, quantity = (
         build_view(records.runs, declaration),
         AXES[declaration.x or "epochs"],
@@ -194,7 +194,10 @@ def _heading_note(quantity: Quantity, axis: Axis, marked_epochs: str) -> str:
 
 
 def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
-    """Return the epochs of the drawn runs, with `x`, the position of the end of the epoch; no row if no run succeeded."""
+    """Return the epochs of the drawn runs, with `x`, the position of the end of the epoch.
+
+    No row if no run succeeded.
+    """
     if view.ok.empty:
         return pd.DataFrame()
     epochs = records.epochs_of(view.runs)
@@ -236,7 +239,8 @@ def _draw_curve(
 ) -> None:
     """Draw one series.
 
-    `content` is the column and its quantity; `placement` is which points have markers, and the offset of a single epoch.
+    `content` is the column and its quantity; `placement` is which points have markers, and the offset of a
+    single epoch.
     """
     response, quantity = content
     means = intervals.means(epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum)

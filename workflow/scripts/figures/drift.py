@@ -1,4 +1,4 @@
-"""Draw machine speed over a campaign: reference benchmark, epoch times and CPU time of others, over time and against each other."""
+"""Draw machine speed over a campaign: reference benchmark, epoch times and CPU time of others."""
 
 import math
 from typing import Any
@@ -54,7 +54,10 @@ HOW_TO_READ = (
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, three panels over time and one at the right, and its caption; `declaration` has no influence."""
+    """Return the figure, three panels over time and one at the right, and its caption.
+
+    `declaration` has no influence.
+    """
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
@@ -106,7 +109,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
     """Return the runs with their positions on the axis (left, right, middle), the time axis, and its label.
 
-    The axis is that of the figure `timeline`, over every run that started; without clocks it is the order of runs.
+    The axis is that of the figure `timeline`, over every run that started; without clocks it is the order of
+    runs.
     """
     ran = timeline.started_runs(every_run)
     if not data.index.isin(ran.index).all():
@@ -165,7 +169,10 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
-    """Draw CPU steal as bars from 0, and CPU time of other processes as lines across; return whether any bar is visible."""
+    """Draw CPU steal as bars from 0, and CPU time of other processes as lines across.
+
+    Return whether any bar is visible.
+    """
     width = data["right"] - data["left"]
     steal, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
     if steal.isna().all() and foreign.isna().all():

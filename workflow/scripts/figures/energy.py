@@ -1,4 +1,4 @@
-"""Draw energy per epoch against epoch time: one point per cell, lines of equal power, and the Pareto front."""
+"""Draw energy per epoch against epoch time, with lines of equal power and the Pareto front."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +46,7 @@ HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal
 
 
 def cell_energy(runs: pd.DataFrame, meters: Told) -> pd.DataFrame:
-    """Return the energy of an epoch in J (value, low, high, n) of each cell with a metered run, scaled as epoch times are."""
+    """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
     energy = energies.pooling(energies.of_runs(runs, meters), "energy_j").cells
     return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
@@ -140,7 +140,9 @@ def _points(view: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
 
 
 def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:
-    """Set axes that show the points and, up to MAX_INTERVAL_REACH, their intervals; return whether an interval is cut.
+    """Set axes that show the points and, up to MAX_INTERVAL_REACH, their intervals.
+
+    Return whether an interval is cut.
 
     Both axes are logarithmic if one spans a wide range, so that lines of equal power stay parallel.
     """
@@ -175,7 +177,7 @@ def _draw_front(ax: Axes, points: pd.DataFrame) -> bool:
 
 
 def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame, corner: tuple[int, int] | None) -> None:
-    """Draw the cells of one series with both intervals, and their number of nodes at a corner of the marker."""
+    """Draw the cells of one series with both intervals, and their number of nodes at the marker."""
     bars: dict[str, Any] = {"colors": series.style.colour, "linewidth": 0.9, "zorder": 3}
     min_x, min_y = ax.get_xlim()[0], ax.get_ylim()[0]
     ax.hlines(points["y"], points["x_low"].clip(lower=min_x), points["x_high"], **bars)

@@ -68,7 +68,10 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
 
 
 def make(example: Example, folder: Path) -> None:
-    """Draw the picture of an example at the size of a web page; `folder` caches tables that several examples read."""
+    """Draw the picture of an example at the size of a web page.
+
+    `folder` caches tables that several examples read.
+    """
     if example.picture is None:
         return
     stem = folder / example.declaration.name

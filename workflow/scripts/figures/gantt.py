@@ -1,4 +1,4 @@
-"""Draw some training steps of a typical run of every traced cell over its ranks, with gradient all-reduce below each rank."""
+"""Draw some training steps of a typical run of every traced cell, over its ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,7 +129,10 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
 
 
 def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
-    """Return all panels if a page holds them; else the cell with most ranks of each series, as many as fit."""
+    """Return all panels if a page holds them.
+
+    Else the cell with most ranks of each series, as many as fit.
+    """
     multi_rank = [panel for panel in candidates if len(panel.traced.ranks) > 1] or list(candidates)
     if sum(panel.height_in for panel in multi_rank) <= MAX_HEIGHT_IN:
         return multi_rank

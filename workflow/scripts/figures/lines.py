@@ -111,8 +111,10 @@ def draw(
         view: The cells to draw.
         x: The factor on the x axis.
         heading: First sentence of the caption.
-        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time divided by the replicas.
-        for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic, and panels with a
+        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time
+            divided by the replicas.
+        for_comparison: Lines are compared with each other: they are always joined, the axis is
+            logarithmic, and panels with a
             single line are left out.
         notes: Further notes for the caption.
     """
@@ -243,7 +245,7 @@ def factor_scale(runs: pd.DataFrame, x: str, n_series: int) -> Scale:
 
 
 def number_scale(levels: Sequence[float], n_series: int) -> Scale:
-    """Return the scale of ascending numbers, on which doublings are equidistant if the numbers span two of them."""
+    """Return the scale of ascending numbers; doublings are equidistant if the numbers span two of them."""
     if len(levels) > 2 and levels[0] > 0 and levels[-1] / levels[0] >= 4:
         return _make_scale({level: math.log2(level / levels[0]) for level in levels}, n_series, doubling=True)
     return _make_scale({level: float(level - levels[0]) for level in levels}, n_series)
@@ -268,7 +270,8 @@ def _draw_series(
 ) -> None:
     """Draw the means of one series; the line is broken where a planned cell has no successful run.
 
-    `placement` is the x axis, the offset of the series on it, and whether means are joined from level to level.
+    `placement` is the x axis, the offset of the series on it, and whether means are joined from level to
+    level.
     """
     scale, shift, joined = placement
     means, places = [], []
@@ -286,7 +289,9 @@ def _draw_series(
 
 
 def _draw_baseline(ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale) -> None:
-    """Draw the baseline's epoch time divided by replicas; for a single-device baseline also a point and a horizontal line.
+    """Draw the baseline's epoch time divided by replicas.
+
+    For a single-device baseline also a point and a horizontal line.
 
     `replicas` is the number of replicas at each level of the x axis.
     """
@@ -318,7 +323,10 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 
 def baselines_note(used: Sequence[str], view: View) -> str:
-    """Return what the baseline cells `used` are, with their epoch times in seconds; by name if they are few."""
+    """Return what the baseline cells `used` are, with their epoch times in seconds.
+
+    By name if they are few.
+    """
     baseline_runs = view.study[view.study["cell"].isin(set(used))]
     single_device = bases(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []

@@ -1,4 +1,4 @@
-"""Draw memory against time: the peak memory of a rank and the epoch time of each strategy on several nodes."""
+"""Draw the peak memory of a rank against epoch time, by strategy, on several nodes."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def peak_memory(ok: pd.DataFrame) -> pd.Series:
-    """Return bytes of the rank that needs most, by cell, mean over runs: on its GPU, else its resident set."""
+    """Return, by cell, bytes of the rank that needs most (mean over runs), on its GPU or resident."""
     peaks = ok["device_memory_peak_bytes"].astype(float).fillna(ok["memory_peak_bytes"].astype(float))
     return peaks.groupby(ok["cell"]).mean().dropna()
 

@@ -1,4 +1,4 @@
-"""Draw bus bandwidth of collectives by message size: one line per framework, the link rate as the upper bound."""
+"""Draw bus bandwidth of collectives by message size, with the link rate as the upper bound."""
 
 import math
 

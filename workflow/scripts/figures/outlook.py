@@ -1,6 +1,6 @@
-"""Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate.
+"""Draw efficiency over nodes at link rates that may not have been measured: a line and a band per rate.
 
-`predict` answers a question of `prediction.question`, and draws the answer.
+`predict` answers a question of `prediction.question` and draws the answer.
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ MAX_PANELS = 6
 COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
 HEADING = (
-    "Efficiency of training by number of nodes, predicted by the physical model. Lines: rates of the links, with 95 % bands where the model "
-    "was fitted to a study. Markers: most nodes with an efficiency of {}."
+    "Efficiency of training by number of nodes, predicted by the physical model. Lines: link rates, with 95 % bands where the model "
+    "was fitted to a study. Markers: largest number of nodes with an efficiency of {}."
 )
-NO_PROJECTION = Note("no-outlook", "The table of the outlook was not made.")
+NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption, of what prediction.outlook wrote."""
-    file = records.files.get("outlook")
+    """Return the figure of the scaling projection of a study, and its caption."""
+    file = records.others.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    distinct_notes = [note for note in notes if note != conditions.setting(records.runs)]  # which the caption ends with
+    distinct_notes = [note for note in notes if note != conditions.setting(records.runs)]  # the caption ends with it
     figure, caption = draw_curves(records.table("outlook_curves"), records.table("outlook"), distinct_notes)
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption
@@ -48,7 +48,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def draw_curves(projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
+    """Return the figure and its caption.
+
+    `projected` and `rows` are the curves and answers of prediction.extrapolate, with or without bands.
+    """
     efficiencies = sorted(
         int(name.removeprefix(COLUMN_PREFIX)) for name in rows if name.removeprefix(COLUMN_PREFIX).isdigit()
     )

@@ -125,7 +125,10 @@ def _level_key(levels: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def axis_factors(facet: Sequence[str]) -> list[str]:
-    """Return the factors whose levels differ in duration; panels share a time axis only within one such level."""
+    """Return the factors whose levels differ in duration.
+
+    Panels share a time axis only within one such level.
+    """
     return [name for name in WORK if name in facet]
 
 
@@ -186,8 +189,9 @@ def set_time_axis(
 ) -> list[str]:
     """Scale an axis of time, or of another quantity, and return notes about it for the caption.
 
-    The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and intervals of
-    MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs; longer ones end in an arrow.
+    The axis starts at 0, or is logarithmic if run times span more than a factor of 20. It shows all runs, and
+    intervals of MIN_RUNS_FOR_AXIS runs or more up to MAX_INTERVAL_REACH beyond the runs; longer ones end in
+    an arrow.
 
     Args:
         ax: The panel.
@@ -347,8 +351,8 @@ def empty_figure(
 ) -> tuple[Figure, Caption]:
     """Return a figure that only says why it is empty, with its caption.
 
-    The caption begins with NOT_DRAWN, so that reports and papers leave the figure out. Its first note, `not-drawn`, carries the
-    code and the facts of `cause`.
+    The caption begins with NOT_DRAWN, so that reports and papers leave the figure out. Its first note,
+    `not-drawn`, carries the code and the facts of `cause`.
 
     Args:
         runs: The runs whose setting and missing values the caption states; None for none.
@@ -376,7 +380,8 @@ def compose_caption(
 ) -> Caption:
     """Return a caption: what is drawn, how many runs, where, and what is missing.
 
-    How intervals are computed, and what is the same in all figures, is in the study's methods note (`conditions.methods`).
+    How intervals are computed, and what is the same in all figures, is in the study's methods note
+    (`conditions.methods`).
 
     Args:
         runs: The runs that are drawn.

@@ -58,7 +58,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def parts(measured: Measured, in_ms: bool) -> pd.DataFrame:
-    """Return a column per phase, in % of a step or in ms, by cell; waiting is split into exposed communication and the rest."""
+    """Return a column per phase, in % of a step or in ms, by cell.
+
+    Waiting is split into exposed communication and the rest.
+    """
     phases, allreduce = (_means(measured, scope, in_ms) for scope in ("step", "exchange"))
     parts = {}
     for name in measured.named:
@@ -87,7 +90,7 @@ def _means(measured: Measured, scope: str, in_ms: bool) -> pd.DataFrame:
 
 
 def _draw_lane(ax: Axes, y: float, row: pd.Series, end: float, overlapped: pd.Series) -> None:
-    """Draw the communication of a cell below its bar: the overlapped part ends where the exposed part begins."""
+    """Draw the communication of a cell below its bar: first its overlapped, then its exposed part."""
     names = list(row.index)
     exposed = sum(row.get(part, 0.0) for part in (TRANSFERRING, WAITING))
     overlap = float(overlapped.get(row.name, 0.0))

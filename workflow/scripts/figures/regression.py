@@ -74,7 +74,10 @@ def _at_edges_note(n_outside: int) -> str:
 
 
 def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]]) -> int:
-    """Draw the cells of a model; `styles` holds style and cells of each series. Return how many lie outside."""
+    """Draw the cells of a model; `styles` holds style and cells of each series.
+
+    Return how many lie outside.
+    """
     points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
     if points.empty:
         ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)

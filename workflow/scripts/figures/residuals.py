@@ -1,4 +1,4 @@
-"""Draw residuals of log epoch times within cells: against normal quantiles, against cell means, in run order."""
+"""Draw residuals of log epoch times against normal quantiles, cell means and run order."""
 
 import math
 from typing import Any

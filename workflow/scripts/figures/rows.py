@@ -1,4 +1,4 @@
-"""Draw figures with one row per cell: rows by series and by nodes or devices, panels by other varying factors."""
+"""Draw figures with one row per cell, by series and nodes or devices; other factors make panels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -123,9 +123,10 @@ def _no_baseline_note(cells: Sequence[str]) -> str:
 
 
 def _cell_rows(records: Records, view: View) -> pd.DataFrame:
-    """Return a row per planned cell: factors, replicas, and the columns of `speedup.compare` where it and its baseline succeeded.
+    """Return factors, replicas and, where available, the columns of `speedup.compare` of each planned cell.
 
-    `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective benchmark was run.
+    `bound_speedup` and `bound_efficiency` are the largest that the physical model allows, if the collective
+    benchmark was run.
     """
     measured = compare(view.study).drop(columns=[*factors(), "replicas"])
     rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(measured, how="left", on="cell")
@@ -139,7 +140,7 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
 
 
 def _axis_top(rows: pd.DataFrame, quantity: str) -> float:
-    """Return the upper end of an axis: all intervals and bounds, and as much of the ideal line as fits well."""
+    """Return the upper end of an axis that shows all intervals and bounds, and part of the ideal line."""
     _, unit = QUANTITIES[quantity]
     largest = unit * np.nanmax(rows[[quantity, f"{quantity}_high", f"bound_{quantity}"]].to_numpy(float))
     ideal = unit * (rows["replicas"].max() if quantity == "speedup" else 1.0)
@@ -153,7 +154,10 @@ def _draw_ideal(ax: Axes, quantity: str, scale: Scale) -> None:
 
 
 def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: tuple[Scale, float]) -> None:
-    """Draw one series of one panel, with its bound. `placement` is the x axis, and the offset of the series on it."""
+    """Draw one series of one panel, with its bound.
+
+    `placement` is the x axis, and the offset of the series on it.
+    """
     scale, shift = placement
     _, unit = QUANTITIES[quantity]
     rows = rows.sort_values("replicas")

@@ -118,7 +118,10 @@ def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
-    """Draw the parts of cells end to end, and the interval of where communication begins; `data` by row of the panel."""
+    """Draw the parts of cells end to end, and the interval of where communication begins.
+
+    `data` by row of the panel.
+    """
     start = pd.Series(0.0, index=data.index)
     for name in parts:
         present = data[name] > 0

@@ -1,4 +1,4 @@
-"""Draw figures with one stacked bar per cell: rows by series and by nodes or devices, panels by other varying factors."""
+"""Draw figures with one stacked bar per cell, by series and nodes or devices; other factors make panels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,8 @@ def draw(
         part_style: Returns the style of a part.
         label: Label of the x axis.
         legend_handles: Returns the legend entries of the parts.
-        draw_more: Draws more of a cell, given its axes, y, row of `data`, and the distance from y to the end of the bar.
+        draw_more: Draws more of a cell, given its axes, y, row of `data`, and the distance from y to the
+            end of the bar.
     """
     row_in = len(view.rows) * rows.ROW_IN + rows.AXIS_IN
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))

@@ -37,7 +37,7 @@ def multi_node_view(records: Records, declaration: Declared) -> View:
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with panels by all factors that vary besides strategies and links, and its caption."""
+    """Return the figure, with panels by all factors but strategies and links, and its caption."""
     view, predicted = multi_node_view(records, declaration), filtered(records.table("crossover"), declaration)
     if view.ok.empty and predicted.empty:
         return panels.empty_figure(view.runs, NOTHING_TO_DRAW)

@@ -1,4 +1,4 @@
-"""Define the style of all figures: print sizes, fonts, and a fixed colour and marker for each framework and treatment.
+"""Define print sizes, fonts, and a fixed colour and marker for each framework and treatment.
 
 Files depend only on what is drawn: they contain no dates and no random identifiers.
 """
@@ -32,7 +32,7 @@ BAND_ALPHA = 0.16
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """Colour, marker and line of a framework or treatment: safe for colour-blind readers, distinct in grey."""
+    """Colour, marker and line of a framework or treatment, for colour-blind readers and in grey."""
 
     colour: str
     marker: str

@@ -66,7 +66,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def cell_rates(view: View) -> pd.DataFrame:
-    """Return the samples per second of each drawn cell with a successful run: `mean`, `low`, `high`, `n`, `scale`, factors."""
+    """Return samples per second of each drawn cell: `mean`, `low`, `high`, `n`, `scale`, factors."""
     means = cells.summarize(view.study).set_index("cell")[[f"{RATE}_mean", f"{RATE}_low", f"{RATE}_high", "n"]]
     means.columns = pd.Index(["mean", "low", "high", "n"])
     rates = view.cells.join(means, on="cell")

@@ -1,4 +1,4 @@
-"""Draw time to accuracy: how long each cell trains until validation reaches a target, and which cells never do."""
+"""Draw how long each cell trains until validation reaches a target, and which cells never do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +71,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Series) -> None:
-    """Draw the mean time of a cell with its runs; if a run never arrives, the runs that do, and an arrow at the end of the axis."""
+    """Draw the mean time of a cell with its runs.
+
+    If a run never arrives, the runs that do, and an arrow at the end of the axis.
+    """
     if row["reached"] == row["n"]:
         ends = (row[f"time_to_accuracy_s{end}"] for end in ("", "_low", "_high"))
         panels.draw_interval(ax, series.style, y, Estimate(*ends), times, rows.REPLICATE_OFFSET, vertical=False)

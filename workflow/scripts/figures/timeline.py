@@ -1,4 +1,4 @@
-"""Draw the campaign as it ran: a bar for every run over the time since the first one started, and what went wrong."""
+"""Draw the campaign as it ran: a bar for every run over time, and what went wrong."""
 
 import math
 import re
@@ -57,7 +57,10 @@ GAPS_SENTENCE = "White: no run, for example while a session starts, the collecti
 
 @dataclass(frozen=True)
 class Time:
-    """The time axis: `hours` since the first start stand at `axis`, linear in between; `cuts` are the long gaps."""
+    """The time axis: `hours` since the first start stand at `axis`, linear in between.
+
+    `cuts` are the long gaps.
+    """
 
     hours: np.ndarray
     axis: np.ndarray
@@ -68,7 +71,7 @@ class Time:
         return np.interp(hours, self.hours, self.axis)
 
     def ticks(self, low: float, high: float, max_ticks: int, unit: float = 1.0) -> tuple[list[float], list[str]]:
-        """Return positions and labels of about `max_ticks` round multiples of `unit` hours between two positions, outside cuts."""
+        """Return positions and labels of about `max_ticks` round multiples of `unit` hours, outside cuts."""
         step = unit * _round_up((high - low) / max_ticks / unit, ROUND_TICKS)
         ticks: list[tuple[float, str]] = []
         for start, end in self.hours.reshape(-1, 2):
@@ -81,7 +84,7 @@ class Time:
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """Return the figure, with lanes by host, or by series on one machine, in rows if there are many runs, and its caption."""
+    """Return the figure, with lanes by host, or by series on one machine, and its caption."""
     view = replace(build_view(records.runs, declaration), runs=filtered(records.every_run, declaration))
     ran = started_runs(view.runs)
     if ran.empty:
@@ -147,7 +150,7 @@ def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
-    """Return the names of the lanes from the top, and a row per bar: run (its place in `ran`), lane, series, hours.
+    """Return the names of lanes from the top, and a row per bar: run (place in `ran`), lane, series, hours.
 
     Lanes are hosts if there are several, but not too many; else series.
     """
@@ -204,7 +207,7 @@ def axis_unit(time: Time) -> tuple[float, str]:
 
 
 def _row_layout(length: float, runs: int, max_rows: int) -> tuple[int, float]:
-    """Return the number of rows that the axis is split into, and their length, which is round for several rows."""
+    """Return the number of rows that the axis is split into, and their length (round if several)."""
     rows = min(math.ceil(runs / RUNS_IN_ROW), max(1, max_rows))
     if rows == 1:
         return 1, length
@@ -239,7 +242,10 @@ def _draw_boxes(
 
 
 def _draw_bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series]) -> None:
-    """Draw the runs of a row: start-up light, the rest in the series' colour; framed only if start-up is unknown."""
+    """Draw the runs of a row: start-up light, the rest in the series' colour.
+
+    Framed only if start-up is unknown.
+    """
     start, end = time.position(bars["start_h"].to_numpy()), time.position(bars["end_h"].to_numpy())
     is_visible = _is_in_panel(ax, start, end)
     has_startup = bars["ready_h"].notna().to_numpy()
@@ -278,7 +284,7 @@ def _lighten(colour: np.ndarray) -> np.ndarray:
 
 
 def _make_strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return blocks and sessions over time: name of the strip -> a row per stretch of runs, with hours and its number.
+    """Return, by name of the strip (block, session), a row per stretch of runs with hours and its number.
 
     A strip with a single number is left out, and so are sessions that coincide with blocks.
     """

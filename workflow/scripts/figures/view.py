@@ -62,8 +62,9 @@ class View:
     ) -> "View":
         """Return the view reduced to as many panels of this height as fit a printed page.
 
-        If there are more panels, levels of one factor are dropped, then of another, starting with the last one. The levels that have
-        most panels with a successful run are kept. Levels that all panels then share move from panel titles into the caption.
+        If there are more panels, levels of one factor are dropped, then of another, starting with the last
+        one. The levels that have most panels with a successful run are kept. Levels that all panels then
+        share move from panel titles into the caption.
 
         Args:
             height_in: Height of a panel with its title, in inches.
@@ -107,13 +108,16 @@ class View:
         return pooled(self.study)
 
     def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
-        """Return epoch times of the successful runs at these levels, and their cells' means with intervals."""
+        """Return epoch times of successful runs at these levels, and their cells' means with intervals."""
         ok = panels.rows_at(self.ok, levels)
         return ok["epoch_time_s"], self.pooling.cells.loc[list(set(ok["cell"]))]
 
     @cached_property
     def series(self) -> list[Series]:
-        """Return the series. A treatment keeps the style that it has by default in the study, as a framework does."""
+        """Return the series.
+
+        A treatment keeps the style that it has by default in the study, as a framework does.
+        """
         own_series = [series for series in _make_series(self.study, self.colour) if len(series.select(self.runs))]
         if len(own_series) < len(
             level_combinations(self.runs, self.colour)
@@ -143,7 +147,7 @@ class View:
 
     @cached_property
     def rows(self) -> list[ViewRow]:
-        """Return the rows of a figure of all cells, from the top: series, number of nodes or devices if it varies, label."""
+        """Return the rows of a figure of all cells: series, nodes or devices if they vary, label."""
         factor = scale_factor(self.runs)
         scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
         return [
@@ -154,7 +158,7 @@ class View:
 
     @property
     def series_description(self) -> str:
-        """Return what distinguishes series: `framework`, or `treatment (training loop, gradient accumulation steps)`."""
+        """Return what distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
         return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
 
@@ -197,7 +201,10 @@ class View:
 
 
 def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
-    """Return the runs, or rows of a table, that the figure's filter keeps; factors without a column are ignored."""
+    """Return the runs, or rows of a table, that the figure's filter keeps.
+
+    Factors without a column are ignored.
+    """
     for name, levels in declaration.filter.items():
         if name in runs:
             runs = runs[runs[name].isin(list(levels))]
@@ -207,8 +214,8 @@ def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
 def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
     """Select what a declared figure draws of the runs of a study.
 
-    By default series are those of `analysis.measured.series_factors`. Every other varying factor makes panels, so that nothing is
-    averaged over.
+    By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
+    panels, so that nothing is averaged over.
     """
     drawn = filtered(runs, declaration)
     kind = KINDS[declaration.kind]
@@ -258,7 +265,10 @@ def _occurring_levels(panel_levels: PanelLevels, name: str) -> list[Any]:
 
 
 def _shorten_levels(name: str, levels: Sequence[Any], all_levels: Sequence[Any], text: str) -> str:
-    """Return `text`, which names these levels of a factor, if they are few; else their range, or their number."""
+    """Return `text`, which names these levels of a factor, if they are few.
+
+    Else their range, or their number.
+    """
     if len(levels) <= MAX_NAMED_LEVELS:
         return text
     start = next((start for start, level in enumerate(all_levels) if level == levels[0]), 0)

@@ -1,4 +1,4 @@
-"""Draw the time that one change would save: predicted by replaying traced steps, and measured where the study tried it."""
+"""Draw the time that one change would save, predicted by replay of traced steps, and measured."""
 
 import pandas as pd
 from matplotlib.axes import Axes
