@@ -44,7 +44,7 @@ HOW_TO_READ = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are loga
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption."""
+    """Return the figure and its caption."""
     network = records.table("network")
     ok = measured(network)
     if ok.empty:

@@ -21,7 +21,7 @@ _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
 def compile_pdf(main: Path, work: Path, log: Path) -> str:
-    """Compile the file `main` to a PDF of the same name in `work`, and return TeX's last output, also in `log`.
+    """Compile the file `main` to `work`, and return TeX's last output, which is also in `log`.
 
     Raises:
         InputError: With TeX's first error.

@@ -56,7 +56,7 @@ class Grid:
 
     @property
     def kinds(self) -> list[str]:
-        """Return the class of each column: number (right), prose (left, wrapped) or empty (left, one line)."""
+        """Return the class of each column: number (right), prose (left, wrapped), empty (left)."""
         return [self._kind(name, index) for index, name in enumerate(self.header)]
 
     @property
