@@ -52,7 +52,7 @@ def dots(ax):
 def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     figure, caption = drift.draw(campaign_records, DECLARATION)
     figure.draw_without_rendering()
-    data = of_table.by_run(campaign_records.runs)
+    data = of_table.drift_by_run(campaign_records.runs)
     bottom, top, middle, covariate_ax = figure.axes
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         assert dots(ax).get_ydata() == pytest.approx(100 * (data[column] - 1).to_numpy())
@@ -75,7 +75,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
-    assert list(adjusted.adjusted.slopes.covariates) == ["withheld"] and holds(adjusted) in caption
+    assert list(adjusted.adjusted.slopes.covariates) == ["withheld"] and adjusted_tables_note(adjusted) in caption
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
     assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
@@ -119,8 +119,11 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     table = of_table.table(case_records.runs)
     assert "nan" not in caption and "nan" not in tables.markdown(table)
     if case in ("no reference", "no successful run", "failed with one"):
-        assert why_not_drawn(caption) and table.shown.empty
-        assert untold(case_records.runs) in caption and untold(case_records.runs) in table.notes[0]
+        assert why_not_drawn(caption) and table.display.empty
+        assert (
+            no_reference_reason(case_records.runs) in caption
+            and no_reference_reason(case_records.runs) in table.notes[0]
+        )
     if case == "no clock":
         assert figure.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":
@@ -138,7 +141,10 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     ok = late_records.runs[late_records.runs["status"] == "ok"]
     n_missing = int(ok["reference_s"].isna().sum())
     assert find_note(caption.notes, "runs-without-reference").facts["runs"] == n_missing
-    assert adjustment(late_records.runs).adjusted is None and holds(adjustment(late_records.runs)) in table.notes
+    assert (
+        adjustment(late_records.runs).adjusted is None
+        and adjusted_tables_note(adjustment(late_records.runs)) in table.notes
+    )
     assert sum(f" {n_missing} " in note for note in table.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
@@ -150,7 +156,7 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
 
 
 def test_the_table_has_a_row_for_each_block(campaign_records):
-    data = of_table.by_block(of_table.by_run(campaign_records.runs))
+    data = of_table.drift_by_block(of_table.drift_by_run(campaign_records.runs))
     ok = campaign_records.runs[campaign_records.runs["status"] == "ok"]
     assert data["block"].tolist() == sorted(set(ok["block"]))
     for row in data.itertuples():

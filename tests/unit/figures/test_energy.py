@@ -24,7 +24,7 @@ def test_energy_of_a_cell_is_the_mean_of_its_runs_for_all_samples(tmp_path):
     runs = Records(*write_frames(tmp_path, runs, epochs)).runs
     share = runs["samples_per_epoch"].astype(float) / runs["samples_trained"].astype(float)
     expected = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
-    computed = energy.cell_energy(runs, chosen(runs))
+    computed = energy.cell_energy(runs, choose_scope(runs))
     assert computed["value"].to_numpy() == pytest.approx(expected.reindex(computed.index).to_numpy())
     assert (
         (computed["n"] == 5).all()
@@ -42,7 +42,7 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
     figure, caption = energy.draw(records, DECLARATION)
     figure.draw_without_rendering()
     runs = records.runs
-    energies = energy.cell_energy(runs, chosen(runs))
+    energies = energy.cell_energy(runs, choose_scope(runs))
     unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
     points = [point for ax in figure.axes for point in _markers(ax)]
     times = runs.groupby("cell")["epoch_time_s"].mean()

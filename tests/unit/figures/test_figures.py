@@ -283,7 +283,7 @@ def test_an_interval_of_two_runs_sets_no_axis_but_has_an_arrow(name, tmp_path):
     figure, caption = drawn_by(name, records)
     assert "intervals-beyond-axis" in codes(caption.notes)
     tops = {(ax.get_xlim() if name == "overview" else ax.get_ylim())[1] for ax in figure.axes if ax.lines}
-    high = pooled(records.runs).of(slowest).high
+    high = pooled(records.runs).cell_mean(slowest).high
     assert max(tops) < 0.9 * high
     bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
     ends = [line.get_xdata() if name == "overview" else line.get_ydata() for line in bars]
@@ -658,7 +658,7 @@ def test_lines_of_factors_that_do_not_interact_are_parallel(tmp_path):
 def test_the_test_of_an_interaction_is_that_of_the_table(treated):
     declaration = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     _, caption = drawn_by(declaration, treated)
-    row = anova.of_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
+    row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
     note = find_note(caption.notes, "interaction-tested")
     assert note.facts["term"] == row.name
     assert (note.facts["f"], note.facts["df"], note.facts["share"]) == (row["F"], 2, row["share"])
@@ -756,7 +756,7 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
         tuple(np.round(line.get_ydata(), 9)) for ax in figure.axes for line in ax.lines if len(line.get_ydata()) == 2
     }
     for cell in view.ok["cell"].unique():
-        estimate = of_study.of(cell)
+        estimate = of_study.cell_mean(cell)
         assert (round(estimate.low, 9), round(estimate.high, 9)) in bars
 
 

@@ -44,7 +44,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
     filtered = Declared(declaration.name, "shares", x=declaration.x, filter=ONE_MODEL)
     figure, _ = shares_figure.draw(records, filtered)
     figure.draw_without_rendering()
-    data = shares.of_runs(records)
+    data = shares.run_time_parts(records)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:3] == [f"custom, every batch, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
     for y, parts in bars(figure.axes[0]).items():
@@ -68,7 +68,7 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
 
 def test_the_interval_stands_around_where_the_exchange_begins(records):
     figure, caption = shares_figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
-    data = shares.of_epochs(records.runs)
+    data = shares.epoch_shares(records.runs)
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
     assert len(lines) == 6, "of the cells on two and three nodes"
     for line in lines:
@@ -171,8 +171,8 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, declaration, tmp_path):
         assert texts == {shares_figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
         assert texts == {panels.NO_SUCCESS}
-    assert conditions.setting(records.runs) in caption
-    assert is_empty or conditions.counts(records.runs, False) in caption
+    assert conditions.setting_note(records.runs) in caption
+    assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
         facts = find_note(caption.apart, CODES[case]).facts
         all_cells = set(records.runs["cell"])

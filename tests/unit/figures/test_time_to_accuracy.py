@@ -46,7 +46,7 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
     assert list(arrow.get_xdata()) == [1] and arrow.get_markerfacecolor() == "white"
     assert "2 of 5 never" in {text.get_text() for ax in figure.axes for text in ax.texts}
     ticks = [value for line in lines(figure, "|") for value in line.get_xdata()]
-    reached = time_to_accuracy.of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
+    reached = time_to_accuracy.accuracy_of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
     assert sorted(ticks) == pytest.approx(sorted(reached))
     assert find_note(caption.below, "heading").facts == {"target": 0.6}
     never = find_note(caption.below, "cells-not-reaching")
@@ -66,11 +66,13 @@ def test_a_run_without_an_accuracy_is_told_as_such(records):
     silent = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
     records.epochs.loc[records.epochs["run_id"].isin(silent), "validation_accuracy"] = None
     figure, caption = time_figure.draw(records, DECLARATION)
-    assert [text.get_text() for ax in figure.axes for text in ax.texts].count(time_to_accuracy.NOT_TOLD) == 1
+    assert [text.get_text() for ax in figure.axes for text in ax.texts].count(
+        time_to_accuracy.NO_ACCURACY_RECORDED
+    ) == 1
     rows = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
     assert rows["n"].sum() == len(records.runs) - len(silent) == len(records.runs) - 5
-    assert time_to_accuracy.untold(records.runs, rows) in caption
-    assert conditions.counts(records.runs, counted=pd.Series([0, 5])) in caption
+    assert time_to_accuracy.runs_without_accuracy_note(records.runs, rows) in caption
+    assert conditions.run_counts_note(records.runs, counted=pd.Series([0, 5])) in caption
 
 
 def test_a_target_that_no_run_reaches_is_a_reason(records):

@@ -103,7 +103,7 @@ def test_a_bar_for_every_traced_cell(records, kind, declaration):
     bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes)
     assert bars == 19
     assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
-    assert conditions.setting(traced(records.every_run)) in caption
+    assert conditions.setting_note(traced(records.every_run)) in caption
 
 
 def rounded(caption, code):
@@ -131,7 +131,7 @@ def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
     is_multi_replica = (table["trace"] != "none") & (table["replicas"] > 1)
     table.loc[is_multi_replica, ["status", "epoch_time_s"]] = ["failed", None]
     write_table(table, "runs", tmp_path / "runs.csv")
-    incomplete = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.others["phases"]})
+    incomplete = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.files["phases"]})
     caption = phases.draw(incomplete, PHASES)[1]
     assert "exchange-without-phases" in codes(caption.notes)
     assert f"{table.loc[is_multi_replica, 'run_id'].iloc[0]} (failed)" in caption

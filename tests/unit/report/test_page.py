@@ -284,8 +284,8 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
 def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files) -> None:
     effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
     anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
-    all_sentences = answers.sentences(read_table(campaign_files.runs_csv, "runs"), effects, anova)
-    first, further = ([str(sentence) for sentence in group] for group in answers.opening(all_sentences))
+    all_sentences = answers.answer_sentences(read_table(campaign_files.runs_csv, "runs"), effects, anova)
+    first, further = ([str(sentence) for sentence in group] for group in answers.split_opening(all_sentences))
     material = campaign_files.material()
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     grids = [grid.caption for grid in answer.find_answer(material).grids]

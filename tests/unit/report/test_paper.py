@@ -137,8 +137,8 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     paper.write_sources(facts, stems, names, folder)
     contents = {name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    answer_sentences = answers.sentences(facts.runs, data["effects"], data["anova"])
-    first, further = answers.opening(answer_sentences)
+    answer_sentences = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
+    first, further = answers.split_opening(answer_sentences)
     places = [contents["results"].index(to_latex(sentence.text)) for sentence in (*first, *further)]
     assert places == sorted(places) and places[0] < 200 and further and r"\begin{itemize}" not in contents["results"]
     figure_lines = r"Figure~\ref{fig:s}: " + to_latex(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
@@ -249,9 +249,9 @@ def test_methods_state_what_was_done() -> None:
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
     assert stated["all-succeeded"] == {"runs": 270}
     assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
-    for sentence in (conditions.circumstances(facts.runs), fit.circumstances(facts.network)):
+    for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
         assert sentence and to_latex(sentence) in notes
-    assert cited(to_latex(conditions.replicates(facts.runs))) in notes
+    assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes
     assert "workflow/" not in section and ".yaml" not in section, "methods are told in words, not in paths"
     assert r"\cite{jain1991}" in section and r"\ref{tab:factors}" in section
 

@@ -218,5 +218,5 @@ def test_a_table_that_is_read_is_the_one_that_was_written(tmp_path: Path) -> Non
     tables.write(table, tmp_path / "one")
     again = tables.read(tmp_path / "one")
     assert (again.title, again.notes, again.words) == (table.title, table.notes, table.words)
-    pd.testing.assert_frame_equal(again.shown, frame)
+    pd.testing.assert_frame_equal(again.display, frame)
     pd.testing.assert_frame_equal(again.data, table.data)

@@ -16,7 +16,7 @@ SCALE_FACTORS = ("nodes", "devices_per_node")  # they make replicas, which are c
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     x = str(declaration.x)
-    joined = GUIDE_NOTE if takes_numbers(records.runs, x) else ""
+    joined = GUIDE_NOTE if is_treated_as_number(records.runs, x) else ""
     heading = f"Epoch time by {title(x)}. {panels.MARKERS.format('beside')}"
     return lines.draw(
         build_view(records.runs, declaration), x, heading, with_baselines=x in SCALE_FACTORS, notes=[joined]

@@ -1,4 +1,4 @@
-"""Draw one figure of a study, of any kind, with its caption."""
+"""Draw one figure of a study, of whichever kind, with its caption."""
 
 import importlib
 import sys
@@ -16,27 +16,24 @@ from figures import style
 from precision import reached
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the figure as .pdf, .svg and .png, and .caption.md."""
-    parser = argparse.ArgumentParser(prog="figures.draw", description=__doc__)
-    parser.add_argument("--figure", required=True, metavar="JSON", help="the figure, as a study declares it")
-    parser.add_argument(
-        "--inputs",
-        required=True,
-        nargs="+",
-        type=_named_file,
-        metavar="NAME=FILE",
-        help="runs, epochs, and the other inputs of its kind (declared/products/figures.yaml) that exist",
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="STEM", help="files to write, without their suffix")
-    args = parser.parse_args(argv)
-    figure, files = from_json(args.figure), dict(args.inputs)
+def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
+    """Draw a figure as .pdf, .svg and .png, and write its caption, a paragraph, to .caption.md.
+
+    Args:
+        figure: the figure, as a study declares it, in JSON
+        inputs: NAME=FILE of runs, epochs, and of the existing files that its kind also reads
+            (declared/products/figures.yaml)
+        out: files to write, without their suffix
+    """
+    declared, files = from_json(figure), dict(_split_input(text) for text in inputs)
+    if missing := {"runs", "epochs"} - set(files):
+        raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
-    picture, caption = importlib.import_module(KINDS[figure.kind].module).draw(records, figure)
-    if "precision" in files and conditions.COUNTED in caption:
+    drawn, caption = importlib.import_module(KINDS[declared.kind].module).draw(records, declared)
+    if "precision" in files and conditions.RUN_COUNT_PREFIX in caption:
         caption += f" {reached.caption_note(files['precision'])}"
-    style.save(picture, args.out)
-    write_text(args.out.with_name(f"{args.out.name}.caption.md"), caption + "\n")
+    style.save(drawn, out)
+    write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
 
 
 def _split_input(text: str) -> tuple[str, Path]:

@@ -61,7 +61,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
-        return panels.empty_figure(runs, untold(runs))
+        return panels.empty_figure(runs, no_reference_reason(runs))
     adjusted = adjustment(runs)
     data, time, unit = _add_positions(data, records.every_run)
     figure = style.new_figure(style.PAGE_IN, HEIGHT_IN)
@@ -200,7 +200,7 @@ def _set_time_axis(ax: Axes, time: Time | None, label: str) -> None:
 
 def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adjustment) -> None:
     """Draw epoch time over its best covariate, within cells and blocks, with slope and 95 % band."""
-    data = 100 * (drift.beside(runs, adjusted) - 1)
+    data = 100 * (drift.covariate_and_time(runs, adjusted) - 1)
     if adjusted.leading is None or data.empty:
         panels.write_remark(ax, f"No slope: {adjusted.why}", 24)
         ax.set_axis_off()
@@ -240,7 +240,7 @@ def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -
         "cuts": CUTS_SENTENCE if cuts else "",
         "withheld": _lost_time_sentence(adjusted),
     }
-    return Note("how-to-read", HOW_TO_READ.format(alike=ALIKE, **parts), cuts=cuts)
+    return Note("how-to-read", HOW_TO_READ.format(alike=SAME_SETTING, **parts), cuts=cuts)
 
 
 def _lost_time_sentence(adjusted: Adjustment) -> str:
@@ -260,13 +260,14 @@ def _blocks_sentence(bands: pd.DataFrame) -> str:
 def _adjustment_notes(adjusted: Adjustment) -> list[str]:
     """Return the correlation of each covariate with epoch time, and whether means are adjusted."""
     if not adjusted.alone:
-        return [holds(adjusted)]
+        return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(
-        f"{tables.number(covariate.correlation, 2)} ({WORDS[name]})" for name, covariate in adjusted.alone.items()
+        f"{tables.number(covariate.correlation, 2)} ({COVARIATE_TITLES[name]})"
+        for name, covariate in adjusted.alone.items()
     )
     text = f"Within cells and blocks the correlation with epoch time is {numbers}."
     correlations = {name: covariate.correlation for name, covariate in adjusted.alone.items()}
-    return [Note("correlation", text, **correlations), holds(adjusted)]
+    return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
 
 
 def _waits_note(data: pd.DataFrame) -> str:

@@ -45,23 +45,23 @@ CUT_NOTE = Note("intervals-cut", "Intervals are cut at the axis limits.")
 HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal mean power."
 
 
-def cell_energy(runs: pd.DataFrame, meters: Told) -> pd.DataFrame:
+def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
     """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
-    energy = energies.pooling(energies.of_runs(runs, meters), "energy_j").cells
+    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cells
     return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, with series by colour and nodes as numbers beside the markers, and its caption."""
     view = build_view(records.runs, declaration)
-    meters = chosen(records.runs)
+    meters = choose_scope(records.runs)
     energy = cell_energy(records.runs, meters) if meters else pd.DataFrame()
     energy = energy[energy.index.isin(set(view.ok["cell"]))]
     if meters is None or energy.empty:
         if view.ok.empty:
             return panels.empty_figure(view.runs)
-        return panels.empty_figure(view.runs, NO_ENERGY, energies.WHY_NOT)
-    unit, unit_name = energies.unit_of(energy["value"])
+        return panels.empty_figure(view.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
+    unit, unit_name = energies.choose_unit(energy["value"])
     points = _points(view, energy, unit)
     measured_panels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
     view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
@@ -95,24 +95,26 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
     without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]
     return figure, view.caption(
-        Note("heading", HEADING.format(meters.whose), scope=meters.scope),
+        Note("heading", HEADING.format(meters.title), scope=meters.scope),
         PARETO if has_front else "",
         idle_note(view.ok, meters),
         numbers_note if is_numbered else "",
         LOGARITHMIC if axes[0].get_xscale() == "log" else "",
         CUT_NOTE if is_cut else "",
-        energies.without(without_energy),
-        energies.mixed(meters),
+        energies.cells_without_energy_note(without_energy),
+        energies.other_scope_note(meters),
         notes=[HOW_TO_READ, _missing_note(without_energy)],
     )
 
 
 def _missing_note(cells: Sequence[str]) -> str:
     """Return which cells have no energy; empty for none."""
-    return Note("cells-without-energy", f"Without energy: {conditions.named(cells)}.", cells=cells) if cells else ""
+    return (
+        Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells) if cells else ""
+    )
 
 
-def idle_note(ok: pd.DataFrame, meters: Told) -> str:
+def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
     """Return the idle power of a machine or GPU, in a sentence; empty if nobody measured it."""
     watts = ok[f"idle_{meters.scope}_w"].dropna().astype(float) if meters.scope else pd.Series(dtype=float)
     if meters.scope is None or watts.empty:

@@ -78,7 +78,7 @@ def make(example: Example, folder: Path) -> None:
     inputs = [
         f"{name}={_input_file(name, example.records, folder)}" for name in ("runs", "epochs", *example.kind.inputs)
     ]
-    draw.main(["--figure", example.declaration.to_json(), "--inputs", *inputs, "--out", str(stem)])
+    draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
         size = (image.width // SHRINK_FACTOR, image.height // SHRINK_FACTOR)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)

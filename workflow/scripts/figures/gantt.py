@@ -80,7 +80,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view = build_view(traced(records.every_run), declaration)
     candidates = _panels(view, records.table("trace_steps"))
     if not candidates:
-        return panels.empty_figure(view.runs, NO_PHASES, conditions.lacking_phases(view.runs))
+        return panels.empty_figure(view.runs, NO_PHASES, conditions.traced_runs_without_phases(view.runs))
     drawn_panels = _select_panels(candidates, view)
     length = max(panel.step_ends[min(STEPS_ON_AXIS, len(panel.step_ends)) - 1] for panel in drawn_panels)
     phases = [
@@ -105,7 +105,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         [HEADING, _waits_note(drawn_panels)],
         _left_out_note(candidates, drawn_panels),
         RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
-        notes=[_how_to_read(drawn_panels, length), conditions.lacking_phases(view.runs)],
+        notes=[_how_to_read(drawn_panels, length), conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
     )
 

@@ -31,7 +31,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 def _test_note(records: Records, factor: str, other_factor: str) -> str:
     """Return the result of the study's analysis of variance for the interaction, in a sentence."""
-    analysis = anova.of_runs(records.runs)
+    analysis = anova.analyse_runs(records.runs)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")

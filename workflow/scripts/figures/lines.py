@@ -239,7 +239,7 @@ def _with_two_levels(rows: pd.DataFrame, column: str, factors: Sequence[str]) ->
 def factor_scale(runs: pd.DataFrame, x: str, n_series: int) -> Scale:
     """Return the scale of a factor's levels."""
     levels = levels_in_order(runs, x)
-    if takes_numbers(runs, x):
+    if is_treated_as_number(runs, x):
         return number_scale(levels, n_series)
     return _make_scale({level: float(place) for place, level in enumerate(levels)}, n_series, numeric=False)
 
@@ -262,7 +262,7 @@ def _make_scale(positions: dict[Any, float], n_series: int, *, numeric: bool = T
 
 
 def _tick_label(x: str, level: Any) -> str:
-    return "site's" if level == THE_SITES.get(x) else level_text(level)
+    return "site's" if level == SITE_DEFAULTS.get(x) else level_text(level)
 
 
 def _draw_series(
@@ -296,7 +296,7 @@ def _draw_baseline(ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: 
     `replicas` is the number of replicas at each level of the x axis.
     """
     series_style = next((series.style for series in view.series if len(series.select(baseline_runs))), None)
-    estimate = view.pooling.of(baseline_runs["cell"].iloc[0])
+    estimate = view.pooling.cell_mean(baseline_runs["cell"].iloc[0])
     mean = estimate.value
     if bases(baseline_runs) and series_style:
         panels.draw_interval(
@@ -334,13 +334,13 @@ def baselines_note(used: Sequence[str], view: View) -> str:
         ["the framework's own cell with one replica"] if set(baseline_runs["framework"]) - set(single_device) else []
     )
     text = f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them"
-    times = {cell: view.pooling.of(cell).value for cell in used}
+    times = {cell: view.pooling.cell_mean(cell).value for cell in used}
     if len(used) > MAX_NAMED_BASELINES:
         ends = sorted(times.values())[:: len(used) - 1]
         count = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists them."
         return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
     levels = cells(baseline_runs).set_index("cell")[varying(view.study)]
-    seconds = [f"{tables.interval(view.pooling.of(cell))} s" for cell in levels.index]
+    seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
     names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
     seconds_by_name = "; ".join(
         f"{name}: {interval}" if name else interval for name, interval in zip(names, seconds, strict=True)
@@ -352,5 +352,5 @@ def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
     """Return which panels are left out and why; empty for none."""
     if not left_out:
         return ""
-    names = named([treatment_text(levels) for levels in left_out], "; ")
+    names = join_names([treatment_text(levels) for levels in left_out], "; ")
     return Note("panels-not-shown", f"Not shown, because {cause}: {names}.", why=cause.code, panels=list(left_out))

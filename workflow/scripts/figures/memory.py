@@ -66,5 +66,5 @@ def _draw_cells(ax: Axes, series: Series, runs: pd.DataFrame, view: View, memory
     for cell in dict.fromkeys(runs["cell"]):
         if cell in memory.index:
             panels.draw_interval(
-                ax, series.style, memory[cell] / MB, view.pooling.of(cell), pd.Series(dtype=float), 0.0
+                ax, series.style, memory[cell] / MB, view.pooling.cell_mean(cell), pd.Series(dtype=float), 0.0
             )

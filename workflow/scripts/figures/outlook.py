@@ -38,9 +38,11 @@ NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the scaling projection of a study, and its caption."""
-    file = records.others.get("outlook")
+    file = records.files.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    distinct_notes = [note for note in notes if note != conditions.setting(records.runs)]  # the caption ends with it
+    distinct_notes = [
+        note for note in notes if note != conditions.setting_note(records.runs)
+    ]  # the caption ends with it
     figure, caption = draw_curves(records.table("outlook_curves"), records.table("outlook"), distinct_notes)
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption

@@ -24,7 +24,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if ok.empty:
             rows.write_remark(ax, y, panels.NO_SUCCESS)
             return
-        estimate = view.pooling.of(ok["cell"].iloc[0])
+        estimate = view.pooling.cell_mean(ok["cell"].iloc[0])
         panels.draw_interval(ax, series.style, y, estimate, ok["epoch_time_s"], rows.REPLICATE_OFFSET, vertical=False)
 
     figure, on_page, remarks = rows.draw(view, "epoch time (s)", draw_cell, View.times)

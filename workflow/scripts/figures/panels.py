@@ -367,7 +367,7 @@ def empty_figure(
     write_remark(ax, cause)
     code, facts = (cause.code, cause.facts) if isinstance(cause, Note) else ("", {})
     reason = Note("not-drawn", f"{NOT_DRAWN}{cause}.", why=code, **facts)
-    return figure, split_caption([reason, *details, conditions.setting(runs) if runs is not None else ""], notes)
+    return figure, split_caption([reason, *details, conditions.setting_note(runs) if runs is not None else ""], notes)
 
 
 def compose_caption(
@@ -381,7 +381,7 @@ def compose_caption(
     """Return a caption: what is drawn, how many runs, where, and what is missing.
 
     How intervals are computed, and what is the same in all figures, is in the study's methods note
-    (`conditions.methods`).
+    (`conditions.methods_notes`).
 
     Args:
         runs: The runs that are drawn.
@@ -389,9 +389,9 @@ def compose_caption(
         details: More sentences; the last ones become notes if the caption gets too long.
         notes: Notes that reports and papers print apart.
         with_intervals: State how intervals are computed.
-        counted: As in `conditions.counts`.
+        counted: As in `conditions.run_counts_note`.
     """
-    always = [conditions.counts(runs, with_intervals, counted), conditions.setting(runs)]
+    always = [conditions.run_counts_note(runs, with_intervals, counted), conditions.setting_note(runs)]
     headings = [heading] if isinstance(heading, str) else heading
     return split_caption([*headings, *details, *always], notes, first=[*headings, *always])
 

@@ -62,7 +62,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure.supxlabel("time since the first epoch (s)", fontsize=style.FONT_SIZE)
     handles = [Line2D([], [], label=scope, linewidth=1, **SCOPE_STYLES[scope]) for scope in scopes]
     figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    meanings = "; ".join(f"{scope}: {WHOSE[scope]}" for scope in scopes)
+    meanings = "; ".join(f"{scope}: {SCOPE_TITLES[scope]}" for scope in scopes)
     return figure, view.caption(
         Note("heading", HEADING.format(meanings), scopes=scopes),
         EPOCH_BANDS,

@@ -121,7 +121,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if n_impossible
         else "",
         PARTIAL_NOTE if any(is_partial_method) else "",
-        ON_LOOPBACK if conditions.emulated(runs) else "",
+        ON_LOOPBACK if conditions.is_emulated(runs) else "",
     ]
     return figure, panels.compose_caption(
         runs, *sentences, notes=[HOW_TO_READ, COMPARISON_NOTE if any(is_partial_method) else ""], with_intervals=False

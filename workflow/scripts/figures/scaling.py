@@ -101,7 +101,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         _no_baseline_note(without_baseline),
         notes=[
             HOW_TO_READ,
-            conditions.replicas(view.runs),
+            conditions.replicas_note(view.runs),
             scale.axis_note(x_label),
             BOUND_EXPLAINED if has_bound else "",
             lines.baselines_note(sorted(set(drawn_rows["base_cell"].dropna())), view),
@@ -118,7 +118,7 @@ def _no_single_replica_note(series: Sequence[str]) -> str:
 
 def _no_baseline_note(cells: Sequence[str]) -> str:
     """Return which cells have no baseline that succeeded; empty for none."""
-    text = f"Not drawn, because their baseline has no successful run: {conditions.named(cells)}."
+    text = f"Not drawn, because their baseline has no successful run: {conditions.join_names(cells)}."
     return Note("cells-without-base", text, cells=list(cells)) if cells else ""
 
 

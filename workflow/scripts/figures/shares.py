@@ -62,7 +62,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view, by_run = build_view(records.runs, declaration), declaration.x != EPOCH
     row_in = len(view.rows) * ROW_IN + AXIS_IN
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
-    data = shares.of_runs(records, view.runs) if by_run else _in_percent(shares.of_epochs(records.runs))
+    data = shares.run_time_parts(records, view.runs) if by_run else _in_percent(shares.epoch_shares(records.runs))
     measured_cells = set(view.ok["cell"])
     data = data[data.index.isin(measured_cells)]
     heading = RUNS_HEADING if by_run else EPOCHS_HEADING
@@ -111,7 +111,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
-    """Return `shares.of_epochs` with the parts of an epoch in %."""
+    """Return `shares.epoch_shares` with the parts of an epoch in %."""
     exchange = data["exchange"].clip(0, 1)
     parts = {"computation_s": 1 - exchange, "exchange_s": exchange, "training_s": exchange.isna().astype(float)}
     return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
@@ -153,7 +153,7 @@ def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
     undivided, below_zero = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
     notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
     if below_zero:
-        text = f"Without communication, because computation alone would take longer than the epoch: {conditions.named(below_zero)}."
+        text = f"Without communication, because computation alone would take longer than the epoch: {conditions.join_names(below_zero)}."
         notes.append(Note("cells-without-exchange", text, cells=below_zero))
     for why, missing in (
         (NO_SINGLE_REPLICA, undivided & (data["alone"] == "")),
@@ -161,7 +161,7 @@ def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
     ):
         if missing.any():
             cells = data.index[missing].tolist()
-            cells_text = "in all cells" if missing.all() else conditions.named(cells)
+            cells_text = "in all cells" if missing.all() else conditions.join_names(cells)
             text = f"Training is not divided where {why}: {cells_text}."
             notes.append(Note("training-not-divided", text, why=why.code, cells=cells))
     return notes

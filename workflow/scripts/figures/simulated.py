@@ -77,7 +77,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         LINES_SENTENCE,
         left_out_note if n_left_out > 0 else "",
         missing_note,
-        conditions.setting(records.runs),
+        conditions.setting_note(records.runs),
     ]
     return figure, panels.split_caption(sentences, [HOW_TO_READ], first=[HEADING, errors, LINES_SENTENCE])
 

@@ -28,10 +28,12 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     """Return the figure, with rows by series and by nodes or devices, and its caption."""
     target = float(declaration.target or 0)
     view = build_view(records.runs, declaration)
-    times_of_runs = time_to_accuracy.of_runs(view.runs, records.epochs, target)
+    times_of_runs = time_to_accuracy.accuracy_of_runs(view.runs, records.epochs, target)
     data = time_to_accuracy.summarize(view.runs, records.epochs, target).set_index("cell")
     if not data["n"].any():
-        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else time_to_accuracy.NOT_TOLD)
+        return panels.empty_figure(
+            view.runs, panels.NO_SUCCESS if view.ok.empty else time_to_accuracy.NO_ACCURACY_RECORDED
+        )
     if not data["reached"].any():
         best = float(times_of_runs["best"].max())
         text = f"no run reached an accuracy of {100 * target:.4g} %; the best reached {100 * best:.3g} %"
@@ -42,7 +44,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if name not in data.index:
             rows.write_remark(ax, y, panels.NO_SUCCESS)
         elif not data.loc[name, "n"]:
-            rows.write_remark(ax, y, time_to_accuracy.NOT_TOLD)
+            rows.write_remark(ax, y, time_to_accuracy.NO_ACCURACY_RECORDED)
         else:
             _draw_cell(
                 ax,
@@ -62,7 +64,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     n_never = int((drawn_cells["reached"] < drawn_cells["n"]).sum())
     return figure, view.caption(
         Note("heading", HEADING.format(100 * target), target=target),
-        time_to_accuracy.untold(view.runs, drawn_cells),
+        time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
         Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never) if n_never else "",
         *remarks,
         notes=[time_to_accuracy.METHOD_NOTE],

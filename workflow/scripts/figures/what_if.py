@@ -27,7 +27,7 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     rows = records.table("what_if")
     if rows.empty:
         return panels.empty_figure(
-            records.runs, panels.as_clause(NO_TRACE), conditions.lacking_phases(records.every_run)
+            records.runs, panels.as_clause(NO_TRACE), conditions.traced_runs_without_phases(records.every_run)
         )
     names = cell_words(traced(records.every_run), but=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
@@ -59,8 +59,8 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         Note("cells-left-out", text, drawn=len(drawn_cells), cells=len(cells)) if len(cells) > len(drawn_cells) else ""
     )
     return figure, panels.split_caption(
-        [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting(records.runs)],
-        [HOW, conditions.lacking_phases(records.every_run)],
+        [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
+        [HOW, conditions.traced_runs_without_phases(records.every_run)],
         first=[HEADING, errors_note],
     )
 

@@ -47,8 +47,8 @@ class Answer:
 def find_answer(material: Material) -> Answer:
     """Return the answer, as far as the study gives one."""
     runs, ok = material.runs, material.ok
-    opening_sentences, further = answers.opening(
-        answers.sentences(runs, material.data("effects"), material.data("anova"))
+    opening_sentences, further = answers.split_opening(
+        answers.answer_sentences(runs, material.data("effects"), material.data("anova"))
     )
     if ok.empty:
         return Answer(opening_sentences)
@@ -72,8 +72,8 @@ def extremes(material: Material) -> Grid | None:
         means = pooling.cells.loc[list(cells.index), "mean"].sort_values(kind="stable")
         fastest, slowest = str(means.index[0]), str(means.index[-1])
         for rank, cell in (("fastest", fastest), ("slowest", slowest)):
-            mean = pooling.of(cell)
-            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[COLUMNS].iloc[0])
+            mean = pooling.cell_mean(cell)
+            to_fastest = Estimate(*pooling.ratios([cell], [fastest])[ESTIMATE_COLUMNS].iloc[0])
             ratio = "1" if cell == fastest else tables.difference(to_fastest)
             rows.append([*map(level_text, levels), rank, words[cell], str(mean.n), tables.interval(mean), ratio])
             if len(means) == 1:
@@ -131,7 +131,7 @@ def effect_extremes(material: Material) -> Grid | None:
     rows = []
     for (factor, start, end), pairs in data.groupby(["factor", "from", "to"], sort=False):
         smallest, largest = pairs.loc[pairs["ratio"].idxmin()], pairs.loc[pairs["ratio"].idxmax()]
-        significant = int((column(pairs, "p_holm") < LEVEL).sum())
+        significant = int((column(pairs, "p_holm") < SIGNIFICANCE_LEVEL).sum())
         rows.append(
             [
                 title(str(factor)),

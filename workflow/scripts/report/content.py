@@ -14,7 +14,7 @@ def why_not_drawn(caption: str) -> str | None:
 
 def why_empty(table: Table) -> str | None:
     """Return why a table has no rows, from its first note; None if it has rows."""
-    if len(table.shown):
+    if len(table.display):
         return None
     return first_sentence(table.notes[0]) if table.notes else "no rows"
 

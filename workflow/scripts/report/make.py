@@ -24,7 +24,7 @@ from common.tables import read_table
 from declared.figures import Declared
 from figures import panels, style
 from figures.view import build_view
-from plan.campaign import Campaign, add_campaign_arguments, measured_campaign
+from plan.campaign import Campaign, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
@@ -150,7 +150,7 @@ def failure_reasons(material: Material) -> list[tuple[str, str, int, list[str]]]
 
 def table_grid(table: StageTable) -> Grid:
     """Return a table of an earlier stage as the page shows it."""
-    frame = table.table.shown
+    frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return Grid(table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below))
 
@@ -218,10 +218,10 @@ def main(
         state = State.from_json(checkout)
     except ValueError as error:
         raise InputError("wrong-type", str(error), file="--checkout") from None
-    campaign = measured_campaign(options.study, options.site, options.records)
-    files = Records(options.runs, options.epochs, {"phases": options.phases})
-    material = read_material(campaign, files, options.figures, options.tables)
-    write_text(options.out, render_page(material, campaign, options.records, state, libraries.load()))
+    campaign = measured_campaign(study, site, records)
+    files = Records(runs, epochs, {"phases": phases})
+    material = read_material(campaign, files, figures, tables)
+    write_text(out, render_page(material, campaign, records, state, libraries.load()))
 
 
 if __name__ == "__main__":

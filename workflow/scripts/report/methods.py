@@ -229,7 +229,7 @@ def _distinct(values: pd.Series) -> str:
 
 
 def _level_text(name: str, level: Any) -> str:
-    return f"{level_text(level)} (the site's)" if conditions.THE_SITES.get(name) == level else level_text(level)
+    return f"{level_text(level)} (the site's)" if conditions.SITE_DEFAULTS.get(name) == level else level_text(level)
 
 
 def _find_framework(name: str) -> Framework | None:
@@ -261,7 +261,7 @@ def _design(facts: Facts) -> Iterator[str]:
     )
     if study.fraction:
         yield Note("aliases", f"Aliases of effects: {to_latex(fraction_line(study.fraction).partition(': ')[2])}.")
-    yield to_latex(conditions.constants(runs))
+    yield to_latex(conditions.constants_note(runs))
     yield to_latex(precision_note(runs, study.replicates))
     later_blocks = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
@@ -472,14 +472,14 @@ def _machine(facts: Facts) -> Iterator[str]:
             f"The runs were measured at the site {to_latex(facts.site.name)}: {to_latex(description)}.",
             site=facts.site.name,
         )
-    if hosts := named_of(ok, "hosts"):
-        yield Note("hosts", f"Host names of the nodes: {to_latex(conditions.named(hosts))}.", hosts=hosts)
+    if hosts := distinct_names(ok, "hosts"):
+        yield Note("hosts", f"Host names of the nodes: {to_latex(conditions.join_names(hosts))}.", hosts=hosts)
     if memory := node_memory(ok):
         least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
         yield Note("node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes)
-    if below := named_of(ok, "systems") + named_of(ok, "drivers"):
+    if below := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
         yield Note("systems", f"Systems and drivers: {to_latex('; '.join(below))}.", systems=below)
-    devices = named_of(ok, "devices")
+    devices = distinct_names(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
         unnamed = " (the records do not name its model)" if devices == ["cpu"] else ""
@@ -492,7 +492,7 @@ def _machine(facts: Facts) -> Iterator[str]:
             threads=cores,
             placement=facts.site.placement if facts.site else None,
         )
-    yield to_latex(conditions.circumstances(facts.runs))
+    yield to_latex(conditions.circumstances_note(facts.runs))
 
 
 def _cores_sentence(site: Site | None) -> str:
@@ -585,9 +585,9 @@ def _network(facts: Facts) -> Iterator[str]:
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
-    yield cited(to_latex(conditions.replicates(facts.runs)))
+    yield cited(to_latex(conditions.replicates_note(facts.runs)))
     if len(facts.ok):
-        yield cited(to_latex(conditions.contrasts(facts.runs, compare(facts.runs)["within_blocks"])))
+        yield cited(to_latex(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
         "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its baseline in "
@@ -635,7 +635,7 @@ def _left_out(facts: Facts) -> Iterator[str]:
             unsuccessful=len(failed),
             reasons=counts,
         )
-        yield to_latex(conditions.shortfall(facts.runs))
+        yield to_latex(conditions.shortfall_note(facts.runs))
     repeated = facts.runs[facts.runs["attempt"].fillna(1) > 1]
     if len(repeated):
         n_without_record = repeated["unfinished_attempts"].notna().sum()
@@ -648,7 +648,7 @@ def _left_out(facts: Facts) -> Iterator[str]:
         )
     yield Note(
         "no-value-left-out",
-        f"No successful run was left out because of its value{facts.see('checks', ': outliers are join_words in ', '')}.",
+        f"No successful run was left out because of its value{facts.see('checks', ': outliers are listed in ', '')}.",
     )
 
 
@@ -664,7 +664,7 @@ def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
                 return ""
             except InfeasibleCell as infeasible:
                 reasons[infeasible.reason] = None
-    return conditions.named(list(reasons), "; ")
+    return conditions.join_names(list(reasons), "; ")
 
 
 def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -747,7 +747,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
                 assumption=row.assumption,
                 p=row.p,
             )
-    if work := conditions.work(facts.runs) if "nodes" in varying(facts.runs) else "":
+    if work := conditions.work_note(facts.runs) if "nodes" in varying(facts.runs) else "":
         yield to_latex(work)
     oversubscribed = ok["oversubscribed"].fillna(False).astype(bool)
     if oversubscribed.any():

@@ -139,7 +139,7 @@ def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence
     """Return the answer in sentences, then the figures, each after the sentence that it shows."""
     n_done, planned = len(facts.ok), number_of(len(facts.runs), "run")
     opening_sentences, further_sentences = (
-        [_answer_sentence(sentence) for sentence in group] for group in opening(answer)
+        [_answer_sentence(sentence) for sentence in group] for group in split_opening(answer)
     )
     lines = [
         *opening_sentences,
@@ -209,7 +209,7 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     data = {
         name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame() for name in ("effects", "anova")
     }
-    answer = sentences(facts.runs, data["effects"], data["anova"])
+    answer = answer_sentences(facts.runs, data["effects"], data["anova"])
     notes = {name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions}
     notes |= {
         f"table {name}": " ".join(tables_by_name[name].apart) for name in selection.tables if tables_by_name[name].apart

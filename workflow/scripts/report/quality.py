@@ -51,7 +51,7 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
     if "precision" in material.tables:
         yield _precision_mark(material.tables["precision"].table)
     if "checks" in material.tables:
-        for assumption, holds, detail in checks.judged(material.data("checks")):
+        for assumption, holds, detail in checks.judge_assumptions(material.data("checks")):
             name = Note("assumption", assumption, assumption=assumption)
             yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, detail, "table-checks")
     if ok["foreign_cpu_share"].notna().any():
@@ -74,10 +74,10 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
 
 def _precision_mark(table: Table) -> Mark:
     """Return whether the cells reached the precision target."""
-    targeted = table.shown[table.data["reached"] != NOT_ASKED]
+    targeted = table.display[table.data["reached"] != NOT_ASKED]
     imprecise, chance = (targeted.loc[targeted["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE))
     parts = [
-        f"{word}: {conditions.named(cells, '; ')}"
+        f"{word}: {conditions.join_names(cells, '; ')}"
         for word, cells in (("not", imprecise), ("perhaps by chance", chance))
         if cells
     ]

@@ -94,7 +94,7 @@ def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
 def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     """Return names and texts that describe the site, first from records, then from the site's file."""
     ok = runs[runs["status"] == "ok"]
-    hosts = named_of(runs, "hosts")
+    hosts = distinct_names(runs, "hosts")
     pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances_note(runs)),

@@ -378,7 +378,7 @@ def check_setup(material: Material) -> Verdict:
     factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
     missing = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
     missing_texts = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in missing.items()]
-    unnamed = "cpu" in named_of(ok, "devices")
+    unnamed = "cpu" in distinct_names(ok, "devices")
     reasons = [
         f"records lack {', '.join(missing_texts)}" if missing_texts else "",
         "records do not name the CPU model" if unnamed else "",
@@ -481,7 +481,7 @@ def check_plots(material: Material) -> Verdict:
     silent = [picture.name for picture in material.pictures if not _states_n(picture.caption)]
     if not material.pictures or silent:
         cause = (
-            f"captions of {conditions.named(silent)} do not say how many runs a marker stands for"
+            f"captions of {conditions.join_names(silent)} do not say how many runs a marker stands for"
             if silent
             else "there is no figure"
         )
