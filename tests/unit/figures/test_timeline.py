@@ -239,10 +239,10 @@ def test_a_filter_shows_a_part_in_the_same_colours(drawn_of):
 
 
 def test_the_kept_campaign_took_as_long_as_its_text_says():
-    kept = CHECKOUT / "docs" / "campaigns"
-    said = re.search(r"took (\d+) and (\d+) minutes, (\d+) and (\d+) % of it", on_one_line()).groups()
-    for study, minutes, share in zip(("virtual", "unshaped"), said[:2], said[2:], strict=True):
-        folder = kept / f"tf-strategies-{study}"
-        _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), ASKED)
+    campaigns = CHECKOUT / "docs" / "campaigns"
+    numbers = re.search(r"took (\d+) and (\d+) minutes, (\d+) and (\d+) % of it", on_one_line()).groups()
+    for study, minutes, share in zip(("virtual", "unshaped"), numbers[:2], numbers[2:], strict=True):
+        folder = campaigns / f"tf-strategies-{study}"
+        _, caption = timeline.draw(Records(folder / "runs.csv", folder / "epochs.csv"), DECLARATION)
         span = find_note(caption.notes, "campaign-span").facts
         assert (f"{100 * span['share']:.0f}", f"{span['total_s'] / 60:.0f}") == (share, minutes)

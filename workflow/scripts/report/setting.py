@@ -306,7 +306,7 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
     if state.commit:
         commands.append((f"git checkout {state.commit}", "the workflow, the study and the locks as they were"))
     if campaign.published is None:
-        run = cluster_commands(site.launcher, name, at).split(", or ") if site else []
+        run = cluster_commands(site.launcher, name, site_name).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(
             (
