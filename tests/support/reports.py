@@ -46,9 +46,9 @@ class Made:
         study.main(runs=self.runs_csv, epochs=self.epochs_csv, out=self.results / "tables")
         for stem in self.figures:
             stem.parent.mkdir(parents=True, exist_ok=True)
-            drawn = style.figure(style.PAGE_IN, 2)
-            panels.say(drawn.subplots(), stem.name)
-            style.save(drawn, stem)
+            figure = style.new_figure(style.PAGE_IN, 2)
+            panels.write_remark(figure.subplots(), stem.name)
+            style.save(figure, stem)
             write_text(Path(f"{stem}.caption.md"), pictures[stem.name] + "\n")
 
     def leave_records(self, log: Callable[[str], bytes] = lambda run_id: LOG) -> None:
@@ -70,11 +70,11 @@ class Made:
         """Return what its report is made of."""
         phases = next(iter(self.results.glob("phases.csv")), None)
         files = Records(self.runs_csv, self.epochs_csv, {"phases": phases})
-        return make.material_of(self.campaign(records), files, self.figures, self.tables)
+        return make.read_material(self.campaign(records), files, self.figures, self.tables)
 
     def details(self, records: str = "available") -> dict[str, dict[str, Any]]:
         """Return by run_id what the report shows of a run when it is opened."""
-        return {run["run_id"]: run for run in every_run.details(self.material(records), self.campaign(records))}
+        return {run["run_id"]: run for run in every_run.run_details(self.material(records), self.campaign(records))}
 
     def report(self, records: str = "available", state: State = COMMIT, out: str = "report.html") -> Path:
         """The page, made by the program as its rule calls it."""

@@ -22,7 +22,7 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     try:
         wait_for(lambda: checkout.records() and len(checkout.attempts()) > len(checkout.records()), 600)
         targets = [f"results/small/{name}" for name in PRODUCTS]
-        drawn = checkout.program("report.preview", "--study", "small", "--only", *targets)
+        drawn = checkout.program("report.preview", "--study", "small", "--targets", *targets)
         during = len(checkout.records())
     finally:
         status = campaign.wait(timeout=600)

@@ -17,7 +17,7 @@ from figures import drift
 from support.captions import why_not_drawn
 from support.synthetic import campaign, referenced, write_frames
 
-ASKED = Declared("drift", "drift")
+DECLARATION = Declared("drift", "drift")
 APART_S, LASTS_S, GAP_S = 25, 18, 6 * 3600
 
 
@@ -27,8 +27,8 @@ def with_clocks(runs, gap_after_block=1):
     since = APART_S * place + GAP_S * (runs["block"].to_numpy() > gap_after_block)
     start = pd.Timestamp("2026-11-26T08:00:00Z") + pd.to_timedelta(since, unit="s")
     ends = start + pd.Timedelta(seconds=LASTS_S)
-    told = {"started_at": start, "ended_at": ends}
-    return runs.assign(**{name: at.strftime("%Y-%m-%dT%H:%M:%SZ") for name, at in told.items()})
+    times = {"started_at": start, "ended_at": ends}
+    return runs.assign(**{name: at.strftime("%Y-%m-%dT%H:%M:%SZ") for name, at in times.items()})
 
 
 def records(folder, runs, epochs):
@@ -36,24 +36,24 @@ def records(folder, runs, epochs):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def campaign_records(tmp_path_factory):
     runs, epochs = campaign()
     return records(tmp_path_factory.mktemp("drift"), with_clocks(referenced(runs)), epochs)
 
 
-def labels(drawn):
-    return [text.get_text() for text in drawn.legends[0].get_texts()]
+def labels(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def dots(ax):
     return next(line for line in ax.lines if line.get_marker() == "o")
 
 
-def test_every_run_has_a_place_in_all_four_panels(made):
-    drawn, caption = drift.draw(made, ASKED)
-    drawn.draw_without_rendering()
-    data = of_table.drift_by_run(made.runs)
-    bottom, top, middle, beside = drawn.axes
+def test_every_run_has_a_place_in_all_four_panels(campaign_records):
+    figure, caption = drift.draw(campaign_records, DECLARATION)
+    figure.draw_without_rendering()
+    data = of_table.drift_by_run(campaign_records.runs)
+    bottom, top, middle, covariate_ax = figure.axes
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         assert dots(ax).get_ydata() == pytest.approx(100 * (data[column] - 1).to_numpy())
         places = dots(ax).get_xdata()
@@ -65,21 +65,21 @@ def test_every_run_has_a_place_in_all_four_panels(made):
     assert len(waits.get_xdata()) == (data["waited_s"] > 0).sum() > 0
     heights = [patch.get_height() for patch in bottom.containers[0]]
     assert heights == pytest.approx((100 * data["steal_share"]).tolist())
-    found = adjustment(made.runs)
-    slope = found.alone[found.leading].values[0]
-    x, y = dots(beside).get_data()
+    adjusted = adjustment(campaign_records.runs)
+    slope = adjusted.alone[adjusted.leading].values[0]
+    x, y = dots(covariate_ax).get_data()
     assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
-    assert beside.get_title() == f"slope {tables.difference(found.alone[found.leading].estimates[0])}"
+    assert covariate_ax.get_title() == f"slope {tables.difference(adjusted.alone[adjusted.leading].estimates[0])}"
     levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
-    assert len(levels) == made.runs["block"].nunique()
+    assert len(levels) == campaign_records.runs["block"].nunique()
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
-    assert list(found.adjusted.slopes.covariates) == ["withheld"] and adjusted_tables_note(found) in caption
+    assert list(adjusted.adjusted.slopes.covariates) == ["withheld"] and adjusted_tables_note(adjusted) in caption
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
     assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
-    assert "CPU of a hypervisor" in labels(drawn)
+    assert "CPU steal" in labels(figure)
 
 
 @pytest.mark.parametrize(
@@ -113,45 +113,51 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
             runs = runs.assign(reference_before_s=None)
         case "nothing told of others":
             runs = runs.assign(steal_share=None, foreign_cpu_share=None)
-    of = records(tmp_path, runs, epochs)
-    drawn, caption = drift.draw(of, ASKED)
-    drawn.draw_without_rendering()
-    made = of_table.table(of.runs)
-    assert "nan" not in caption and "nan" not in tables.markdown(made)
+    case_records = records(tmp_path, runs, epochs)
+    figure, caption = drift.draw(case_records, DECLARATION)
+    figure.draw_without_rendering()
+    table = of_table.table(case_records.runs)
+    assert "nan" not in caption and "nan" not in tables.markdown(table)
     if case in ("no reference", "no successful run", "failed with one"):
-        assert why_not_drawn(caption) and made.display.empty
-        assert no_reference_reason(of.runs) in caption and no_reference_reason(of.runs) in made.notes[0]
+        assert why_not_drawn(caption) and table.display.empty
+        assert (
+            no_reference_reason(case_records.runs) in caption
+            and no_reference_reason(case_records.runs) in table.notes[0]
+        )
     if case == "no clock":
-        assert drawn.axes[0].get_xlabel() == "run, in order"
+        assert figure.axes[0].get_xlabel() == "run, in order"
     if case == "nothing told of others":
-        assert [text.get_text() for text in drawn.axes[0].texts] == [drift.OTHERS_UNTOLD]
+        assert [text.get_text() for text in figure.axes[0].texts] == [drift.NO_SHARES]
 
 
 def test_runs_before_the_first_reference_are_drawn(tmp_path):
     runs, epochs = campaign()
     runs = with_clocks(referenced(runs)).assign(steal_share=0.001, foreign_cpu_share=0.5)
     runs.loc[runs["order_key"].rank() <= 60, "reference_s"] = None
-    of = records(tmp_path, runs, epochs)
-    drawn, caption = drift.draw(of, ASKED)
-    drawn.draw_without_rendering()
-    made = of_table.table(of.runs)
-    ok = of.runs[of.runs["status"] == "ok"]
-    lacking = int(ok["reference_s"].isna().sum())
-    assert find_note(caption.notes, "runs-without-reference").facts["runs"] == lacking
-    assert adjustment(of.runs).adjusted is None and adjusted_tables_note(adjustment(of.runs)) in made.notes
-    assert sum(f" {lacking} " in note for note in made.notes) == 2, "in the table, too"
+    late_records = records(tmp_path, runs, epochs)
+    figure, caption = drift.draw(late_records, DECLARATION)
+    figure.draw_without_rendering()
+    table = of_table.table(late_records.runs)
+    ok = late_records.runs[late_records.runs["status"] == "ok"]
+    n_missing = int(ok["reference_s"].isna().sum())
+    assert find_note(caption.notes, "runs-without-reference").facts["runs"] == n_missing
+    assert (
+        adjustment(late_records.runs).adjusted is None
+        and adjusted_tables_note(adjustment(late_records.runs)) in table.notes
+    )
+    assert sum(f" {n_missing} " in note for note in table.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
-    assert sorted(dots(drawn.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
-    assert drawn.axes[0].get_xlim()[0] == 0 < dots(drawn.axes[2]).get_xdata()[0] < APART_S / 3600
-    assert made.data["n"].sum() == 110 - lacking
-    assert "CPU of a hypervisor" not in labels(drawn)
+    assert sorted(dots(figure.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
+    assert figure.axes[0].get_xlim()[0] == 0 < dots(figure.axes[2]).get_xdata()[0] < APART_S / 3600
+    assert table.data["n"].sum() == 110 - n_missing
+    assert "CPU steal" not in labels(figure)
     assert find_note(caption.notes, "steal-not-seen").facts["most"] == 0.001
 
 
-def test_the_table_has_a_row_for_each_block(made):
-    data = of_table.drift_by_block(of_table.drift_by_run(made.runs))
-    ok = made.runs[made.runs["status"] == "ok"]
+def test_the_table_has_a_row_for_each_block(campaign_records):
+    data = of_table.drift_by_block(of_table.drift_by_run(campaign_records.runs))
+    ok = campaign_records.runs[campaign_records.runs["status"] == "ok"]
     assert data["block"].tolist() == sorted(set(ok["block"]))
     for row in data.itertuples():
         block = ok[ok["block"] == row.block]
@@ -163,6 +169,6 @@ def test_the_table_has_a_row_for_each_block(made):
         assert (row.waited, row.waited_s) == ((block["waited_s"] > 0).sum(), block["waited_s"].sum())
         assert row.steal_share == pytest.approx(block["steal_share"].mean())
         assert row.started_at == block["started_at"].min()
-    notes = " ".join(of_table.table(made.runs).notes)
+    notes = " ".join(of_table.table(campaign_records.runs).notes)
     assert "0.85" in notes, "the correlation over the whole campaign"
-    assert said_of_widths(adjustment(made.runs)) in notes
+    assert said_of_widths(adjustment(campaign_records.runs)) in notes

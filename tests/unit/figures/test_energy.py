@@ -10,7 +10,7 @@ from figures import energy, panels, style
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, campaign, designed_campaign, metered, write_frames
 
-ASKED = Declared("energy", "energy")
+DECLARATION = Declared("energy", "energy")
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,14 @@ def test_energy_of_a_cell_is_the_mean_of_its_runs_for_all_samples(tmp_path):
     runs = runs.assign(samples_trained=(0.98 * runs["samples_per_epoch"].astype(int)).astype(int))
     runs = Records(*write_frames(tmp_path, runs, epochs)).runs
     share = runs["samples_per_epoch"].astype(float) / runs["samples_trained"].astype(float)
-    known = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
-    found = energy.of_cells(runs, choose_scope(runs))
-    assert found["value"].to_numpy() == pytest.approx(known.reindex(found.index).to_numpy())
-    assert (found["n"] == 5).all() and (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
+    expected = (runs["energy_j"] * share).groupby(runs["cell"]).mean()
+    computed = energy.cell_energy(runs, choose_scope(runs))
+    assert computed["value"].to_numpy() == pytest.approx(expected.reindex(computed.index).to_numpy())
+    assert (
+        (computed["n"] == 5).all()
+        and (computed["low"] < computed["value"]).all()
+        and (computed["value"] < computed["high"]).all()
+    )
 
 
 def _markers(ax):
@@ -35,37 +39,40 @@ def _markers(ax):
 
 
 def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
-    drawn, caption = energy.draw(records, ASKED)
-    drawn.draw_without_rendering()
+    figure, caption = energy.draw(records, DECLARATION)
+    figure.draw_without_rendering()
     runs = records.runs
-    known = energy.of_cells(runs, choose_scope(runs))
-    unit = {"J": 1.0, "kJ": 1e3}[drawn.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    points = [point for ax in drawn.axes for point in _markers(ax)]
+    energies = energy.cell_energy(runs, choose_scope(runs))
+    unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
+    points = [point for ax in figure.axes for point in _markers(ax)]
     times = runs.groupby("cell")["epoch_time_s"].mean()
-    expected = sorted((times[cell], known.loc[cell, "value"] / unit) for cell in known.index)
+    expected = sorted((times[cell], energies.loc[cell, "value"] / unit) for cell in energies.index)
     assert sorted(points) == [pytest.approx(point) for point in expected]
-    assert all(len(ax.collections) == 2 * 3 for ax in drawn.axes), "two intervals for each of three series"
-    fronts = [line for ax in drawn.axes for line in ax.lines if line.get_drawstyle() == "steps-post"]
+    assert all(len(ax.collections) == 2 * 3 for ax in figure.axes), "two intervals for each of three series"
+    fronts = [line for ax in figure.axes for line in ax.lines if line.get_drawstyle() == "steps-post"]
     for line in fronts:
         on_it = list(zip(*line.get_data(), strict=True))
-        beside = [point for ax in drawn.axes if line in ax.lines for point in _markers(ax)]
+        panel_points = [point for ax in figure.axes if line in ax.lines for point in _markers(ax)]
         beaten = [
-            one for one in on_it for x, y in beside if (x < one[0] and y <= one[1]) or (x <= one[0] and y < one[1])
+            candidate
+            for candidate in on_it
+            for x, y in panel_points
+            if (x < candidate[0] and y <= candidate[1]) or (x <= candidate[0] and y < candidate[1])
         ]
-        assert len(on_it) > 1 and beaten == [] and set(on_it) <= set(beside)
+        assert len(on_it) > 1 and beaten == [] and set(on_it) <= set(panel_points)
     assert fronts and "pareto-front" in codes(caption.notes)
     assert find_note(caption.notes, "idle-power").facts == {"least": IDLE_W, "most": IDLE_W, "scope": "package"}
     assert find_note(caption.below, "heading").facts == {"scope": "package"}
     assert find_note(caption.notes, "numbers-beside-markers").facts == {"factor": "nodes"}
-    assert {"1", "2", "3"} <= {text.get_text() for text in drawn.axes[0].texts}
+    assert {"1", "2", "3"} <= {text.get_text() for text in figure.axes[0].texts}
 
 
 def test_lines_are_equal_powers_and_say_which(records):
-    drawn, caption = energy.draw(records, ASKED)
-    drawn.draw_without_rendering()
-    unit = {"J": 1.0, "kJ": 1e3}[drawn.axes[0].get_ylabel().split("(")[1].rstrip(")")]
-    assert energy.HOW in caption.apart
-    for ax in drawn.axes:
+    figure, caption = energy.draw(records, DECLARATION)
+    figure.draw_without_rendering()
+    unit = {"J": 1.0, "kJ": 1e3}[figure.axes[0].get_ylabel().split("(")[1].rstrip(")")]
+    assert energy.HOW_TO_READ in caption.apart
+    for ax in figure.axes:
         lines = [line for line in ax.lines if line.get_color() == style.MUTED]
         named = {text.get_text() for text in ax.texts if text.get_text().endswith("W")}
         assert len(lines) == len(named) >= 1
@@ -91,35 +98,35 @@ def test_lines_are_equal_powers_and_say_which(records):
 )
 def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     runs, epochs = campaign(failures={})
-    made, epochs = metered(runs, epochs)
+    with_energy, epochs = metered(runs, epochs)
     columns = ["energy_package_j", "energy_j"]
     match case:
         case "no record has energy":
-            made = runs
+            with_energy = runs
         case "no successful run":
-            made = made.assign(status="failed", reason="broken", epoch_time_s=None)
+            with_energy = with_energy.assign(status="failed", reason="broken", epoch_time_s=None)
         case "one run":
-            made = made.head(1)
+            with_energy = with_energy.head(1)
         case "one framework tells":
-            made.loc[made["framework"] != "pytorch-ddp", columns] = None
+            with_energy.loc[with_energy["framework"] != "pytorch-ddp", columns] = None
         case "one node":
-            made = made[made["nodes"] == 1]
+            with_energy = with_energy[with_energy["nodes"] == 1]
         case "far apart":
-            made.loc[made["batch_size"] == 16, columns] *= 1000
+            with_energy.loc[with_energy["batch_size"] == 16, columns] *= 1000
         case "no energy used":
-            made = made.assign(energy_package_j=0.0, energy_j=0.0)
-    drawn, caption = energy.draw(Records(*write_frames(tmp_path, made, epochs)), ASKED)
-    drawn.draw_without_rendering()
+            with_energy = with_energy.assign(energy_package_j=0.0, energy_j=0.0)
+    figure, caption = energy.draw(Records(*write_frames(tmp_path, with_energy, epochs)), DECLARATION)
+    figure.draw_without_rendering()
     if case in ("no record has energy", "no successful run", "no energy used"):
         why = panels.NO_SUCCESS if case == "no successful run" else energy.NO_ENERGY
-        assert [text.get_text() for text in drawn.axes[0].texts] == [why]
+        assert [text.get_text() for text in figure.axes[0].texts] == [why]
         assert why_not_drawn(caption)["why"] == why.code
     if case in ("no record has energy", "no energy used"):
         assert WHY_NO_ENERGY in caption
     if case == "one framework tells":
-        left_out = set(made.loc[made["framework"] != "pytorch-ddp", "cell"])
+        left_out = set(with_energy.loc[with_energy["framework"] != "pytorch-ddp", "cell"])
         assert set(find_note(caption.notes, "cells-without-energy").facts["cells"]) == left_out
-        assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["pytorch-ddp"]
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["pytorch-ddp"]
     if case == "far apart":
         assert "logarithmic-axes" in codes(caption.notes)
     if case == "one node":

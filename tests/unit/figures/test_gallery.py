@@ -20,32 +20,32 @@ def examples():
 
 
 def test_every_kind_has_an_example_in_the_order_of_the_table(examples):
-    assert [example.asked.kind for example in examples] == list(KINDS)
+    assert [example.declaration.kind for example in examples] == list(KINDS)
 
 
 def test_a_kind_has_a_small_picture_where_a_campaign_fills_it(examples):
-    assert [example.asked.kind for example in examples if example.picture is None] == NO_PICTURE
+    assert [example.declaration.kind for example in examples if example.picture is None] == NO_PICTURE
     pictures = [example.picture for example in examples if example.picture]
     for example in examples:
         if example.picture:
-            assert example.picture.name == f"{example.asked.kind}.png"
+            assert example.picture.name == f"{example.declaration.kind}.png"
             assert 0 < example.picture.stat().st_size <= LARGEST_BYTES, example.picture
     assert sorted(pictures) == sorted(pictures[0].parent.glob("*")), "no picture is left over"
 
 
 @pytest.mark.parametrize("kind", ["timeline", "shares"])
 def test_a_picture_is_what_its_lines_draw_today(kind, examples, tmp_path):
-    example = next(example for example in examples if example.asked.kind == kind)
+    example = next(example for example in examples if example.declaration.kind == kind)
     again = replace(example, picture=tmp_path / "again.png")
     gallery.make(again, tmp_path)
-    kept, drawn = (np.asarray(Image.open(path).convert("RGB")) for path in (example.picture, again.picture))
-    assert kept.shape == drawn.shape and (kept == drawn).all(), f"say: make gallery ARGS={kind}"
+    committed, redrawn = (np.asarray(Image.open(path).convert("RGB")) for path in (example.picture, again.picture))
+    assert committed.shape == redrawn.shape and (committed == redrawn).all(), f"say: make gallery ARGS={kind}"
 
 
 def test_an_example_that_a_study_must_not_have_is_refused():
-    wrong = replace(KINDS["by_factor"], example={"study": "quickstart", "figure": {"x": "pie"}})
+    invalid = replace(KINDS["by_factor"], example={"study": "quickstart", "figure": {"x": "pie"}})
     with pytest.raises(InputError) as refused:
-        list(gallery.examples({"by_factor": wrong}))
+        list(gallery.examples({"by_factor": invalid}))
     assert (refused.value.key, refused.value.got) == ("figures.0.x", "pie")
 
 

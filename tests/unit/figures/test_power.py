@@ -11,7 +11,7 @@ from figures import panels, power
 from support.captions import why_not_drawn
 from support.synthetic import IDLE_W, WATTS, designed_campaign, metered, power_over_time, write_frames
 
-ASKED = Declared("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
+DECLARATION = Declared("power", "power", filter={"batch_size": [64], "model": ["small-cnn"]})
 
 
 def records(folder, runs, epochs, rows):
@@ -20,29 +20,29 @@ def records(folder, runs, epochs, rows):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def metered_records(tmp_path_factory):
     runs, epochs = metered(*designed_campaign(), scope="node")
     return records(tmp_path_factory.mktemp("power"), runs, epochs, power_over_time(runs, epochs))
 
 
-def test_a_panel_has_the_run_with_the_median_epoch_time(made):
-    drawn, caption = power.draw(made, ASKED)
-    drawn.draw_without_rendering()
-    runs = made.runs
-    shown = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
-    assert len(drawn.axes) == shown["cell"].nunique() == 9
-    in_order = [(cell, shown[shown["cell"] == cell]) for cell in cells(shown)["cell"]]
-    for ax, (cell, of) in zip(drawn.axes, in_order, strict=True):
-        median = of.loc[of["epoch_time_s"] == of["epoch_time_s"].median(), "run_id"].item()
-        rows = made.table("power")[made.table("power")["run_id"] == median]
+def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
+    figure, caption = power.draw(metered_records, DECLARATION)
+    figure.draw_without_rendering()
+    runs = metered_records.runs
+    drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
+    assert len(figure.axes) == drawn_runs["cell"].nunique() == 9
+    in_order = [(cell, drawn_runs[drawn_runs["cell"] == cell]) for cell in cells(drawn_runs)["cell"]]
+    for ax, (cell, cell_runs) in zip(figure.axes, in_order, strict=True):
+        median = cell_runs.loc[cell_runs["epoch_time_s"] == cell_runs["epoch_time_s"].median(), "run_id"].item()
+        rows = metered_records.table("power")[metered_records.table("power")["run_id"] == median]
         lines = [line for line in ax.lines if line.get_linestyle() != ":"]
         assert sorted(np.concatenate([line.get_ydata() for line in lines])) == pytest.approx(sorted(rows["watt"])), cell
-        assert len(lines) == of["nodes"].iloc[0], "a line for every machine"
+        assert len(lines) == cell_runs["nodes"].iloc[0], "a line for every machine"
         (idle,) = [line for line in ax.lines if line.get_linestyle() == ":"]
         assert set(idle.get_ydata()) == {IDLE_W}
-        assert len(ax.patches) == (made.epochs["run_id"] == median).sum(), "its epochs"
-        least, most = ax.get_ylim()
-        assert least == 0 and most > WATTS
+        assert len(ax.patches) == (metered_records.epochs["run_id"] == median).sum(), "its epochs"
+        bottom, top = ax.get_ylim()
+        assert bottom == 0 and top > WATTS
     assert find_note(caption.below, "heading").facts == {"scopes": ["node"]}
     assert "idle-power-drawn" in codes(caption.notes) and "series" not in codes(caption.notes)
 
@@ -55,10 +55,10 @@ def test_of_unlike_ranks_a_machine_idles_with_all_accelerators(emulated, tmp_pat
     runs = runs.assign(device="hybrid", replicas=3 * runs["nodes"])
     if emulated:
         rows = rows[rows["host"] == "node1"]
-    drawn, _ = power.draw(records(tmp_path, runs, epochs, rows), ASKED)
-    shown = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
-    nodes = cells(shown)["nodes"].tolist() if emulated else [1] * len(drawn.axes)
-    idle = [line.get_ydata()[0] for ax in drawn.axes for line in ax.lines if line.get_linestyle() == ":"]
+    figure, _ = power.draw(records(tmp_path, runs, epochs, rows), DECLARATION)
+    drawn_runs = runs[(runs["batch_size"] == 64) & (runs["model"] == "small-cnn")]
+    nodes = cells(drawn_runs)["nodes"].tolist() if emulated else [1] * len(figure.axes)
+    idle = [line.get_ydata()[0] for ax in figure.axes for line in ax.lines if line.get_linestyle() == ":"]
     assert idle == [2 * IDLE_W * count for count in nodes]
 
 
@@ -66,7 +66,7 @@ def test_of_unlike_ranks_a_machine_idles_with_all_accelerators(emulated, tmp_pat
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = metered(*designed_campaign(), scope="package")
     rows = power_over_time(runs[runs["replicate"] == 1], epochs)
-    asked = ASKED
+    declaration = DECLARATION
     match case:
         case "no meter":
             rows = rows[:0]
@@ -75,10 +75,12 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
         case "no idle power":
             runs = runs.assign(idle_package_w=None)
         case "many cells":
-            asked = Declared("power", "power")
-    of = records(tmp_path, runs, epochs, rows)
-    drawn, caption = power.draw(Records(of.runs_csv, of.epochs_csv) if case == "no file" else of, asked)
-    drawn.draw_without_rendering()
+            declaration = Declared("power", "power")
+    case_records = records(tmp_path, runs, epochs, rows)
+    figure, caption = power.draw(
+        Records(case_records.runs_csv, case_records.epochs_csv) if case == "no file" else case_records, declaration
+    )
+    figure.draw_without_rendering()
     if case in ("no meter", "no file"):
         assert why_not_drawn(caption)["why"] == "no-meter"
     if case == "no successful run":
@@ -86,7 +88,7 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
     if case == "no idle power":
         assert "heading" in codes(caption.notes) and "idle-power-drawn" not in codes(caption.notes)
     if case == "many cells":
-        assert len(drawn.axes) == power.MOST
-        left_out = of.runs["cell"].nunique() - power.MOST
+        assert len(figure.axes) == power.MAX_PANELS
+        left_out = case_records.runs["cell"].nunique() - power.MAX_PANELS
         assert find_note(caption.notes, "cells-left-out").facts["cells"] == left_out > 1
     assert "nan" not in caption

@@ -10,7 +10,7 @@ from analysis.measured import Records
 from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import panels, style
-from figures import shares as figure
+from figures import shares as shares_figure
 from support.captions import why_not_drawn
 from support.synthetic import campaign, designed_campaign, write_frames
 
@@ -32,29 +32,29 @@ def records(tmp_path_factory):
 
 def bars(ax):
     """Row -> the (left, width, colour) of its bars, from the left."""
-    found = {}
+    parts_by_row = {}
     for patch in ax.patches:
         y = round(patch.get_y() + patch.get_height() / 2)
-        found.setdefault(y, []).append((patch.get_x(), patch.get_width(), patch.get_facecolor()))
-    return {y: sorted(parts) for y, parts in found.items()}
+        parts_by_row.setdefault(y, []).append((patch.get_x(), patch.get_width(), patch.get_facecolor()))
+    return {y: sorted(parts) for y, parts in parts_by_row.items()}
 
 
-@pytest.mark.parametrize("asked", [RUN, EPOCH], ids=["run", "epoch"])
-def test_the_bars_of_a_row_are_its_parts_end_to_end(asked, records):
-    one = Declared(asked.name, "shares", x=asked.x, filter=ONE_MODEL)
-    drawn, _ = figure.draw(records, one)
-    drawn.draw_without_rendering()
+@pytest.mark.parametrize("declaration", [RUN, EPOCH], ids=["run", "epoch"])
+def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
+    filtered = Declared(declaration.name, "shares", x=declaration.x, filter=ONE_MODEL)
+    figure, _ = shares_figure.draw(records, filtered)
+    figure.draw_without_rendering()
     data = shares.run_time_parts(records)
-    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:3] == [f"custom, every batch, {nodes} node{'s' * (nodes > 1)}" for nodes in (1, 2, 3)]
-    for y, parts in bars(drawn.axes[0]).items():
-        nodes, loop, every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
+    for y, parts in bars(figure.axes[0]).items():
+        nodes, loop, sync_every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
         runs = records.runs
-        like = (runs["model"] == "small-cnn-600") & (runs["batch_size"] == 64) & (runs["nodes"] == nodes)
-        cell = runs[like & (runs["training_loop"] == loop) & (runs["sync_every"] == every)]["cell"].iloc[0]
+        is_like = (runs["model"] == "small-cnn-600") & (runs["batch_size"] == 64) & (runs["nodes"] == nodes)
+        cell = runs[is_like & (runs["training_loop"] == loop) & (runs["sync_every"] == sync_every)]["cell"].iloc[0]
         assert all(a[0] + a[1] == pytest.approx(b[0]) for a, b in itertools.pairwise(parts))
         total = sum(width for _, width, _ in parts)
-        if asked is EPOCH:
+        if declaration is EPOCH:
             assert total == pytest.approx(100)
             assert len(parts) == (1 if nodes == 1 else 2)
             if nodes > 1:
@@ -67,30 +67,30 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(asked, records):
 
 
 def test_the_interval_stands_around_where_the_exchange_begins(records):
-    drawn, caption = figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
+    figure, caption = shares_figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.epoch_shares(records.runs)
-    lines = [line for line in drawn.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
     assert len(lines) == 6, "of the cells on two and three nodes"
     for line in lines:
-        (start,) = [left for left, _, _ in bars(drawn.axes[0])[round(line.get_ydata()[0])][1:]]
+        (start,) = [left for left, _, _ in bars(figure.axes[0])[round(line.get_ydata()[0])][1:]]
         assert min(line.get_xdata()) <= start <= max(line.get_xdata())
     ends = sorted(min(line.get_xdata()) for line in lines)
-    known = data[
+    expected = data[
         data.index.str.contains("small-cnn-600") & data.index.str.contains("b64") & data["exchange_high"].notna()
     ]
-    assert ends == pytest.approx(sorted(100 * (1 - known["exchange_high"])))
+    assert ends == pytest.approx(sorted(100 * (1 - expected["exchange_high"])))
     assert "training-divided" in codes(caption.apart)
 
 
 def test_panels_share_an_axis_within_a_model(records):
-    drawn, caption = figure.draw(records, RUN)
-    drawn.draw_without_rendering()
-    assert drawn.axes[0].get_title() == "small-cnn, batch size 32"
-    assert len(drawn.axes) == 6 and drawn.get_figheight() < 5
-    limits = {ax.get_title().split(",")[0]: ax.get_xlim() for ax in drawn.axes}
+    figure, caption = shares_figure.draw(records, RUN)
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_title() == "small-cnn, batch size 32"
+    assert len(figure.axes) == 6 and figure.get_figheight() < 5
+    limits = {ax.get_title().split(",")[0]: ax.get_xlim() for ax in figure.axes}
     assert len(set(limits.values())) == 2
-    told = [text.get_text() for text in drawn.legends[0].get_texts()]
-    assert told == ["start-up", "computation", "exchange", "validation", "the rest"], "no warm-up was longer"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["start-up", "computation", "exchange", "validation", "the rest"], "no warm-up was longer"
     assert codes(caption.apart) == ["parts-around-epochs", "training-divided"]
     assert (
         conditions.setting_note(records.runs) in caption and conditions.run_counts_note(records.runs, False) in caption
@@ -100,18 +100,23 @@ def test_panels_share_an_axis_within_a_model(records):
 
 def test_neighbours_differ_in_grey_by_lightness_or_hatching():
     def grey(name):
-        colour = figure.LOOKS[name][0]
+        colour = shares_figure.PART_STYLES[name][0]
         return np.dot([0.299, 0.587, 0.114], [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
 
-    for one, other in itertools.combinations(figure.LOOKS, 2):  # as the legend has them, far from each other
-        assert figure.LOOKS[one][1] != figure.LOOKS[other][1] or abs(grey(one) - grey(other)) > 0.07, (one, other)
-    whole = ["startup_s", "warm_up_s", "computation_s", "exchange_s", "validation_s", "rest_s"]
+    for first, second in itertools.combinations(
+        shares_figure.PART_STYLES, 2
+    ):  # as the legend has them, far from each other
+        assert (
+            shares_figure.PART_STYLES[first][1] != shares_figure.PART_STYLES[second][1]
+            or abs(grey(first) - grey(second)) > 0.07
+        ), (first, second)
+    divided = ["startup_s", "warm_up_s", "computation_s", "exchange_s", "validation_s", "rest_s"]
     undivided = ["startup_s", "warm_up_s", "training_s", "validation_s"]
-    for order in (whole, undivided):
-        for one, other in itertools.pairwise(order):
-            hatched = figure.LOOKS[one][1] != figure.LOOKS[other][1]
-            assert hatched or abs(grey(one) - grey(other)) > 0.15, (one, other)
-    assert set(figure.LOOKS) == set(shares.PARTS)
+    for order in (divided, undivided):
+        for first, second in itertools.pairwise(order):
+            hatched = shares_figure.PART_STYLES[first][1] != shares_figure.PART_STYLES[second][1]
+            assert hatched or abs(grey(first) - grey(second)) > 0.15, (first, second)
+    assert set(shares_figure.PART_STYLES) == set(shares.PARTS)
 
 
 def case_of(case):
@@ -145,7 +150,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("asked", [RUN, EPOCH], ids=["run", "epoch"])
+@pytest.mark.parametrize("declaration", [RUN, EPOCH], ids=["run", "epoch"])
 @pytest.mark.parametrize(
     "case",
     [
@@ -153,27 +158,27 @@ CODES = {
         "too short", "a cell failed", "some tell no wall time", "steps were not counted",
     ],
 )  # fmt: skip
-def test_it_is_drawn_whatever_the_campaign_holds(case, asked, tmp_path):
+def test_it_is_drawn_whatever_the_campaign_holds(case, declaration, tmp_path):
     records = Records(*write_frames(tmp_path, *case_of(case)))
-    drawn, caption = figure.draw(records, asked)
-    drawn.draw_without_rendering()
-    texts = {text.get_text() for ax in drawn.axes for text in ax.texts}
-    nothing = case == "no successful run" or (case == "no wall time" and asked is RUN)
-    if nothing:
-        why = panels.NO_SUCCESS if case == "no successful run" else figure.NO_WALL_TIME
+    figure, caption = shares_figure.draw(records, declaration)
+    figure.draw_without_rendering()
+    texts = {text.get_text() for ax in figure.axes for text in ax.texts}
+    is_empty = case == "no successful run" or (case == "no wall time" and declaration is RUN)
+    if is_empty:
+        why = panels.NO_SUCCESS if case == "no successful run" else shares_figure.NO_WALL_TIME
         assert texts == {why} and why_not_drawn(caption)["why"] == why.code
-    elif case == "some tell no wall time" and asked is RUN:
-        assert texts == {figure.CELL_WITHOUT_WALL_TIME}
+    elif case == "some tell no wall time" and declaration is RUN:
+        assert texts == {shares_figure.CELL_WITHOUT_WALL_TIME}
     elif case == "a cell failed":
         assert texts == {panels.NO_SUCCESS}
     assert conditions.setting_note(records.runs) in caption
-    assert nothing or conditions.run_counts_note(records.runs, False) in caption
+    assert is_empty or conditions.run_counts_note(records.runs, False) in caption
     if case in CODES:
         facts = find_note(caption.apart, CODES[case]).facts
-        every = set(records.runs["cell"])
-        known = {"too short": {cell for cell in every if ".n3." in cell}, "no cell on one replica": every}
-        several = {cell for cell in every if ".n1." not in cell}
-        assert set(facts["cells"]) == known.get(case, several)
+        all_cells = set(records.runs["cell"])
+        expected = {"too short": {cell for cell in all_cells if ".n3." in cell}, "no cell on one replica": all_cells}
+        multi_node = {cell for cell in all_cells if ".n1." not in cell}
+        assert set(facts["cells"]) == expected.get(case, multi_node)
         assert (
             case == "too short"
             or facts["why"]
@@ -187,7 +192,7 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, asked, tmp_path):
 
 def test_frameworks_are_rows_and_batch_sizes_panels(tmp_path):
     records = Records(*write_frames(tmp_path, *campaign()))
-    drawn, _ = figure.draw(records, RUN)
-    drawn.draw_without_rendering()
-    labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    figure, _ = shares_figure.draw(records, RUN)
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[0] == "pytorch-single, 1 node" and "pytorch-ddp, 2 nodes" in labels

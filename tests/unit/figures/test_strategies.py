@@ -11,8 +11,7 @@ from common.notes import codes, find_note
 from declared.figures import Declared
 from figures import memory, strategies
 from prediction import crossover
-from support import known_meshes
-from support import known_physics as known
+from support import known_meshes, known_physics
 from support.captions import why_not_drawn
 
 
@@ -23,20 +22,20 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     truth = known_meshes.Meshes()
     runs = known_meshes.runs(truth, known_meshes.STRATEGIES)
     runs["memory_peak_bytes"] = 1e8 * (1 + runs["batch_size"].astype(float))
-    runs = known.written(runs.astype(object), "runs", folder)
-    network = known.network(truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT)
+    runs = known_physics.written(runs.astype(object), "runs", folder)
+    network = known_physics.network(truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT)
     tables.write(crossover.table(runs, network), folder / "crossover")
     return Records(folder / "runs.csv", Path("epochs.csv"), {"crossover": folder / "crossover.csv"})
 
 
 def test_lines_are_predictions_and_markers_measured_means(records: Records) -> None:
-    drawn, caption = strategies.draw(records, Declared("strategies", "strategies"))
-    ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 32, 4 nodes")
+    figure, caption = strategies.draw(records, Declared("strategies", "strategies"))
+    ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 32, 4 nodes")
     predicted, runs = records.table("crossover"), records.runs
     own = predicted[(predicted["batch_size"] == 32) & (predicted["nodes"] == 4)]
     lines = [np.asarray(line.get_ydata(), float) for line in ax.lines if len(line.get_xdata()) == 6]
-    for _, told in own.groupby("strategy"):
-        assert any(np.allclose(line, told.sort_values("rate")["predicted_s"]) for line in lines)
+    for _, rows in own.groupby("strategy"):
+        assert any(np.allclose(line, rows.sort_values("rate")["predicted_s"]) for line in lines)
     assert len(lines) == own["strategy"].nunique() == 5
     means = runs[(runs["batch_size"] == 32) & (runs["nodes"] == 4)].groupby("cell")["epoch_time_s"].mean()
     points = [float(line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
@@ -46,17 +45,19 @@ def test_lines_are_predictions_and_markers_measured_means(records: Records) -> N
 
 
 def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
-    drawn, _ = strategies.draw(records, Declared("strategies", "strategies", filter={"nodes": [4], "batch_size": [32]}))
-    (ax,) = drawn.axes
+    figure, _ = strategies.draw(
+        records, Declared("strategies", "strategies", filter={"nodes": [4], "batch_size": [32]})
+    )
+    (ax,) = figure.axes
     lines = [line.get_xdata() for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linestyle() != "None"]
     assert {len(line) for line in lines if len(line) > 2} == {6}, "a rate is on a line once"
 
 
 def test_memory_stands_against_time(records: Records) -> None:
-    drawn, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
-    ax = next(ax for ax in drawn.axes if ax.get_title() == "batch size 128, 4 nodes")
+    figure, caption = memory.draw(records, Declared("memory", "memory", filter={"bandwidth": [1000]}))
+    ax = next(ax for ax in figure.axes if ax.get_title() == "batch size 128, 4 nodes")
     assert {float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() != "None"} == {12900.0}
-    assert memory.OF_RANK in caption.apart
+    assert memory.MEMORY_NOTE in caption.apart
 
 
 def test_without_runs_on_several_nodes_nothing_is_drawn(records: Records) -> None:

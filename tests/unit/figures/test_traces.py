@@ -9,8 +9,8 @@ from analysis.measured import Records, traced
 from common.notes import codes, find_note
 from common.tables import read_table, write_table
 from declared.figures import Declared
-from figures import critical_path, gantt, overview, panels, phase_looks, phases, timeline
-from figures.phase_looks import MOVING, REST, WAITING
+from figures import critical_path, gantt, overview, panels, phase_styles, phases, timeline
+from figures.phase_styles import REST, TRANSFERRING, WAITING
 from support.captions import why_not_drawn
 from support.traces_made import attempt, gathered
 from traces import cells
@@ -27,38 +27,40 @@ def records(tmp_path_factory):
     return Records(folder / "runs.csv", folder / "epochs.csv", files)
 
 
-def only(**levels) -> dict[str, list]:
+def single_levels(**levels) -> dict[str, list]:
     return {name: [level] for name, level in levels.items()}
 
 
-def titles(drawn) -> list[str]:
-    return [ax.get_title(loc="left").partition(",")[0] for ax in drawn.axes]
+def titles(figure) -> list[str]:
+    return [ax.get_title(loc="left").partition(",")[0] for ax in figure.axes]
 
 
 def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
-    drawn, caption = gantt.draw(records, GANTT)
-    assert titles(drawn) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
-    assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in drawn.axes)
+    figure, caption = gantt.draw(records, GANTT)
+    assert titles(figure) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
+    assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in figure.axes)
     assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 8, "cells": 19}
-    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
 
 
 def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
-    monkeypatch.setattr(gantt, "TALLEST_IN", 2.0)
-    drawn, caption = gantt.draw(records, GANTT)
-    assert titles(drawn) == ["horovod-pytorch", "pytorch-ddp"]
+    monkeypatch.setattr(gantt, "MAX_HEIGHT_IN", 2.0)
+    figure, caption = gantt.draw(records, GANTT)
+    assert titles(figure) == ["horovod-pytorch", "pytorch-ddp"]
     assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 2, "cells": 19}
 
 
 def test_a_gantt_draws_what_was_kept(records):
     """One cell: six steps of 30.6 ms, of which three set the axis; of each rank its phases, its exchange, and a path for each step."""
-    asked = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1))
-    drawn, caption = gantt.draw(records, asked)
-    (ax,) = drawn.axes
+    declaration = Declared(
+        "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
+    )
+    figure, caption = gantt.draw(records, declaration)
+    (ax,) = figure.axes
     assert ax.get_xlim() == pytest.approx((0, 3 * 20 * 1.5 * 1.02), rel=1e-3)
-    colour = matplotlib.colors.to_rgba(phase_looks.LOOKS["backward"][0])
-    backward = [some for some in ax.collections if tuple(some.get_facecolor()[0]) == colour]
-    assert sorted(len(some.get_paths()) for some in backward) == [3, 3]  # of each rank
+    colour = matplotlib.colors.to_rgba(phase_styles.PHASE_STYLES["backward"][0])
+    backward = [collection for collection in ax.collections if tuple(collection.get_facecolor()[0]) == colour]
+    assert sorted(len(collection.get_paths()) for collection in backward) == [3, 3]  # of each rank
     widths = sorted(round(path.get_extents().width, 2) for path in backward[0].get_paths())
     assert widths == pytest.approx([6 * 1.5 * 1.02] * 3, abs=0.02)
     paths = [line for line in ax.lines if len(line.get_xdata()) == 4]
@@ -69,36 +71,38 @@ def test_a_gantt_draws_what_was_kept(records):
 
 def test_of_many_ranks_three_are_drawn(records, tmp_path):
     run = records.table("trace_steps")["run_id"].iloc[0]
-    many = attempt([float(rank) / 4 for rank in range(12)], epochs=2, steps=5)
-    many = many[(many["epoch"] == 2) & (many["step"] > 0)].drop_duplicates()
-    write_table(many.assign(run_id=run), "trace_steps", tmp_path / "steps.csv")
-    drawn, caption = gantt.draw(
+    twelve_ranks = attempt([float(rank) / 4 for rank in range(12)], epochs=2, steps=5)
+    twelve_ranks = twelve_ranks[(twelve_ranks["epoch"] == 2) & (twelve_ranks["step"] > 0)].drop_duplicates()
+    write_table(twelve_ranks.assign(run_id=run), "trace_steps", tmp_path / "steps.csv")
+    figure, caption = gantt.draw(
         Records(records.runs_csv, records.epochs_csv, {"trace_steps": tmp_path / "steps.csv"}), GANTT
     )
-    (ax,) = drawn.axes
+    (ax,) = figure.axes
     assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 11", "rank 6", "rank 0"]
     assert "ranks-left-out" in codes(caption.notes)
 
 
 def test_waiting_is_divided_into_what_is_exposed(records):
     measured = cells.select_traced(records.every_run, records.table("phases"))
-    made = phases.parts(measured, in_ms=False)
-    assert made.sum(axis=1).to_numpy() == pytest.approx(100)
-    of = made.loc[TRACED]
-    assert (of["backward"], of[MOVING], of[WAITING], of[REST]) == pytest.approx((32.5, 27.5, 0, 0), abs=0.01)
+    parts = phases.parts(measured, in_ms=False)
+    assert parts.sum(axis=1).to_numpy() == pytest.approx(100)
+    cell_parts = parts.loc[TRACED]
+    assert (cell_parts["backward"], cell_parts[TRANSFERRING], cell_parts[WAITING], cell_parts[REST]) == pytest.approx(
+        (32.5, 27.5, 0, 0), abs=0.01
+    )
     in_ms = phases.parts(measured, in_ms=True).loc[TRACED]
     assert in_ms.sum() == pytest.approx(20 * 1.5 * 1.02, rel=1e-3)
-    assert phases.hidden(measured, in_ms=False)[TRACED] == pytest.approx(100 * 2 / 20, abs=0.01)
+    assert phases.overlapped(measured, in_ms=False)[TRACED] == pytest.approx(100 * 2 / 20, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)]
+    ("kind", "declaration"), [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)]
 )
-def test_a_bar_for_every_traced_cell(records, kind, asked):
-    drawn, caption = kind.draw(records, asked)
-    bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in drawn.axes)
+def test_a_bar_for_every_traced_cell(records, kind, declaration):
+    figure, caption = kind.draw(records, declaration)
+    bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes)
     assert bars == 19
-    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
     assert conditions.setting_note(traced(records.every_run)) in caption
 
 
@@ -113,52 +117,56 @@ def test_captions_have_computed_numbers(records):
 
 
 def test_a_caption_is_of_the_cells_that_are_drawn(records):
-    one = Declared("phases", "phases", filter=only(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1))
-    caption = phases.draw(records, one)[1]
+    one_cell = Declared(
+        "phases", "phases", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
+    )
+    caption = phases.draw(records, one_cell)[1]
     assert rounded(caption, "exposed-share") == (0.27, 0.27)
-    alone = Declared("phases", "phases", filter=only(nodes=1))
+    alone = Declared("phases", "phases", filter=single_levels(nodes=1))
     assert "no-exchange" in codes(phases.draw(records, alone)[1].notes)
 
 
 def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
-    every = read_table(records.runs_csv, "runs")
-    several = (every["trace"] != "none") & (every["replicas"] > 1)
-    every.loc[several, ["status", "epoch_time_s"]] = ["failed", None]
-    write_table(every, "runs", tmp_path / "runs.csv")
-    lacking = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.files["phases"]})
-    caption = phases.draw(lacking, PHASES)[1]
+    table = read_table(records.runs_csv, "runs")
+    is_multi_replica = (table["trace"] != "none") & (table["replicas"] > 1)
+    table.loc[is_multi_replica, ["status", "epoch_time_s"]] = ["failed", None]
+    write_table(table, "runs", tmp_path / "runs.csv")
+    incomplete = Records(tmp_path / "runs.csv", records.epochs_csv, {"phases": records.files["phases"]})
+    caption = phases.draw(incomplete, PHASES)[1]
     assert "exchange-without-phases" in codes(caption.notes)
-    assert f"{every.loc[several, 'run_id'].iloc[0]} (failed)" in caption
-    every = records.table("phases")
-    untold = every[~every["scope"].isin(["exchange", "path"])]
-    write_table(untold, "phases", tmp_path / "phases.csv")
+    assert f"{table.loc[is_multi_replica, 'run_id'].iloc[0]} (failed)" in caption
+    table = records.table("phases")
+    unrecorded = table[~table["scope"].isin(["exchange", "path"])]
+    write_table(unrecorded, "phases", tmp_path / "phases.csv")
     caption = phases.draw(Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES)[1]
     assert "exchange-untold" in codes(caption.notes)
 
 
 def test_a_gantt_says_how_many_steps_it_shows(records):
     """On an axis of three steps of the slowest: of a batch of 32 three, of one of 16 more."""
-    both = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1))
-    one = Declared("gantt", "gantt", filter=only(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32))
-    for asked, most in ((one, 3), (both, 4)):
-        facts = find_note(gantt.draw(records, asked)[1].apart, "how-to-read").facts
-        assert facts == {"fewest_steps": 3, "most_steps": most}
+    two_cells = Declared("gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1))
+    one_cell = Declared(
+        "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32)
+    )
+    for declaration, most_steps in ((one_cell, 3), (two_cells, 4)):
+        facts = find_note(gantt.draw(records, declaration)[1].apart, "how-to-read").facts
+        assert facts == {"fewest_steps": 3, "most_steps": most_steps}
 
 
-@pytest.mark.parametrize(("kind", "asked"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
-def test_without_phases_a_figure_says_so(records, kind, asked):
-    _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), asked)
+@pytest.mark.parametrize(("kind", "declaration"), [(gantt, GANTT), (phases, PHASES), (critical_path, PATH)])
+def test_without_phases_a_figure_says_so(records, kind, declaration):
+    _, caption = kind.draw(Records(records.runs_csv, records.epochs_csv), declaration)
     assert why_not_drawn(caption) and cells.NO_PHASES in caption
 
 
 def test_figures_of_time_are_those_of_the_untraced_runs_alone(records, tmp_path):
-    every = read_table(records.runs_csv, "runs")
-    untraced = every[every["trace"] == "none"]
+    all_runs = read_table(records.runs_csv, "runs")
+    untraced = all_runs[all_runs["trace"] == "none"]
     write_table(untraced, "runs", tmp_path / "runs.csv")
     alone = Records(tmp_path / "runs.csv", records.epochs_csv)
-    asked = Declared("overview", "overview")
-    assert overview.draw(records, asked)[1] == overview.draw(alone, asked)[1]
-    assert len(records.runs) == len(untraced) == len(every) / 2
+    declaration = Declared("overview", "overview")
+    assert overview.draw(records, declaration)[1] == overview.draw(alone, declaration)[1]
+    assert len(records.runs) == len(untraced) == len(all_runs) / 2
     assert set(records.epochs["run_id"]) == set(untraced["run_id"])
 
 

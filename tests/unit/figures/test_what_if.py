@@ -10,10 +10,10 @@ from figures import panels, what_if
 from prediction.what_if import COLUMNS
 from support.captions import why_not_drawn
 
-ASKED = Declared("what_if", "what_if")
+DECLARATION = Declared("what_if", "what_if")
 
 
-def row(cell, question, change, ratio, **more):
+def row(cell, question, change, ratio, **columns):
     return {
         "cell": cell,
         "question": question,
@@ -22,7 +22,7 @@ def row(cell, question, change, ratio, **more):
         "ratio": ratio,
         "ratio_low": ratio - 0.05,
         "ratio_high": ratio + 0.05,
-        **more,
+        **columns,
     }
 
 
@@ -45,21 +45,21 @@ def drawn(traced_records, tmp_path):
     """Draws rows of what_if.csv; `{}` stands for a traced cell."""
 
     def draw(rows, cells):
-        every = [{**one, "cell": one["cell"].format(cell) or cell} for cell in cells for one in rows]
+        every = [{**values, "cell": values["cell"].format(cell) or cell} for cell in cells for values in rows]
         file = tmp_path / "what_if.csv"
         pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
-        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), ASKED)
+        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), DECLARATION)
 
     return draw
 
 
 @pytest.fixture
 def traced_records(tmp_path):
-    from support import known_physics as known
+    from support import known_physics
 
-    runs = known.runs(nodes=(2, 4), batches=(32,), rates=(62.5e6,))
+    runs = known_physics.runs(nodes=(2, 4), batches=(32,), rates=(62.5e6,))
     traced = runs.assign(trace="phases", run_id=runs["run_id"] + ".traced", cell=runs["cell"] + ".traced")
-    known.written(known.joined(runs, traced), "runs", tmp_path)
+    known_physics.written(known_physics.joined(runs, traced), "runs", tmp_path)
     return Records(tmp_path / "runs.csv", tmp_path / "epochs.csv")
 
 
@@ -68,11 +68,11 @@ def traced_cells(records):
     return list(dict.fromkeys(runs.loc[runs["trace"] == "phases", "cell"]))
 
 
-def places(ax, look):
+def places(ax, series_style):
     return [
         (x, y)
         for line in ax.lines
-        if line.get_marker() == look.marker
+        if line.get_marker() == series_style.marker
         for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
     ]
 
@@ -92,7 +92,7 @@ def test_one_change_a_row_in_the_order_of_questions(drawn, traced_records):
     errors = find_note(caption.notes, "errors")
     assert errors.facts == {"mean": 0.04, "most": 0.04, "within": 1, "predictions": 1}
     assert "4.0 %" in errors and "1 of 1" in errors
-    assert len(caption.split("\n\n")[0].split()) <= panels.MOST_WORDS
+    assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
 
 
 def test_a_panel_for_each_cell(drawn, traced_records):
@@ -103,7 +103,7 @@ def test_a_panel_for_each_cell(drawn, traced_records):
 
 
 def test_a_change_of_cells_that_are_not_drawn_has_no_row(drawn, traced_records, monkeypatch):
-    monkeypatch.setattr(what_if, "MOST_PANELS", 1)
+    monkeypatch.setattr(what_if, "MAX_PANELS", 1)
     first, second = traced_cells(traced_records)
     rows = [row(first, "hidden", "exchange fully hidden", 0.4), row(second, "batch", "batch 2 times as large", 0.9)]
     picture, _ = drawn(rows, ["one"])

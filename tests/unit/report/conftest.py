@@ -20,12 +20,12 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     """A maker of campaigns, each in a folder of its own, which becomes the working directory."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def made(runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any) -> Made:
+        def make_campaign(runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any) -> Made:
             folder = tmp_path_factory.mktemp("campaign")
             patch.chdir(folder)
             return Made(folder, runs, epochs, **options)
 
-        yield made
+        yield make_campaign
 
 
 @pytest.fixture(scope="session")

@@ -20,14 +20,14 @@ LOAD_S, FILTER_S = 5.0, 0.5  # on a quiet machine; a test allows for others besi
 PATIENCE = 5
 
 
-def wait(driver: Any, what: str, limit_s: float = 60) -> Any:
+def wait(driver: Any, expression: str, limit_s: float = 60) -> Any:
     """The value of a JavaScript expression once it is true; its failure says what the page complains of."""
     end = time.monotonic() + limit_s
-    while not (found := driver.execute_script(f"return {what}")):
-        said = driver.execute_script("return document.getElementById('trouble')?.textContent")
-        assert time.monotonic() < end and not said, f"{what}: {said}"
+    while not (value := driver.execute_script(f"return {expression}")):
+        trouble = driver.execute_script("return document.getElementById('trouble')?.textContent")
+        assert time.monotonic() < end and not trouble, f"{expression}: {trouble}"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def open_page(driver: Any, page: Path) -> float:
@@ -61,9 +61,9 @@ def info(driver: Any) -> list[int]:
 
 @pytest.fixture(scope="module")
 def page(in_folder) -> Path:
-    made = in_folder(*campaign())
-    made.leave_records()
-    return made.report()
+    campaign_files = in_folder(*campaign())
+    campaign_files.leave_records()
+    return campaign_files.report()
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def opened(driver: Any, page: Path):
     yield driver
     errors = [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
     assert not errors, errors
-    asked = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    urls = {event["params"]["request"]["url"] for event in asked if event["method"] == "Network.requestWillBeSent"}
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
     assert {url for url in urls if not url.startswith(("data:", "blob:", page.as_uri(), "about:"))} == set()
 
 
@@ -155,12 +155,12 @@ def painted(driver: Any, inside: str) -> int:
 
 
 def test_the_chart_shows_what_the_filters_leave(opened: Any) -> None:
-    whole = painted(opened, "#chart")
-    assert whole > 500
+    unfiltered = painted(opened, "#chart")
+    assert unfiltered > 500
     element(opened, "#search").send_keys("nothing has this")
     wait(opened, "true")
     time.sleep(1)
-    assert painted(opened, "#chart") < whole
+    assert painted(opened, "#chart") < unfiltered
     element(opened, "#clear").click()
     from selenium.webdriver.support.ui import Select
 
@@ -213,8 +213,8 @@ def test_headings_are_reached_and_used_by_keyboard(opened: Any) -> None:
 
 def test_sources_of_a_table_open(opened: Any, page: Path) -> None:
     opened.execute_script("document.querySelector('[data-latex=cells]').open = true")
-    said = wait(opened, "document.querySelector('[data-latex=cells] pre').textContent")
-    assert said == (page.parent / "tables" / "cells.tex").read_text()
+    text = wait(opened, "document.querySelector('[data-latex=cells] pre').textContent")
+    assert text == (page.parent / "tables" / "cells.tex").read_text()
 
 
 def test_nothing_is_cut_at_any_width(opened: Any) -> None:
@@ -240,10 +240,10 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
         ".filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => e.textContent.slice(0, 60))"
     )
     assert too_wide == []
-    whole = "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
-    assert 0 < max(opened.execute_script(whole)) <= PHONE["width"], "all panels of a figure are seen"
+    full_width = "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
+    assert 0 < max(opened.execute_script(full_width)) <= PHONE["width"], "all panels of a figure are seen"
     opened.execute_script("document.querySelector('.wide').focus()")
-    assert opened.execute_script(whole)[0] > PHONE["width"], "and it is large where it is tapped"
+    assert opened.execute_script(full_width)[0] > PHONE["width"], "and it is large where it is tapped"
     opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
     wait(opened, "document.getElementById('run-record')")
     assert (
@@ -267,9 +267,9 @@ def test_hostile_text_is_shown_and_does_nothing(driver: Any, in_folder: Callable
     reason = "</script><img src=x onerror=\"document.title='owned'\">&lt;b&gt;bold"
     runs, epochs = campaign()
     runs.loc[runs["status"] == "failed", "reason"] = reason
-    made = in_folder(runs, epochs, tables=["missing"])
-    made.leave_records(lambda run_id: reason.encode())
-    open_page(driver, made.report())
+    campaign_files = in_folder(runs, epochs, tables=["missing"])
+    campaign_files.leave_records(lambda run_id: reason.encode())
+    open_page(driver, campaign_files.report())
     element(driver, "#search").send_keys("onerror=")
     assert column(driver, "reason") == [reason]
     element(driver, f"{RUNS} td a").click()
@@ -281,9 +281,9 @@ def test_hostile_text_is_shown_and_does_nothing(driver: Any, in_folder: Callable
 def test_two_thousand_runs_stay_fluent(
     driver: Any, in_folder: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = in_folder(*large(), tables=["missing"])
-    made.leave_records(lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200)))
-    page = made.report()
+    campaign_files = in_folder(*large(), tables=["missing"])
+    campaign_files.leave_records(lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200)))
+    page = campaign_files.report()
     loaded_s = open_page(driver, page)
     filtered_s = driver.execute_script(
         "const select = document.querySelector('[data-filter=framework]'); const start = performance.now(); select.value = '1';"

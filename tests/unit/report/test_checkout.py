@@ -9,8 +9,8 @@ from report.checkout import State, state
 
 
 def git(folder: Path, *arguments: str) -> str:
-    said = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *said, *arguments], check=True, capture_output=True, text=True)
+    settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *settings, *arguments], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -46,8 +46,8 @@ def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_state_survives_a_command_line() -> None:
-    for one in (State(None), State("ab" * 20, ("a b", "c'd"))):
-        assert State.from_json(one.to_json()) == one
+    for original in (State(None), State("ab" * 20, ("a b", "c'd"))):
+        assert State.from_json(original.to_json()) == original
     for broken in ("", "[]", "{}", '"x"'):
         with pytest.raises(ValueError, match=r"."):
             State.from_json(broken)

@@ -20,7 +20,7 @@ from common.tables import read_table, write_table
 from figures.panels import NOT_DRAWN
 from report import answer, content, libraries, make, material, quality, setting, twelve_rules
 from report.checkout import State
-from report.every_run import ELSEWHERE
+from report.every_run import RECORDS_ELSEWHERE
 from runs.phases import WAIT
 from support.reports import COMMIT, PICTURES
 from support.synthetic import campaign
@@ -99,15 +99,15 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made(in_folder):
-    one = in_folder(*campaign())
-    one.leave_records()
-    return one
+def campaign_files(in_folder):
+    files = in_folder(*campaign())
+    files.leave_records()
+    return files
 
 
 @pytest.fixture(scope="module")
-def page(made) -> Page:
-    return Page(made.report())
+def page(campaign_files) -> Page:
+    return Page(campaign_files.report())
 
 
 def test_every_section_is_there_and_every_link_leads_somewhere(page: Page) -> None:
@@ -143,23 +143,23 @@ def test_nothing_is_asked_for(page: Page) -> None:
     assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
 
 
-def test_the_same_files_give_the_same_bytes(made, page: Page) -> None:
-    assert made.report(out="again.html").read_bytes() == page.file.read_bytes()
+def test_the_same_files_give_the_same_bytes(campaign_files, page: Page) -> None:
+    assert campaign_files.report(out="again.html").read_bytes() == page.file.read_bytes()
 
 
 def test_a_page_of_114_runs_is_small(page: Page) -> None:
     assert page.file.stat().st_size < 6_000_000
 
 
-def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(made) -> None:
-    stem = made.figures[0]
-    before = material.picture(stem)
+def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(campaign_files) -> None:
+    stem = campaign_files.figures[0]
+    before = material.read_picture(stem)
     assert before.image.startswith("data:image/svg+xml") and (before.width, before.height) == (966, 280)
     svg = stem.with_suffix(".svg").read_text()
-    (stem.parent / "large.svg").write_text(svg + "<!-- " + "x" * material.LARGE_SVG + " -->")
+    (stem.parent / "large.svg").write_text(svg + "<!-- " + "x" * material.LARGE_SVG_BYTES + " -->")
     for suffix in ("png", "caption.md"):
         shutil.copy(f"{stem}.{suffix}", stem.parent / f"large.{suffix}")
-    after = material.picture(stem.parent / "large")
+    after = material.read_picture(stem.parent / "large")
     assert after.image.startswith("data:image/png") and (after.width, after.height) == (before.width, before.height)
 
 
@@ -170,30 +170,30 @@ def test_a_lost_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (refused.value.code, refused.value.file, refused.value.got) == ("missing-file", "itables", "html/gone.js")
 
 
-def test_the_table_of_runs_has_every_run(page: Page, made) -> None:
+def test_the_table_of_runs_has_every_run(page: Page, campaign_files) -> None:
     columns = [column["name"] for column in page.data["columns"]]
     assert columns[0] == "order" and columns[-1] == "run_id"
     assert {"framework", "batch_size", "nodes", "sync_every", "status", "epoch_time_s", "reason"} <= set(columns)
-    assert [row[-1] for row in page.data["rows"]] == made.runs["run_id"].tolist()
+    assert [row[-1] for row in page.data["rows"]] == campaign_files.runs["run_id"].tolist()
     status = {row[-1]: row[columns.index("status")] for row in page.data["rows"]}
-    assert status == dict(zip(made.runs["run_id"], made.runs["status"], strict=True))
+    assert status == dict(zip(campaign_files.runs["run_id"], campaign_files.runs["status"], strict=True))
 
 
-def test_a_run_has_its_record_its_curves_and_its_log(page: Page, made) -> None:
+def test_a_run_has_its_record_its_curves_and_its_log(page: Page, campaign_files) -> None:
     details = {run["run_id"]: run for run in page.details()}
-    assert list(details) == made.runs["run_id"].tolist()
-    ok = made.runs[made.runs["status"] == "ok"].iloc[0]
+    assert list(details) == campaign_files.runs["run_id"].tolist()
+    ok = campaign_files.runs[campaign_files.runs["status"] == "ok"].iloc[0]
     run = details[ok["run_id"]]
     assert run["record"]["packages"] == {"torch": "2.13.0"}
     assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6] and run["epochs"]["warm_up"] == 1
     timed = run["epochs"]["epoch_time_s"][1:]
     assert sum(timed) / 5 == pytest.approx(ok["epoch_time_s"], rel=1e-5)
     assert run["log"] == "step 1\nred and plain\nlast line"
-    note = made.details()[ok["run_id"]]["note"]
+    note = campaign_files.details()[ok["run_id"]]["note"]
     assert run["note"] == note and (note.facts["file"].name, note.facts["extent"]) == ("log.txt", "whole-log")
-    absent = details[made.runs.loc[made.runs["status"] == "missing", "run_id"].iloc[0]]
+    absent = details[campaign_files.runs.loc[campaign_files.runs["status"] == "missing", "run_id"].iloc[0]]
     assert "log" not in absent and absent["row"]["status"] == "missing"
-    note = made.details()[absent["run_id"]]["note"]
+    note = campaign_files.details()[absent["run_id"]]["note"]
     assert absent["note"] == note and note.code == "not-attempted"
 
 
@@ -202,51 +202,57 @@ def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
     runs, epochs, intervals = traced_campaign(steps=4)
     cell = "pytorch-ddp.small-cnn.digits.b32.n2.s1"
     runs = runs[runs["cell"].isin([cell, f"{cell}.trace=phases"])].copy()
-    whole, lost, plain = f"{cell}.trace=phases.r1", f"{cell}.trace=phases.r2", f"{cell}.r1"
+    traced, lost, plain = f"{cell}.trace=phases.r1", f"{cell}.trace=phases.r2", f"{cell}.r1"
     runs.loc[runs["run_id"] == lost, "without_phases"] = "attempt-1/phases.csv: lacks rank 1"
-    made = in_folder(runs, epochs[epochs["run_id"].isin(runs["run_id"])], tables=["missing"])
-    for run_id in (whole, lost):
-        write_attempt(made.results, runs, run_id, intervals[run_id])
-    every = read_runs(made.results)
+    campaign_files = in_folder(runs, epochs[epochs["run_id"].isin(runs["run_id"])], tables=["missing"])
+    for run_id in (traced, lost):
+        write_attempt(campaign_files.results, runs, run_id, intervals[run_id])
+    all_runs = read_runs(campaign_files.results)
     write_table(
-        gather.gather(every[every["run_id"].isin([whole, lost])], made.results / "runs")[0],
+        gather.gather(all_runs[all_runs["run_id"].isin([traced, lost])], campaign_files.results / "runs")[0],
         "phases",
-        made.results / "phases.csv",
+        campaign_files.results / "phases.csv",
     )
-    details = {run["run_id"]: run for run in Page(made.report()).details()}
-    told = details[whole]["phases"]
-    assert (told["ranks"], told["median"], told["slowest"]) == (2, 0, 1)
+    details = {run["run_id"]: run for run in Page(campaign_files.report()).details()}
+    phases = details[traced]["phases"]
+    assert (phases["ranks"], phases["median"], phases["slowest"]) == (2, 0, 1)
     steps = ("data", "forward", "backward", WAIT, "metrics", "optimizer", STEP)
-    assert [row[0] for row in told["step"]] == [phase_label("step", phase) for phase in steps]
-    assert told["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
-    assert told["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
-    assert told["start"][2][0] == "import" and told["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)
+    assert [row[0] for row in phases["step"]] == [phase_label("step", phase) for phase in steps]
+    assert phases["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
+    assert phases["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
+    assert phases["start"][2][0] == "import" and phases["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)
     assert details[lost]["without_phases"] == "attempt-1/phases.csv: lacks rank 1" and "phases" not in details[lost]
     assert not {"phases", "without_phases"} & set(details[plain])
 
 
 def test_an_attempt_that_was_cut_short_shows_its_log_and_why(in_folder) -> None:
-    made = in_folder(*campaign(), tables=["missing"])
-    row = made.runs[made.runs["status"] == "missing"].iloc[0]
-    attempt = made.results / "runs" / row["run_id"] / row["key"] / "attempt-2"
+    campaign_files = in_folder(*campaign(), tables=["missing"])
+    row = campaign_files.runs[campaign_files.runs["status"] == "missing"].iloc[0]
+    attempt = campaign_files.results / "runs" / row["run_id"] / row["key"] / "attempt-2"
     attempt.mkdir(parents=True)
     (attempt / "log.txt").write_text("so far\n")
     (attempt / "unfinished.txt").write_text("stopped by SIGTERM\n")
-    run = made.details()[row["run_id"]]
+    run = campaign_files.details()[row["run_id"]]
     assert run["log"] == "so far" and "stopped by SIGTERM" in run["note"]
     assert (run["note"].code, run["note"].facts["unfinished"]) == ("log", "stopped by SIGTERM")
 
 
 def test_a_run_under_score_p_says_where_its_trace_is(in_folder) -> None:
-    made = in_folder(*campaign(), tables=["missing"])
-    row = made.runs[made.runs["status"] == "ok"].iloc[0]
+    campaign_files = in_folder(*campaign(), tables=["missing"])
+    row = campaign_files.runs[campaign_files.runs["status"] == "ok"].iloc[0]
     anchor = (
-        made.results / "runs" / row["run_id"] / row["key"] / f"attempt-{row['attempt']:.0f}" / "score-p" / "traces.otf2"
+        campaign_files.results
+        / "runs"
+        / row["run_id"]
+        / row["key"]
+        / f"attempt-{row['attempt']:.0f}"
+        / "score-p"
+        / "traces.otf2"
     )
     anchor.parent.mkdir(parents=True)
     anchor.touch()
     (anchor.parent.parent / "log.txt").write_text("so far\n")
-    notes = {run_id: run["note"] for run_id, run in made.details().items()}
+    notes = {run_id: run["note"] for run_id, run in campaign_files.details().items()}
     trace = anchor.relative_to(Path.cwd())
     assert notes[row["run_id"]].facts["score_p"] == trace and str(trace) in notes[row["run_id"]]
     assert sum(note.facts.get("score_p") is not None for note in notes.values()) == 1
@@ -259,38 +265,38 @@ def test_failures_stand_with_reason_and_link(page: Page) -> None:
     assert "pytorch-ddp.small-cnn.digits.b32.n2.s4" in page.text
 
 
-def test_the_answer_has_the_numbers_of_the_tables(page: Page, made) -> None:
-    shown = made.material()
-    cells = tables.read(made.results / "tables" / "cells")
+def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) -> None:
+    material = campaign_files.material()
+    cells = tables.read(campaign_files.results / "tables" / "cells")
     fastest = cells.data.sort_values("epoch_time_s_mean")["epoch_time_s_mean"].iloc[0]
     section = " ".join(page.text_of("answer").split())
     assert tables.number(fastest) in section
-    marks = [mark.name for mark in quality.marks(shown, twelve_rules.judged(shown))]
+    marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     assert find_note(marks, "runs-succeeded").facts == {"succeeded": 110, "runs": 114}
     assert all(mark in section for mark in marks)
-    note = answer.speedups(shown)
+    note = answer.speedups(material)
     assert note is not None and note.facts["replicas"] == 2 and note.replace(" %", "\u00a0%") in page.text_of("answer")
-    speedup = tables.read(made.results / "tables" / "speedup").data
+    speedup = tables.read(campaign_files.results / "tables" / "speedup").data
     parallel = speedup.loc[speedup["replicas"] == 2, "speedup"]
     assert (note.facts["least"], note.facts["greatest"]) == (parallel.min(), parallel.max())
 
 
-def test_answer_is_sentences_main_figure_marks_tables(page: Page, made) -> None:
-    effects = pd.read_csv(made.results / "tables" / "effects.csv")
-    anova = pd.read_csv(made.results / "tables" / "anova.csv")
-    every = answers.answer_sentences(read_table(made.runs_csv, "runs"), effects, anova)
-    first, more = ([str(one) for one in some] for some in answers.split_opening(every))
-    shown = made.material()
-    marks = [mark.name for mark in quality.marks(shown, twelve_rules.judged(shown))]
-    grids = [grid.caption for grid in answer.answer(shown).grids]
-    order = [*first, shown.pictures[0].heading, *marks, *more, *grids]
+def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files) -> None:
+    effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
+    anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
+    all_sentences = answers.answer_sentences(read_table(campaign_files.runs_csv, "runs"), effects, anova)
+    first, further = ([str(sentence) for sentence in group] for group in answers.split_opening(all_sentences))
+    material = campaign_files.material()
+    marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
+    grids = [grid.caption for grid in answer.find_answer(material).grids]
+    order = [*first, material.pictures[0].heading, *marks, *further, *grids]
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
     marks = {a["title"]: a for tag, a in page.elements if tag == "a" and a.get("class") in ("good", "bad", "unknown")}
-    links = [one["href"] for one in marks.values()]
+    links = [sentence["href"] for sentence in marks.values()]
     assert {"#failures", "#table-checks", "#rules"} <= set(links)
-    checks = pd.read_csv(made.results / "tables" / "checks.csv").set_index("assumption")
+    checks = pd.read_csv(campaign_files.results / "tables" / "checks.csv").set_index("assumption")
     for name in ("normal residuals", "equal spread in all cells", "blocks alike"):
         is_good = checks.loc[name, "p"] >= 0.05
         assert marks[checks.loc[name, "verdict"]]["class"] == ("good" if is_good else "bad")
@@ -298,47 +304,47 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, made) -> None:
 
 def test_what_has_no_content_is_left_out_with_its_reason(in_folder) -> None:
     pictures = {**PICTURES, "energy": f"{NOT_DRAWN}no run measured energy. Replicates are independent runs."}
-    made = in_folder(*campaign(failures={}), pictures=pictures)
-    page = Page(made.report())
+    campaign_files = in_folder(*campaign(failures={}), pictures=pictures)
+    page = Page(campaign_files.report())
     ids = {attributes.get("id") for _, attributes in page.elements}
     assert "figure-energy" not in ids and "table-missing" not in ids and "source-missing" not in page.scripts
-    left_out = made.material().left_out
+    left_out = campaign_files.material().left_out
     assert list(left_out) == ["energy", "missing"] and left_out["energy"] == "no run measured energy"
-    assert tables.read(made.results / "tables" / "missing").notes[0].startswith(left_out["missing"])
+    assert tables.read(campaign_files.results / "tables" / "missing").notes[0].startswith(left_out["missing"])
     assert content.left_out(left_out) in page.text
     assert {"figure-residuals", "table-cells"} <= ids
 
 
-def test_tables_are_there_with_notes_and_sources(page: Page, made) -> None:
+def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> None:
     source = json.loads(page.unpacked("source-cells"))
-    assert source["csv"] == (made.results / "tables" / "cells.csv").read_text()
-    assert source["latex"] == (made.results / "tables" / "cells.tex").read_text()
-    notes = tables.read(made.results / "tables" / "cells").below
+    assert source["csv"] == (campaign_files.results / "tables" / "cells.csv").read_text()
+    assert source["latex"] == (campaign_files.results / "tables" / "cells.tex").read_text()
+    notes = tables.read(campaign_files.results / "tables" / "cells").below
     assert notes and all(note in page.text for note in notes)
 
 
-def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, made) -> None:
+def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, campaign_files) -> None:
     assert "./ringside report quickstart --site local" in page.text and "20261120" in page.text
     state = State(COMMIT.commit, ("a file",))
-    note = setting.again(made.campaign(), None, "available", state).commit
+    note = setting.reproduction(campaign_files.campaign(), None, "available", state).commit
     assert (note.code, note.facts) == ("changed-commit", {"commit": COMMIT.commit, "changed": ("a file",)})
-    assert "a file" in note and note in Page(made.report(state=state, out="dirty.html")).text
-    for state, code, shown in (
+    assert "a file" in note and note in Page(campaign_files.report(state=state, out="dirty.html")).text
+    for state, code, rendered in (
         (COMMIT, "clean-commit", page),
-        (State(None), "no-commit", Page(made.report(state=State(None), out="none.html"))),
+        (State(None), "no-commit", Page(campaign_files.report(state=State(None), out="none.html"))),
     ):
-        note = setting.again(made.campaign(), None, "available", state).commit
-        assert note.code == code and note in shown.text and (state.commit or "") in note
+        note = setting.reproduction(campaign_files.campaign(), None, "available", state).commit
+        assert note.code == code and note in rendered.text and (state.commit or "") in note
 
 
 def test_data_sets_have_licence_and_citation(page: Page) -> None:
     assert "CC BY 4.0" in page.text and "10.24432/C50P49" in page.text
 
 
-def test_published_tables_alone_make_a_page(made) -> None:
-    page = Page(made.report(records=str(made.results), out="published.html"))
+def test_published_tables_alone_make_a_page(campaign_files) -> None:
+    page = Page(campaign_files.report(records=str(campaign_files.results), out="published.html"))
     run = page.details()[0]
-    assert "record" not in run and run["row"]["run_id"] == run["run_id"] and run["note"] == ELSEWHERE
+    assert "record" not in run and run["row"]["run_id"] == run["run_id"] and run["note"] == RECORDS_ELSEWHERE
     assert run["epochs"]["epoch"] == [1, 2, 3, 4, 5, 6]
 
 
@@ -354,11 +360,11 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
 
     from plan import campaign as plan_campaign
 
-    made = in_folder(*hostile_campaign(), tables=["missing"])
-    made.leave_records(lambda run_id: HOSTILE.encode() + b"\xff\xfe" + b"y" * 1000 + b"\n")
+    campaign_files = in_folder(*hostile_campaign(), tables=["missing"])
+    campaign_files.leave_records(lambda run_id: HOSTILE.encode() + b"\xff\xfe" + b"y" * 1000 + b"\n")
     load = plan_campaign.load_study
     monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(load(name), title=HOSTILE, question=HOSTILE))
-    page = Page(made.report())
+    page = Page(campaign_files.report())
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert [attributes["src"][:10] for tag, attributes in page.elements if tag == "img"] == ["data:image"] * 2
     raw = page.file.read_bytes()
@@ -369,8 +375,8 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_note_on_the_page_is_cleaned_and_escaped() -> None:
-    shown = make._template().environment.from_string("{{ note }}").render(note=Note("hostile", HOSTILE))
-    assert "<img" not in shown and "alert(1)" in shown and not {"\x00", "\x07", "\x1b", "\u202e"} & set(shown)
+    rendered = make._template().environment.from_string("{{ note }}").render(note=Note("hostile", HOSTILE))
+    assert "<img" not in rendered and "alert(1)" in rendered and not {"\x00", "\x07", "\x1b", "\u202e"} & set(rendered)
 
 
 DEGENERATE = ["one run", "nothing ran", "all failed", "one cell", "one replicate", "no accuracy"]
@@ -400,10 +406,12 @@ def test_degenerate_studies_have_a_page(in_folder, case: str) -> None:
         assert not re.search(rf"(?<![\w-]){word}(?![\w-])", page.text), word
 
 
-def test_a_missing_file_is_one_line(made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "tables", [*made.tables, made.results / "tables" / "absent"])
+def test_a_missing_file_is_one_line(campaign_files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        campaign_files, "tables", [*campaign_files.tables, campaign_files.results / "tables" / "absent"]
+    )
     with pytest.raises(InputError) as refused:
-        made.report(out="broken.html")
+        campaign_files.report(out="broken.html")
     assert refused.value.code == "missing-file" and refused.value.file.endswith("tables/absent.csv")
     assert "./ringside run" in refused.value.hint
-    assert not (made.results / "broken.html").exists()
+    assert not (campaign_files.results / "broken.html").exists()

@@ -24,11 +24,11 @@ from figures.panels import NOT_DRAWN
 from network import fit
 from precision import reached
 from report import design, paper, pdf
-from report.latex import cited, first_sentence, keys_of, references, text
+from report.latex import cited, first_sentence, keys_of, references, to_latex
 from report.methods import CONSEQUENCES, Facts, method_notes, methods, reproducibility, threat_notes, threats
 from support.synthetic import campaign, write_frames
 
-KEPT = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
+CAMPAIGN = CHECKOUT / "docs" / "campaigns" / "tf-strategies-virtual"
 TABLES = [
     "cells",
     "speedup",
@@ -49,9 +49,9 @@ SKELETON = Path(paper.__file__).with_name("main.tex")
 
 def figure(stem: Path, width_in: float, height_in: float) -> Path:
     """A figure of this size with a caption that has everything that LaTeX minds."""
-    drawn = style.figure(width_in, height_in)
-    drawn.subplots()
-    style.save(drawn, stem)
+    figure = style.new_figure(width_in, height_in)
+    figure.subplots()
+    style.save(figure, stem)
     Path(f"{stem}.caption.md").write_text(CAPTION + "\n")
     return stem
 
@@ -64,7 +64,7 @@ def facts_of(runs_csv: Path, network_csv: Path | None = None, **changes: object)
         runs=runs,
         network=read_table(network_csv, "network") if network_csv else None,
         checks=None,
-        shown=TABLES,
+        paper_tables=TABLES,
     )
 
 
@@ -80,32 +80,32 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
         for name, size in (("wide", (9, 3)), ("high", (6.9, 12)), ("s", (3, 2)))
     ]
     chosen = replace(facts.study, paper=Paper(figures=("wide", "high")))
-    made = replace(facts, study=chosen, checks=pd.read_csv(folder / "tables" / "checks.csv"))
-    paper.write(made, stems, [folder / "tables" / name for name in names], folder / "paper")
+    complete = replace(facts, study=chosen, checks=pd.read_csv(folder / "tables" / "checks.csv"))
+    paper.write_sources(complete, stems, [folder / "tables" / name for name in names], folder / "paper")
     shutil.copy(SKELETON, folder / "paper" / "main.tex")
     return folder / "paper"
 
 
-def compiled(folder: Path) -> str:
+def compile_paper(folder: Path) -> str:
     """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is missing."""
-    said = ""
-    for source, made in (("supplement", "supplement"), ("main", "paper")):
-        out = folder / f"{made}.pdf"
+    output = ""
+    for source, product in (("supplement", "supplement"), ("main", "paper")):
+        out = folder / f"{product}.pdf"
         pdf.main(main=folder / f"{source}.tex", out=out, log=folder / "log")
         assert out.read_bytes().startswith(b"%PDF")
-        said += (folder / "log").read_text()
-    assert not [width for width in OVERFULL.findall(said) if float(width) > 20], said
+        output += (folder / "log").read_text()
+    assert not [width for width in OVERFULL.findall(output) if float(width) > 20], output
     for complaint in ("undefined", "multiply", "Float too large"):
-        assert complaint not in said, said
+        assert complaint not in output, output
     assert not [name for name in folder.iterdir() if name.suffix in (".aux", ".bbl", ".blg", ".out")]
-    return said
+    return output
 
 
 def test_the_paper_of_a_kept_campaign_compiles(tex: None, tmp_path: Path) -> None:
-    network_csv = KEPT / "network.csv"
-    facts = facts_of(KEPT / "runs.csv", network_csv)
-    said = compiled(sources(tmp_path, facts, KEPT / "runs.csv", network_csv))
-    assert int(re.findall(r"\((\d+) pages", said)[-1]) > 10
+    network_csv = CAMPAIGN / "network.csv"
+    facts = facts_of(CAMPAIGN / "runs.csv", network_csv)
+    output = compile_paper(sources(tmp_path, facts, CAMPAIGN / "runs.csv", network_csv))
+    assert int(re.findall(r"\((\d+) pages", output)[-1]) > 10
 
 
 def notes_of(facts: Facts) -> list[str]:
@@ -114,53 +114,55 @@ def notes_of(facts: Facts) -> list[str]:
 
 
 def test_methods_name_the_collectives_that_were_swept() -> None:
-    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
-    swept = find_note(notes_of(facts), "collectives-swept")
-    assert swept.facts["collectives"] == ["all_reduce"] and "bytes-counted" not in codes(notes_of(facts))
+    facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
+    timed = find_note(notes_of(facts), "collectives-swept")
+    assert timed.facts["collectives"] == ["all_reduce"] and "bytes-counted" not in codes(notes_of(facts))
     assert facts.network is not None
-    others = [facts.network.assign(collective=name) for name in ("reduce_scatter", "all_gather")]
-    notes = notes_of(replace(facts, network=pd.concat([facts.network, *others])))
-    swept, counted = find_note(notes, "collectives-swept"), find_note(notes, "bytes-counted")
-    assert swept.facts["collectives"] == ["all_reduce", "all_gather", "reduce_scatter"]
-    assert "all-reduce, all-gather and reduce-scatter" in swept
+    collectives = [facts.network.assign(collective=name) for name in ("reduce_scatter", "all_gather")]
+    notes = notes_of(replace(facts, network=pd.concat([facts.network, *collectives])))
+    timed, counted = find_note(notes, "collectives-swept"), find_note(notes, "bytes-counted")
+    assert timed.facts["collectives"] == ["all_reduce", "all_gather", "reduce_scatter"]
+    assert "all-reduce, all-gather and reduce-scatter" in timed
     assert counted.facts["collectives"] == ["all_gather", "reduce_scatter"] and "$(n - 1) / n$" in counted
 
 
 def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, *campaign(failures={}))
-    made = sources(tmp_path, facts_of(runs_csv), runs_csv)
+    folder = sources(tmp_path, facts_of(runs_csv), runs_csv)
     (tmp_path / "figures" / "wide.caption.md").write_text(f"{NOT_DRAWN}nothing was measured. More.\n")
     stems = [tmp_path / "figures" / name for name in ("high", "wide", "s")]
     names = [tmp_path / "tables" / name for name in TABLES]
     study_of = replace(load_study("quickstart"), paper=Paper(("s", "wide"), ("anova", "effects")))
     facts = replace(facts_of(runs_csv), study=study_of)
-    paper.write(facts, stems, names, made)
-    said = {name: (made / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
+    paper.write_sources(facts, stems, names, folder)
+    contents = {name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    found = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
-    first, more = answers.split_opening(found)
-    places = [said["results"].index(text(sentence.text)) for sentence in (*first, *more)]
-    assert places == sorted(places) and places[0] < 200 and more and r"\begin{itemize}" not in said["results"]
-    shown = r"Figure~\ref{fig:s}: " + text(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
-    assert said["results"].index(shown) > places[-1] and said["results"].count(r"\input{") == 1
-    assert re.findall("tables/([a-z]+)", said["tables"]) == ["anova", "effects"]
-    assert re.findall("figures/([a-z]+)", said["supplement"]) == ["high"], "wide shows nothing"
-    assert r"\begin" not in (made / "figures" / "wide.tex").read_text(), "Snakemake wants a file all the same"
-    beside = re.findall("tables/([a-z]+)", said["supplement"])
-    assert beside == [name for name in TABLES if name not in ("anova", "effects", "missing")], "no run is missing"
-    supplement = replace(facts, shown=["anova", "effects"], beside=["checks"])
+    answer_sentences = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
+    first, further = answers.split_opening(answer_sentences)
+    places = [contents["results"].index(to_latex(sentence.text)) for sentence in (*first, *further)]
+    assert places == sorted(places) and places[0] < 200 and further and r"\begin{itemize}" not in contents["results"]
+    figure_lines = r"Figure~\ref{fig:s}: " + to_latex(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
+    assert contents["results"].index(figure_lines) > places[-1] and contents["results"].count(r"\input{") == 1
+    assert re.findall("tables/([a-z]+)", contents["tables"]) == ["anova", "effects"]
+    assert re.findall("figures/([a-z]+)", contents["supplement"]) == ["high"], "wide shows nothing"
+    assert r"\begin" not in (folder / "figures" / "wide.tex").read_text(), "Snakemake wants a file all the same"
+    in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
+    assert in_supplement == [name for name in TABLES if name not in ("anova", "effects", "missing")], (
+        "no run is missing"
+    )
+    supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables=["checks"])
     assert (
         supplement.see("checks") == " (the supplement)" and supplement.see("effects") == r" (Table~\ref{tab:effects})"
     )
-    assert supplement.see("checks") in said["methods"] and r"\ref{tab:checks}" not in said["methods"]
+    assert supplement.see("checks") in contents["methods"] and r"\ref{tab:checks}" not in contents["methods"]
 
 
 def test_authors_are_those_of_the_study_or_to_be_named() -> None:
     ada = Author(given_names="Ada", family_names="Lovelace", affiliation="A & B")
     babbage = Author(given_names="C.", family_names="Babbage")
     study = replace(load_study("quickstart"), authors=(ada, babbage))
-    assert paper.authors(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
-    assert paper.authors(replace(study, authors=())) == paper.NO_AUTHORS
+    assert paper.author_names(study) == r"Ada Lovelace\\A \& B \and C. Babbage"
+    assert paper.author_names(replace(study, authors=())) == paper.NO_AUTHORS
     assert r"\author{\studyauthors}" in SKELETON.read_text()
 
 
@@ -175,7 +177,7 @@ def hostile(tmp_path: Path) -> tuple[Facts, Path]:
 
 
 def test_whatever_people_write_compiles(tex: None, hostile: tuple[Facts, Path], tmp_path: Path) -> None:
-    compiled(sources(tmp_path, *hostile))
+    compile_paper(sources(tmp_path, *hostile))
 
 
 @pytest.mark.parametrize("case", ["one run", "no successful run", "published without the rest"])
@@ -192,7 +194,7 @@ def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> No
     facts = facts_of(runs_csv)
     if case == "published without the rest":
         facts = replace(facts, site=None)
-    compiled(sources(tmp_path, facts, runs_csv))
+    compile_paper(sources(tmp_path, facts, runs_csv))
 
 
 def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
@@ -208,16 +210,18 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
 
 def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -> None:
     runs, epochs = campaign(replicates=3, failures={})
-    more, more_epochs = campaign(replicates=5, failures={})
-    later = more["replicate"].gt(3) & more["batch_size"].eq(16)
-    both = pd.concat([runs, more[later]])
-    runs_csv, _ = write_frames(tmp_path, both, pd.concat([epochs, more_epochs]).drop_duplicates(["run_id", "epoch"]))
+    larger, larger_epochs = campaign(replicates=5, failures={})
+    later = larger["replicate"].gt(3) & larger["batch_size"].eq(16)
+    all_runs = pd.concat([runs, larger[later]])
+    runs_csv, _ = write_frames(
+        tmp_path, all_runs, pd.concat([epochs, larger_epochs]).drop_duplicates(["run_id", "epoch"])
+    )
     facts = facts_of(runs_csv, replicates=Replicates(3, 5, 0.5))
     notes = notes_of(facts)
     assert find_note(notes, "design").facts["replicates"] == [3, 5]
     assert find_note(notes, "blocks").facts["is_adaptive"]
     chosen = reached.precision_note(facts.runs, facts.study.replicates)
-    assert chosen and text(chosen) in notes
+    assert chosen and to_latex(chosen) in notes
     replication = design.replication(read_runs(runs_csv), facts.study.replicates)
     assert replication.facts["replicates"] == [3, 5] and replication.facts["is_adaptive"] and chosen in replication
     fixed = design.replication(read_runs(runs_csv), Replicates(5, 5))
@@ -225,10 +229,10 @@ def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -
 
 
 def test_methods_state_what_was_done() -> None:
-    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
+    facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
     notes = notes_of(facts)
-    whole = methods(facts)
-    assert all(note in whole for note in notes)
+    section = methods(facts)
+    assert all(note in section for note in notes)
     stated = {note.facts["model"] if note.code == "model" else note.code: note.facts for note in notes if codes([note])}
     assert stated["design"] == {"cells": 54, "replicates": [5], "runs": 270, "fraction": None}
     assert stated["blocks"] == {"seed": 20200517, "is_adaptive": False}
@@ -245,15 +249,15 @@ def test_methods_state_what_was_done() -> None:
     assert stated["excluded"]["reason"].startswith("tensorflow-multiworker ")
     assert stated["all-succeeded"] == {"runs": 270}
     assert stated["devices"] == {"devices": ["cpu"], "threads": [1], "placement": "virtual"}
-    for other in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
-        assert other and text(other) in notes
-    assert cited(text(conditions.replicates_note(facts.runs))) in notes
-    assert "workflow/" not in whole and ".yaml" not in whole, "methods are told in words, not in paths"
-    assert r"\cite{jain1991}" in whole and r"\ref{tab:factors}" in whole
+    for sentence in (conditions.circumstances_note(facts.runs), fit.circumstances(facts.network)):
+        assert sentence and to_latex(sentence) in notes
+    assert cited(to_latex(conditions.replicates_note(facts.runs))) in notes
+    assert "workflow/" not in section and ".yaml" not in section, "methods are told in words, not in paths"
+    assert r"\cite{jain1991}" in section and r"\ref{tab:factors}" in section
 
 
 def test_threats_are_those_that_the_records_show() -> None:
-    facts = facts_of(KEPT / "runs.csv", KEPT / "network.csv")
+    facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
     notes = list(threat_notes(facts))
     assert {"virtual-nodes", "network-swept-once", "short-training"} < set(codes(notes)) and "no-success" not in codes(
         notes
@@ -267,14 +271,14 @@ def test_threats_are_those_that_the_records_show() -> None:
 
 
 def test_methods_say_what_each_strategy_is_with_its_source() -> None:
-    facts = facts_of(KEPT / "runs.csv")
+    facts = facts_of(CAMPAIGN / "runs.csv")
     assert not method_notes(facts)["Strategies"] and "subsection{Strategies}" not in methods(facts), (
         "all divide samples"
     )
-    several = facts.runs["ranks"] > 1
+    is_multi_rank = facts.runs["ranks"] > 1
     divided = facts.runs.assign(
-        parallelism=facts.runs["parallelism"].mask(several, "pipeline"),
-        microbatches=facts.runs["microbatches"].mask(several, 4),
+        parallelism=facts.runs["parallelism"].mask(is_multi_rank, "pipeline"),
+        microbatches=facts.runs["microbatches"].mask(is_multi_rank, 4),
     )
     notes = method_notes(replace(facts, runs=divided))["Strategies"]
     assert find_note(notes, "meshes").facts["strategies"] == ["pipeline"]
@@ -285,8 +289,8 @@ def test_methods_say_what_each_strategy_is_with_its_source() -> None:
 
 
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
-    table = checks.table(read_table(KEPT / "runs.csv", "runs")).data
-    notes = list(threat_notes(replace(facts_of(KEPT / "runs.csv"), checks=table)))
+    table = checks.table(read_table(CAMPAIGN / "runs.csv", "runs")).data
+    notes = list(threat_notes(replace(facts_of(CAMPAIGN / "runs.csv"), checks=table)))
     failed = {note.facts["assumption"]: note for note in notes if codes([note]) == ["failed-check"]}
     assert "blocks alike" in failed and all(note.facts["p"] < 0.05 for note in failed.values())
     assert failed["blocks alike"].endswith(CONSEQUENCES["blocks alike"])
@@ -305,38 +309,41 @@ def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
 
 
 def test_a_fraction_says_what_it_cannot_tell_apart() -> None:
-    facts = facts_of(KEPT / "runs.csv")
+    facts = facts_of(CAMPAIGN / "runs.csv")
     screening = load_study("screening")
     design_of = find_note(notes_of(replace(facts, study=screening)), "design")
     assert screening.fraction and design_of.facts["fraction"] == screening.fraction.name()
-    assert text(screening.fraction.name()) in design_of and "2\\textasciicircum{}(5-1)" in design_of
+    assert to_latex(screening.fraction.name()) in design_of and "2\\textasciicircum{}(5-1)" in design_of
 
 
 def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
     assert keys_of("horovod-pytorch", "pytorch", "horovod") == ["paszke2019", "sergeev2018"]
-    made = references({
+    bibliography = references({
         "cifar-10": {"citation": "A. & B, 100 %", "files": [{}], "format": "cifar-10-binary"},
         "synthetic": {"citation": "drawn here", "format": "patterns"},
     })  # fmt: skip
-    assert "@misc{data-cifar-10,\n  note = {A. \\& B, 100 \\%},\n}" in made and "data-synthetic" not in made
-    assert made.count("{") == made.count("}")
+    assert (
+        "@misc{data-cifar-10,\n  note = {A. \\& B, 100 \\%},\n}" in bibliography
+        and "data-synthetic" not in bibliography
+    )
+    assert bibliography.count("{") == bibliography.count("}")
 
 
 def test_whatever_the_papers_text_cites_or_names_is_in_its_references(tmp_path: Path) -> None:
-    network_csv = KEPT / "network.csv"
-    made = sources(tmp_path, facts_of(KEPT / "runs.csv", network_csv), KEPT / "runs.csv", network_csv)
-    known = re.findall(r"^@\w+\{([^,]+),", (made / "references.bib").read_text(), re.MULTILINE)
-    written = [made / f"{name}.tex" for name in ("main", "methods", "results", "threats", "reproducibility")]
-    said = "\n".join(file.read_text() for file in written)
-    keys = {key for keys in re.findall(r"\\cite\{([^}]+)\}", said) for key in keys.split(",")}
-    assert "smyth2004" in keys and keys <= set(known)
-    named = re.findall(r"\b[A-Z][a-z]+(?: \\& [A-Z][a-z]+| et al\.)?,? (?:19|20)\d\d\b(?!-)(.{0,8})", said)
+    network_csv = CAMPAIGN / "network.csv"
+    folder = sources(tmp_path, facts_of(CAMPAIGN / "runs.csv", network_csv), CAMPAIGN / "runs.csv", network_csv)
+    bibliography_keys = re.findall(r"^@\w+\{([^,]+),", (folder / "references.bib").read_text(), re.MULTILINE)
+    written = [folder / f"{name}.tex" for name in ("main", "methods", "results", "threats", "reproducibility")]
+    source = "\n".join(file.read_text() for file in written)
+    keys = {key for keys in re.findall(r"\\cite\{([^}]+)\}", source) for key in keys.split(",")}
+    assert "smyth2004" in keys and keys <= set(bibliography_keys)
+    named = re.findall(r"\b[A-Z][a-z]+(?: \\& [A-Z][a-z]+| et al\.)?,? (?:19|20)\d\d\b(?!-)(.{0,8})", source)
     assert named and all(after.startswith(r"~\cite{") for after in named), "a work that is named is cited"
 
 
 def test_a_work_that_is_named_is_cited_once() -> None:
-    said = r"moderated (Smyth 2004), by Hoefler \& Belli, 2015, and Smyth 2005."
-    assert cited(said) == (
+    source = r"moderated (Smyth 2004), by Hoefler \& Belli, 2015, and Smyth 2005."
+    assert cited(source) == (
         r"moderated (Smyth 2004~\cite{smyth2004}), by Hoefler \& Belli, 2015~\cite{hoefler2015}, and Smyth 2005."
     )
 
@@ -350,16 +357,16 @@ def test_without_tex_the_error_names_packages_and_sources(tmp_path: Path, monkey
     with pytest.raises(InputError) as refused:
         pdf.main(main=tmp_path / "main.tex", out=tmp_path / "paper.pdf", log=tmp_path / "log")
     assert (refused.value.code, refused.value.got) == ("not-installed", ["pdflatex", "bibtex"])
-    assert pdf.install() in str(refused.value) and str(tmp_path) in refused.value.hint
-    assert f"apt-get install {' '.join(pdf.PACKAGES)}" in pdf.install()
+    assert pdf.install_hint() in str(refused.value) and str(tmp_path) in refused.value.hint
+    assert f"apt-get install {' '.join(pdf.PACKAGES)}" in pdf.install_hint()
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str], Path]:
     """Writes a main.tex."""
 
-    def write(text: str) -> Path:
-        (tmp_path / "main.tex").write_text(text)
+    def write(to_latex: str) -> Path:
+        (tmp_path / "main.tex").write_text(to_latex)
         return tmp_path
 
     return write
@@ -377,7 +384,7 @@ def test_a_mistake_of_the_author_is_one_line(
 ) -> None:
     folder = written(f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n")
     with pytest.raises(InputError) as refused:
-        pdf.compiled(folder / "main.tex", folder, folder / "log")
+        pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
     assert (refused.value.code, refused.value.problem) == ("tex-error", problem)
     assert refused.value.file.endswith("main.tex:3") and "\n" not in str(refused.value)
 
@@ -385,8 +392,8 @@ def test_a_mistake_of_the_author_is_one_line(
 def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, written: Callable[[str], Path]) -> None:
     folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
     with pytest.raises(InputError) as refused:
-        pdf.compiled(folder / "main.tex", folder, folder / "log")
-    assert (refused.value.code, refused.value.hint) == ("not-installed", pdf.install())
+        pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
+    assert (refused.value.code, refused.value.hint) == ("not-installed", pdf.install_hint())
     assert "gone.sty" in refused.value.problem and re.search(r"main\.tex:\d+$", refused.value.file)
 
 

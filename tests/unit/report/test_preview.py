@@ -25,10 +25,10 @@ def test_nothing_of_the_campaigns_is_written(tmp_path: Path) -> None:
     (results / "campaign.json").write_text("{}")
     for turn in range(2):
         with preview.workplace(results, results / "preview") as work:
-            here = work / "results" / "small"
-            assert (here / "runs" / "a").is_dir() and (here / "campaign.json").read_text() == "{}"
+            mirrored = work / "results" / "small"
+            assert (mirrored / "runs" / "a").is_dir() and (mirrored / "campaign.json").read_text() == "{}"
             assert (work / "Snakefile").read_text() == (CHECKOUT / "Snakefile").read_text()
-            (here / "runs.csv").write_text(str(turn))
+            (mirrored / "runs.csv").write_text(str(turn))
             (work / ".snakemake" / f"memory-{turn}").write_text("")
         assert not work.exists()
     assert (results / "preview" / "runs.csv").read_text() == "1" and not (results / "runs.csv").exists()

@@ -69,7 +69,7 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
 
 def test_one_endless_line_is_cut(tmp_path: Path) -> None:
     tail = text.tail(log_of(tmp_path, b"x" * 1_000_000), 10_000)
-    assert tail is not None and len(tail.text) == text.LONGEST_LINE + 2
+    assert tail is not None and len(tail.text) == text.MAX_LINE_CHARACTERS + 2
 
 
 def test_what_was_written_over_is_gone_and_broken_bytes_are_marked(tmp_path: Path) -> None:

@@ -19,29 +19,29 @@ def material(in_folder, runs, epochs, **options) -> Material:
 
 
 @pytest.fixture(scope="module")
-def whole(in_folder) -> Material:
+def whole_study(in_folder) -> Material:
     return material(in_folder, *recorded(*campaign(failures={})))
 
 
 def recorded(runs, epochs):
     """Runs of which records say all that they should."""
     digests = {f"{name}_digest": name[0] * 64 for name in ("environment", "code", "data")}
-    said = {
+    fields = {
         "started_at": [f"2026-11-21T10:{i // 60:02d}:{i % 60:02d}.000Z" for i in range(len(runs))],
         "devices": "AMD EPYC",
     }
-    return runs.sort_values("order_key").assign(**digests, **said), epochs
+    return runs.sort_values("order_key").assign(**digests, **fields), epochs
 
 
-def outcome(number: int, of: Material) -> twelve_rules.Verdict:
-    return twelve_rules.RULES[number - 1].judge(of)
+def outcome(number: int, study_material: Material) -> twelve_rules.Verdict:
+    return twelve_rules.RULES[number - 1].judge(study_material)
 
 
-def with_data(of: Material, name: str, **columns) -> Material:
+def with_data(study_material: Material, name: str, **columns) -> Material:
     """The material with other numbers in one of its tables."""
-    made = of.tables[name]
-    table = replace(made.table, data=made.table.data.assign(**columns))
-    return replace(of, tables={**of.tables, name: replace(made, table=table)})
+    stage_table = study_material.tables[name]
+    table = replace(stage_table.table, data=stage_table.table.data.assign(**columns))
+    return replace(study_material, tables={**study_material.tables, name: replace(stage_table, table=table)})
 
 
 def test_there_are_twelve_with_names_of_their_own() -> None:
@@ -49,29 +49,32 @@ def test_there_are_twelve_with_names_of_their_own() -> None:
     assert len({rule.name for rule in twelve_rules.RULES}) == 12
 
 
-def test_a_whole_study_meets_them_all(whole: Material) -> None:
-    judged = twelve_rules.judged(whole)
-    assert {rule.number: verdict.note for rule, verdict in judged if verdict.outcome != MET} == {}
-    assert twelve_rules.summary(judged).facts == {"counts": {MET: 12}}
-    for _, verdict in judged:
+def test_a_whole_study_meets_them_all(whole_study: Material) -> None:
+    verdicts = twelve_rules.judge_all(whole_study)
+    assert {rule.number: verdict.note for rule, verdict in verdicts if verdict.outcome != MET} == {}
+    assert twelve_rules.summary(verdicts).facts == {"counts": {MET: 12}}
+    for _, verdict in verdicts:
         assert any(letter.isdigit() for letter in verdict.note), "each has its numbers"
 
 
-def test_a_verdict_links_to_what_the_page_has(whole: Material) -> None:
-    for _, verdict in twelve_rules.judged(whole):
-        shown = make.linked(verdict, whole)
-        assert shown.links, verdict
-        for anchor, _ in shown.links:
+def test_a_verdict_links_to_what_the_page_has(whole_study: Material) -> None:
+    for _, verdict in twelve_rules.judge_all(whole_study):
+        linked = make.keep_valid_links(verdict, whole_study)
+        assert linked.links, verdict
+        for anchor, _ in linked.links:
             kind, _, name = anchor.partition("-")
-            there = {"table": whole.tables, "figure": {one.name: one for one in whole.pictures}}.get(kind)
-            assert there is None or name in there
+            targets = {
+                "table": whole_study.tables,
+                "figure": {picture.name: picture for picture in whole_study.pictures},
+            }.get(kind)
+            assert targets is None or name in targets
 
 
 def test_a_study_on_one_node_has_no_speedup_and_no_bound(in_folder) -> None:
     runs, epochs = recorded(*campaign(failures={}))
-    one = material(in_folder, runs[runs["nodes"] == 1], epochs)
+    single_node = material(in_folder, runs[runs["nodes"] == 1], epochs)
     for number in (1, 11):
-        assert outcome(number, one).outcome == NOT_APPLICABLE
+        assert outcome(number, single_node).outcome == NOT_APPLICABLE
 
 
 def test_speedups_without_a_base_are_counted(in_folder) -> None:
@@ -82,47 +85,52 @@ def test_speedups_without_a_base_are_counted(in_folder) -> None:
     assert verdict.outcome == NOT_MET and verdict.note.facts == {"without": 4, "cells": 16}
 
 
-def test_failures_without_a_reason_are_not_explained(whole: Material) -> None:
-    runs = whole.runs.copy()
+def test_failures_without_a_reason_are_not_explained(whole_study: Material) -> None:
+    runs = whole_study.runs.copy()
     runs.loc[runs.index[0], ["status", "reason"]] = ["failed", None]
-    verdict = outcome(2, replace(whole, runs=runs))
+    verdict = outcome(2, replace(whole_study, runs=runs))
     assert verdict.outcome == NOT_MET and verdict.note.facts["unexplained"] == 1
     runs.loc[runs.index[0], "reason"] = "rank 1 ended with exit status 1"
-    assert outcome(2, replace(whole, runs=runs)).outcome == MET
+    assert outcome(2, replace(whole_study, runs=runs)).outcome == MET
 
 
-def test_exclusions_want_a_comment_in_the_study(whole: Material, tmp_path: Path) -> None:
-    text = whole.study.file.read_text()
+def test_exclusions_want_a_comment_in_the_study(whole_study: Material, tmp_path: Path) -> None:
+    text = whole_study.study.file.read_text()
     silent = tmp_path / "quickstart.yaml"
     silent.write_text(text.replace("# the undistributed bases", ""))
-    verdict = outcome(2, replace(whole, study=replace(whole.study, file=silent)))
+    verdict = outcome(2, replace(whole_study, study=replace(whole_study.study, file=silent)))
     assert verdict.outcome == NOT_MET
     assert (verdict.note.facts["silent_exclusions"], verdict.note.facts["exclusions"]) == (1, 3)
 
 
-def test_nodes_that_stay_unused_want_a_reason(whole: Material) -> None:
-    assert whole.site is not None
-    verdict = outcome(2, replace(whole, site=replace(whole.site, nodes=5)))
+def test_nodes_that_stay_unused_want_a_reason(whole_study: Material) -> None:
+    assert whole_study.site is not None
+    verdict = outcome(2, replace(whole_study, site=replace(whole_study.site, nodes=5)))
     assert verdict.outcome == NOT_MET and (verdict.note.facts["nodes"], verdict.note.facts["site_nodes"]) == (2, 5)
-    assert outcome(2, replace(whole, site=None)).outcome == NOT_MET
+    assert outcome(2, replace(whole_study, site=None)).outcome == NOT_MET
 
 
 @pytest.mark.parametrize(("column", "number"), [("epoch_time_s_mean", 3), ("throughput_samples_s_mean", 3)])
-def test_means_of_another_kind_are_found(whole: Material, column: str, number: int) -> None:
-    data = whole.data("cells")
-    assert outcome(number, with_data(whole, "cells", **{column: data[column] * 1.001})).outcome == NOT_MET
+def test_means_of_another_kind_are_found(whole_study: Material, column: str, number: int) -> None:
+    data = whole_study.data("cells")
+    assert outcome(number, with_data(whole_study, "cells", **{column: data[column] * 1.001})).outcome == NOT_MET
 
 
-def test_an_arithmetic_mean_of_rates_is_found(whole: Material) -> None:
-    arithmetic = whole.ok.groupby("cell")["throughput_samples_s"].mean().reindex(whole.data("cells")["cell"]).to_numpy()
-    assert outcome(3, with_data(whole, "cells", throughput_samples_s_mean=arithmetic)).outcome == NOT_MET
+def test_an_arithmetic_mean_of_rates_is_found(whole_study: Material) -> None:
+    arithmetic = (
+        whole_study.ok.groupby("cell")["throughput_samples_s"]
+        .mean()
+        .reindex(whole_study.data("cells")["cell"])
+        .to_numpy()
+    )
+    assert outcome(3, with_data(whole_study, "cells", throughput_samples_s_mean=arithmetic)).outcome == NOT_MET
 
 
-def test_a_mean_of_ratios_is_found(whole: Material) -> None:
-    speedup = whole.data("speedup")
-    assert outcome(4, with_data(whole, "speedup", speedup=speedup["speedup"] * 1.0001)).outcome == NOT_MET
-    effects = whole.data("effects")
-    assert outcome(4, with_data(whole, "effects", ratio=effects["ratio"] + 1e-6)).outcome == NOT_MET
+def test_a_mean_of_ratios_is_found(whole_study: Material) -> None:
+    speedup = whole_study.data("speedup")
+    assert outcome(4, with_data(whole_study, "speedup", speedup=speedup["speedup"] * 1.0001)).outcome == NOT_MET
+    effects = whole_study.data("effects")
+    assert outcome(4, with_data(whole_study, "effects", ratio=effects["ratio"] + 1e-6)).outcome == NOT_MET
 
 
 def test_one_replicate_leaves_no_interval_no_test_and_no_median(in_folder) -> None:
@@ -148,67 +156,67 @@ def test_a_normality_that_does_not_hold_is_still_checked(in_folder) -> None:
 
 def test_one_cell_is_compared_with_nothing(in_folder) -> None:
     runs, epochs = recorded(*campaign(failures={}))
-    one = material(in_folder, runs[runs["cell"] == runs["cell"].iloc[0]], epochs)
-    assert outcome(7, one).outcome == NOT_APPLICABLE
+    single_cell = material(in_folder, runs[runs["cell"] == runs["cell"].iloc[0]], epochs)
+    assert outcome(7, single_cell).outcome == NOT_APPLICABLE
 
 
-def test_a_median_far_from_the_mean_is_told(whole: Material) -> None:
-    high = whole.data("cells")["epoch_time_s_high"]
-    verdict = outcome(8, with_data(whole, "cells", epoch_time_s_median=high * 1.5))
-    assert verdict.note.facts["outside"] == whole.data("cells")["cell"].tolist() and len(high) == 38
+def test_a_median_far_from_the_mean_is_told(whole_study: Material) -> None:
+    high = whole_study.data("cells")["epoch_time_s_high"]
+    verdict = outcome(8, with_data(whole_study, "cells", epoch_time_s_median=high * 1.5))
+    assert verdict.note.facts["outside"] == whole_study.data("cells")["cell"].tolist() and len(high) == 38
 
 
 @pytest.mark.parametrize("name", sorted(twelve_rules.SETUP))
-def test_records_with_gaps_do_not_list_the_setup(whole: Material, name: str) -> None:
-    runs = whole.runs.copy()
+def test_records_with_gaps_do_not_list_the_setup(whole_study: Material, name: str) -> None:
+    runs = whole_study.runs.copy()
     runs[name] = runs[name].astype(object)
     runs.loc[runs.index[0], name] = None
-    verdict = outcome(9, replace(whole, runs=runs))
+    verdict = outcome(9, replace(whole_study, runs=runs))
     assert (verdict.outcome, verdict.note.code) == (NOT_MET, "setup-incomplete")
     assert verdict.note.facts["without"] == {name: 1} and verdict.note.facts["runs"] == 114
     assert twelve_rules.SETUP[name] in verdict.note
 
 
-def test_a_processor_without_a_name_is_not_a_setup(whole: Material) -> None:
-    verdict = outcome(9, replace(whole, runs=whole.runs.assign(devices="cpu")))
+def test_a_processor_without_a_name_is_not_a_setup(whole_study: Material) -> None:
+    verdict = outcome(9, replace(whole_study, runs=whole_study.runs.assign(devices="cpu")))
     assert verdict.outcome == NOT_MET and not verdict.note.facts["is_processor_named"]
     assert verdict.note.facts["without"] == {}
 
 
-def test_times_that_are_not_the_mean_of_their_epochs_are_found(whole: Material) -> None:
-    runs = whole.runs.assign(epoch_time_s=whole.runs["epoch_time_s"] * 1.01)
-    verdict = outcome(10, replace(whole, runs=runs))
+def test_times_that_are_not_the_mean_of_their_epochs_are_found(whole_study: Material) -> None:
+    runs = whole_study.runs.assign(epoch_time_s=whole_study.runs["epoch_time_s"] * 1.01)
+    verdict = outcome(10, replace(whole_study, runs=runs))
     assert verdict.outcome == NOT_MET and verdict.note.facts["share"] == pytest.approx(0.01)
     for changed, fact in (
-        (replace(whole, epochs=whole.epochs.iloc[:0]), "untimed"),
-        (replace(whole, runs=whole.runs.assign(timing_scope=None)), "unscoped"),
+        (replace(whole_study, epochs=whole_study.epochs.iloc[:0]), "untimed"),
+        (replace(whole_study, runs=whole_study.runs.assign(timing_scope=None)), "unscoped"),
     ):
         verdict = outcome(10, changed)
-        assert verdict.outcome == NOT_MET and verdict.note.facts[fact] == len(whole.ok)
+        assert verdict.outcome == NOT_MET and verdict.note.facts[fact] == len(whole_study.ok)
 
 
-def test_a_caption_without_n_does_not_say_what_is_behind_a_mark(whole: Material) -> None:
-    silent = replace(whole.pictures[0], caption="A figure.")
-    verdict = outcome(12, replace(whole, pictures=[silent, *whole.pictures[1:]]))
+def test_a_caption_without_n_does_not_say_what_is_behind_a_mark(whole_study: Material) -> None:
+    silent = replace(whole_study.pictures[0], caption="A figure.")
+    verdict = outcome(12, replace(whole_study, pictures=[silent, *whole_study.pictures[1:]]))
     assert verdict.outcome == NOT_MET and verdict.note.facts["without"] == [silent.name]
-    assert outcome(12, replace(whole, pictures=[])).outcome == NOT_MET
+    assert outcome(12, replace(whole_study, pictures=[])).outcome == NOT_MET
 
 
 def test_a_study_without_any_result_says_so_in_every_rule(in_folder) -> None:
     runs, epochs = campaign(failures={})
-    nothing = runs.assign(status="failed", reason="broken", epoch_time_s=None)
-    for rule, verdict in twelve_rules.judged(material(in_folder, nothing, epochs)):
+    failed = runs.assign(status="failed", reason="broken", epoch_time_s=None)
+    for rule, verdict in twelve_rules.judge_all(material(in_folder, failed, epochs)):
         assert verdict.outcome in (NOT_MET, NOT_APPLICABLE) or rule.number == 2, rule
         assert verdict.note
 
 
 def test_a_table_that_is_read_is_the_one_that_was_written(tmp_path: Path) -> None:
-    shown = pd.DataFrame({"what": ["a|b", "c"], "time (s)": ["1.0 [0.9, 1.1]", "–"]})
+    frame = pd.DataFrame({"what": ["a|b", "c"], "time (s)": ["1.0 [0.9, 1.1]", "–"]})
     table = tables.Table(
-        "A *title* | of", pd.DataFrame({"x": [1.5, None]}), shown, ["First note.", "Second."], ["what"]
+        "A *title* | of", pd.DataFrame({"x": [1.5, None]}), frame, ["First note.", "Second."], ["what"]
     )
     tables.write(table, tmp_path / "one")
     again = tables.read(tmp_path / "one")
     assert (again.title, again.notes, again.words) == (table.title, table.notes, table.words)
-    pd.testing.assert_frame_equal(again.display, shown)
+    pd.testing.assert_frame_equal(again.display, frame)
     pd.testing.assert_frame_equal(again.data, table.data)

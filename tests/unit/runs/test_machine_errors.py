@@ -80,7 +80,7 @@ import resource, sys
 from pathlib import Path
 from common.errors import exit_status
 from figures import style
-drawn = style.figure(3, 2)
+drawn = style.new_figure(3, 2)
 drawn.add_subplot().plot([1, 2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 sys.exit(exit_status(lambda: style.save(drawn, Path(sys.argv[1]))))

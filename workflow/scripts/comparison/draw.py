@@ -21,7 +21,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     """
     farthest = np.abs(np.log(data["ratio"])).sort_values(ascending=False, kind="stable").index[:MAX_ROWS]
     rows = data.loc[sorted(farthest)]
-    drawn = style.figure(style.PAGE_IN, len(rows) * ROW_IN + AXIS_IN)
+    drawn = style.new_figure(style.PAGE_IN, len(rows) * ROW_IN + AXIS_IN)
     ax = drawn.subplots()
     ax.axvline(1, color=style.INK, linewidth=0.6, zorder=1)
     for y, row in enumerate(rows.itertuples()):
@@ -43,7 +43,7 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     ends = rows[["ratio", "ratio_low", "ratio_high"]].to_numpy(float)
     low, high = min(np.nanmin(ends), 1 / 1.02), max(np.nanmax(ends), 1.02)
     ax.set_xlim(low / 1.02, high * 1.02)
-    panels.round_numbers(ax.xaxis, high / low, most=panels.FINE)
+    panels.set_round_ticks(ax.xaxis, high / low, max_ticks=panels.MANY_TICKS)
     ax.grid(True, axis="x")
     ax.set_xlabel(f"epoch time, {compared.names[1]} over {compared.names[0]}")
     selection = (

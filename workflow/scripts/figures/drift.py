@@ -1,5 +1,4 @@
-"""How quick the machine was over the campaign: the reference beside every run, epoch times and what others took, over time; and one over
-the other."""
+"""Draw machine speed over a campaign: reference benchmark, epoch times and CPU time of others."""
 
 import math
 from typing import Any
@@ -28,94 +27,102 @@ from common.notes import Note
 from common.text import number_of
 from declared.figures import Declared
 from figures import panels, style, timeline
-from figures.residuals import BAND, DOT, MOST_BANDS, MOST_VECTOR
+from figures.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
 from figures.timeline import Time
 
 HEIGHT_IN = 3.1
-WIDTHS = (2.7, 1.0)  # of time, and of the panel beside it
+WIDTHS = (2.7, 1.0)  # of the panels over time, and of the panel at the right
 HEIGHTS = (1.15, 1.15, 0.8)
 BLUE, RED, YELLOW = "#004488", "#bb5566", "#ddaa33"
-WAITED: dict[str, Any] = {
+WAIT_MARKER: dict[str, Any] = {
     "linestyle": "none",
     "marker": "v",
     "markersize": 3,
     "color": style.INK,
     "markeredgewidth": 0,
 }
-VISIBLE = 0.02  # of the height of a panel: bars that are lower are not seen
-DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "time withheld: deviation (%)"}
-OTHERS_UNTOLD = "no run tells what others took"
-CUTS = "Hatched: gaps that are cut, with what they last. "
-WHAT = "The machine over the campaign, by a fixed piece of work beside every run (reference)."
-HOW = (
-    "Top: the reference, from right before a run to right after it, above the median of runs {alike}. Middle: epoch "
-    "times above the mean of their cell. {bands}{cuts}Bottom: processor time that others had. Right: a dot per run. Deviation: "
-    "how far it lies from what its cell and its block have. {withheld}The slope is that of least squares, with its 95 % band."
+MIN_VISIBLE_SHARE = 0.02  # of a panel's height, below which a bar is not visible
+DEVIATION = {REFERENCE: "reference: deviation (%)", WITHHELD: "CPU time lost: deviation (%)"}
+NO_SHARES = "no run records CPU time of others"
+CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
+HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
+HOW_TO_READ = (
+    "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. Middle: epoch "
+    "times relative to the mean of their cell. {bands}{cuts}Bottom: CPU time of others. Right: a dot per run. Deviation: "
+    "distance from the value that cell and block predict. {withheld}The slope is fitted by least squares, with its 95 % band."
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Three panels over time and one beside them. The figure and its caption; `asked` says nothing that matters here."""
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, three panels over time and one at the right, and its caption.
+
+    `declaration` has no influence.
+    """
     runs = records.runs
     data = drift.drift_by_run(runs)
     if data.empty:
-        return panels.not_drawn(runs, no_reference_reason(runs))
-    found = adjustment(runs)
-    data, time, unit = _placed(data, records.every_run)
-    drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
-    grid = drawn.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
-    bottom = drawn.add_subplot(grid[2, 0])
-    top, middle = (drawn.add_subplot(grid[row, 0], sharex=bottom) for row in (0, 1))
-    beside = drawn.add_subplot(grid[:, 1])
-    bands = _bands(data)
+        return panels.empty_figure(runs, no_reference_reason(runs))
+    adjusted = adjustment(runs)
+    data, time, unit = _add_positions(data, records.every_run)
+    figure = style.new_figure(style.PAGE_IN, HEIGHT_IN)
+    grid = figure.add_gridspec(3, 2, width_ratios=WIDTHS, height_ratios=HEIGHTS)
+    bottom = figure.add_subplot(grid[2, 0])
+    top, middle = (figure.add_subplot(grid[row, 0], sharex=bottom) for row in (0, 1))
+    covariate_ax = figure.add_subplot(grid[:, 1])
+    bands = _block_bands(data)
     for ax in (top, middle, bottom):
-        _shade(ax, bands)
+        _shade_blocks(ax, bands)
         ax.grid(True, axis="y")
-    _reference(top, data)
-    middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
+    _draw_reference(top, data)
+    middle.plot(
+        data["middle"], 100 * (data["epoch_time"] - 1), rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE
+    )
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
-        _levels(ax, bands, column)
+        _draw_block_means(ax, bands, column)
         ax.tick_params(labelbottom=False)
-    stolen = _shares(bottom, data)
+    is_steal_visible = _draw_shares(bottom, data)
     top.set_ylabel("reference:\nabove usual (%)")
     middle.set_ylabel("epoch time:\nabove mean (%)")
     bottom.set_ylabel("others'\nCPU (%)")
-    drawn.align_ylabels([top, middle, bottom])
-    _time_axis(bottom, time, unit)
+    figure.align_ylabels([top, middle, bottom])
+    _set_time_axis(bottom, time, unit)
     if time is not None:
         for ax in (top, middle, bottom):
-            timeline.cuts(ax, time, sum(middle.get_ylim()) / 2 if ax is middle else None)
-    _over_reference(beside, runs, found)
-    drawn.legend(handles=_legend(data, bands, stolen), loc="outside upper center", ncols=5)
-    return drawn, panels.caption(
+            timeline.draw_cuts(ax, time, sum(middle.get_ylim()) / 2 if ax is middle else None)
+    _draw_epoch_time_over_covariate(covariate_ax, runs, adjusted)
+    figure.legend(handles=_legend_handles(data, bands, is_steal_visible), loc="outside upper center", ncols=5)
+    return figure, panels.compose_caption(
         runs,
-        WHAT,
-        *_found(found),
-        _waits(data),
-        _stolen(data, stolen),
+        HEADING,
+        *_adjustment_notes(adjusted),
+        _waits_note(data),
+        _steal_note(data, is_steal_visible),
         notes=[
-            _how(bands, time, found),
-            _lacking(data),
+            _how_to_read(bands, time, adjusted),
+            _missing_reference_note(data),
         ],
         with_intervals=False,
     )
 
 
-def _placed(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
-    """The runs with their places on the axis (left, right, middle), the axis of time, and its label. The axis is that of the figure timeline,
-    over every run that started; without clocks it is their order."""
-    ran = timeline.that_ran(every_run)
+def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.DataFrame, Time | None, str]:
+    """Return the runs with their positions on the axis (left, right, middle), the time axis, and its label.
+
+    The axis is that of the figure `timeline`, over every run that started; without clocks it is the order of
+    runs.
+    """
+    ran = timeline.started_runs(every_run)
     if not data.index.isin(ran.index).all():
         order = np.arange(1.0, len(data) + 1)
         return data.assign(left=order - 0.4, right=order + 0.4, middle=order), None, "run, in order"
-    time, ran = timeline.axis_of(ran), ran.loc[data.index]
-    left, right = time.at(ran["start_h"].to_numpy()), time.at(ran["end_h"].to_numpy())
+    time, ran = timeline.time_axis(ran), ran.loc[data.index]
+    left, right = time.position(ran["start_h"].to_numpy()), time.position(ran["end_h"].to_numpy())
     return data.assign(left=left, right=right, middle=(left + right) / 2), time, ""
 
 
-def _bands(data: pd.DataFrame) -> pd.DataFrame:
-    """Stretches of runs of one block of a session: from, to (places), means of reference and epoch_time (%)."""
+def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
+    """Return the stretches of runs of one block of a session: ends, means of reference and epoch time (%)."""
     change = (data[["session", "block"]].ne(data[["session", "block"]].shift())).any(axis=1).cumsum()
     percent = data.assign(reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"]))
     return percent.groupby(change).agg(
@@ -126,78 +133,83 @@ def _bands(data: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _shade(ax: Axes, bands: pd.DataFrame) -> None:
-    """Every other block on grey."""
-    if len(bands) <= MOST_BANDS:
+def _shade_blocks(ax: Axes, bands: pd.DataFrame) -> None:
+    """Shade every other block."""
+    if len(bands) <= MAX_BANDS:
         for band in bands[1::2].itertuples():
-            ax.axvspan(band.left, band.right, color=BAND, linewidth=0, zorder=0)
+            ax.axvspan(band.left, band.right, color=BAND_COLOUR, linewidth=0, zorder=0)
 
 
-def _levels(ax: Axes, bands: pd.DataFrame, column: str) -> None:
-    """A line at the mean of each block."""
-    if len(bands) <= MOST_BANDS:
+def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
+    """Draw a line at the mean of each block."""
+    if len(bands) <= MAX_BANDS:
         for left, right, value in bands[["left", "right", column]].itertuples(index=False):
             ax.plot([left, right], [100 * math.expm1(value / 100)] * 2, color=style.INK, linewidth=1.0, zorder=4)
 
 
-def _reference(ax: Axes, data: pd.DataFrame) -> None:
-    """A line from before to after each run; a triangle where it waited."""
+def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
+    """Draw a line from before to after each run, and a triangle where a run waited."""
     data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
     ends = np.stack(
         [np.column_stack([data["left"], percent[:, 0]]), np.column_stack([data["right"], percent[:, 1]])], 1
     )
     lines = LineCollection(list(ends), colors=BLUE, linewidths=0.8, alpha=0.45, zorder=2)
-    lines.set_rasterized(len(data) > MOST_VECTOR)
+    lines.set_rasterized(len(data) > MAX_VECTOR_DOTS)
     ax.add_collection(lines)
-    ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, rasterized=len(data) > MOST_VECTOR, **DOT)
-    drawn = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
-    low, high = float(np.nanmin(drawn)), float(np.nanmax(drawn))
-    room = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above, where triangles stand
-    ax.set_ylim(low - room[0], high + room[1])
+    ax.plot(
+        data["middle"], 100 * (data["reference"] - 1), zorder=3, rasterized=len(data) > MAX_VECTOR_DOTS, **DOT_STYLE
+    )
+    values = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
+    ax.set_ylim(low - margins[0], high + margins[1])
     waited = data["waited_s"] > 0
-    ax.plot(data.loc[waited, "left"], [0.96] * int(waited.sum()), transform=ax.get_xaxis_transform(), **WAITED)
+    ax.plot(data.loc[waited, "left"], [0.96] * int(waited.sum()), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
 
 
-def _shares(ax: Axes, data: pd.DataFrame) -> bool:
-    """What a hypervisor took, as bars from 0; what other programs did, as lines across. Whether any bar is high enough to be seen."""
+def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
+    """Draw CPU steal as bars from 0, and CPU time of other processes as lines across.
+
+    Return whether any bar is visible.
+    """
     width = data["right"] - data["left"]
-    stolen, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
-    if stolen.isna().all() and foreign.isna().all():
-        panels.say(ax, OTHERS_UNTOLD)
+    steal, foreign = (100 * data[name] for name in ("steal_share", "foreign_cpu_share"))
+    if steal.isna().all() and foreign.isna().all():
+        panels.write_remark(ax, NO_SHARES)
         return False
-    highest = max(1.0, 1.1 * float(np.nanmax([stolen.max(), foreign.max()])))
-    bars = ax.bar(data["left"], stolen.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
+    highest = max(1.0, 1.1 * float(np.nanmax([steal.max(), foreign.max()])))
+    bars = ax.bar(data["left"], steal.fillna(0.0), width, align="edge", color=RED, linewidth=0, zorder=2)
     for bar in bars:
-        bar.set_rasterized(len(data) > MOST_VECTOR)
+        bar.set_rasterized(len(data) > MAX_VECTOR_DOTS)
     ax.hlines(foreign, data["left"], data["right"], colors=YELLOW, linewidth=1.2, zorder=3)
     ax.set_ylim(0, highest)
-    return bool(stolen.max() >= VISIBLE * highest)
+    return bool(steal.max() >= MIN_VISIBLE_SHARE * highest)
 
 
-def _time_axis(ax: Axes, time: Time | None, label: str) -> None:
+def _set_time_axis(ax: Axes, time: Time | None, label: str) -> None:
     if time is None:
         ax.set_xlabel(label)
         return
-    unit, name = timeline.unit_of(time)
+    unit, name = timeline.axis_unit(time)
     ends = float(time.axis[0]), float(time.axis[-1])
     ax.set_xlim(*ends)
-    ax.set_xticks(*time.ticks(*ends, timeline.TICKS[1], unit))
+    ax.set_xticks(*time.ticks(*ends, timeline.MAX_TICKS[1], unit))
     ax.set_xlabel(f"{name} since the first run started")
 
 
-def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
-    """Epoch time over the covariate that predicts it best, beside cells and blocks, with the slope and its 95 % band."""
-    data = 100 * (drift.covariate_and_time(runs, found) - 1)
-    if found.leading is None or data.empty:
-        panels.say(ax, f"No slope: {found.why}", 24)
+def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adjustment) -> None:
+    """Draw epoch time over its best covariate, within cells and blocks, with slope and 95 % band."""
+    data = 100 * (drift.covariate_and_time(runs, adjusted) - 1)
+    if adjusted.leading is None or data.empty:
+        panels.write_remark(ax, f"No slope: {adjusted.why}", 24)
         ax.set_axis_off()
         return
-    ax.set_xlabel(DEVIATION[found.leading])
+    ax.set_xlabel(DEVIATION[adjusted.leading])
     ax.set_ylabel("epoch time: deviation (%)")
-    ax.plot(data["covariate"], data["epoch_time"], rasterized=len(data) > MOST_VECTOR, zorder=2, **DOT)
+    ax.plot(data["covariate"], data["epoch_time"], rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE)
     x = np.linspace(data["covariate"].min(), data["covariate"].max(), 50)
-    logs, slope = np.log1p(x / 100), found.alone[found.leading].estimates[0]
+    logs, slope = np.log1p(x / 100), adjusted.alone[adjusted.leading].estimates[0]
     lines = [100 * np.expm1(value * logs) for value in (slope.value, slope.low, slope.high)]
     ax.plot(x, lines[0], color=style.INK, linewidth=1.0, zorder=4)
     ax.fill_between(x, lines[1], lines[2], color=style.INK, alpha=style.BAND_ALPHA, linewidth=0, zorder=1)
@@ -205,66 +217,75 @@ def _over_reference(ax: Axes, runs: pd.DataFrame, found: Adjustment) -> None:
     ax.grid(True)
 
 
-def _legend(data: pd.DataFrame, bands: pd.DataFrame, stolen: bool) -> list[Line2D | Patch]:
+def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: bool) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = [
         Line2D([], [], label="run", color=BLUE, linewidth=0.8, marker="o", markersize=1.8, markeredgewidth=0),
     ]
-    if len(bands) <= MOST_BANDS:
+    if len(bands) <= MAX_BANDS:
         handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))
-    if stolen:
-        handles.append(Patch(facecolor=RED, label="CPU of a hypervisor"))
+    if is_steal_visible:
+        handles.append(Patch(facecolor=RED, label="CPU steal"))
     if data["foreign_cpu_share"].notna().any():
-        handles.append(Line2D([], [], label="CPU of other programs", color=YELLOW, linewidth=1.2))
+        handles.append(Line2D([], [], label="CPU time of other processes", color=YELLOW, linewidth=1.2))
     if (data["waited_s"] > 0).any():
-        handles.append(Line2D([], [], label="waited for a quiet machine", **WAITED))
+        handles.append(Line2D([], [], label="waited for an idle machine", **WAIT_MARKER))
     return handles
 
 
-def _how(bands: pd.DataFrame, time: Time | None, found: Adjustment) -> str:
-    """How the figure is read."""
+def _how_to_read(bands: pd.DataFrame, time: Time | None, adjusted: Adjustment) -> str:
+    """Return how to read the figure."""
     cuts = 0 if time is None else len(time.cuts)
-    parts = {"bands": _of_bands(bands), "cuts": CUTS if cuts else "", "withheld": _of_withheld(found)}
-    return Note("how-to-read", HOW.format(alike=SAME_SETTING, **parts), cuts=cuts)
+    parts = {
+        "bands": _blocks_sentence(bands),
+        "cuts": CUTS_SENTENCE if cuts else "",
+        "withheld": _lost_time_sentence(adjusted),
+    }
+    return Note("how-to-read", HOW_TO_READ.format(alike=SAME_SETTING, **parts), cuts=cuts)
 
 
-def _of_withheld(found: Adjustment) -> str:
+def _lost_time_sentence(adjusted: Adjustment) -> str:
     return (
-        "Time withheld: a share w that others and a hypervisor had counts as 1 / (1 − w). "
-        if found.leading == WITHHELD
+        "CPU time lost: a share w of others and of the hypervisor counts as 1 / (1 − w). "
+        if adjusted.leading == WITHHELD
         else ""
     )
 
 
-def _of_bands(bands: pd.DataFrame) -> str:
-    if len(bands) > MOST_BANDS:
-        return "Blocks change too often to be shown. "
-    return "White and grey bands are blocks, with a line at the mean of each. " if len(bands) > 1 else ""
+def _blocks_sentence(bands: pd.DataFrame) -> str:
+    if len(bands) > MAX_BANDS:
+        return "Blocks change too often to be drawn. "
+    return "White and grey bands are blocks, each with a line at its mean. " if len(bands) > 1 else ""
 
 
-def _found(found: Adjustment) -> list[str]:
-    """How each goes with epoch times, and whether means are adjusted."""
-    if not found.alone:
-        return [adjusted_tables_note(found)]
+def _adjustment_notes(adjusted: Adjustment) -> list[str]:
+    """Return the correlation of each covariate with epoch time, and whether means are adjusted."""
+    if not adjusted.alone:
+        return [adjusted_tables_note(adjusted)]
     numbers = " and ".join(
-        f"{tables.number(of.correlation, 2)} ({COVARIATE_TITLES[name]})" for name, of in found.alone.items()
+        f"{tables.number(covariate.correlation, 2)} ({COVARIATE_TITLES[name]})"
+        for name, covariate in adjusted.alone.items()
     )
     text = f"Within cells and blocks the correlation with epoch time is {numbers}."
-    correlations = {name: of.correlation for name, of in found.alone.items()}
-    return [Note("correlation", text, **correlations), adjusted_tables_note(found)]
+    correlations = {name: covariate.correlation for name, covariate in adjusted.alone.items()}
+    return [Note("correlation", text, **correlations), adjusted_tables_note(adjusted)]
 
 
-def _waits(data: pd.DataFrame) -> str:
-    waited = int((data["waited_s"] > 0).sum())
-    return Note("runs-waited", f"{number_of(waited, 'run')} waited for a quiet machine.", runs=waited) if waited else ""
+def _waits_note(data: pd.DataFrame) -> str:
+    n_waited = int((data["waited_s"] > 0).sum())
+    return (
+        Note("runs-waited", f"{number_of(n_waited, 'run')} waited for an idle machine.", runs=n_waited)
+        if n_waited
+        else ""
+    )
 
 
-def _stolen(data: pd.DataFrame, shown: bool) -> str:
-    most = float(data["steal_share"].max())
-    text = f"A hypervisor took {tables.percent(most)} % of a run at most."
-    return "" if shown or math.isnan(most) else Note("steal-not-seen", text, most=most)
+def _steal_note(data: pd.DataFrame, is_visible: bool) -> str:
+    largest = float(data["steal_share"].max())
+    text = f"CPU steal is {tables.percent(largest)} % of a run at most."
+    return "" if is_visible or math.isnan(largest) else Note("steal-not-seen", text, most=largest)
 
 
-def _lacking(data: pd.DataFrame) -> str:
-    lacking = int(data["reference"].isna().sum())
-    text = f"Without a reference: {number_of(lacking, 'run')}; the top panel has none of them."
-    return Note("runs-without-reference", text, runs=lacking) if lacking else ""
+def _missing_reference_note(data: pd.DataFrame) -> str:
+    n_missing = int(data["reference"].isna().sum())
+    text = f"Without a reference benchmark: {number_of(n_missing, 'run')}, which the top panel leaves out."
+    return Note("runs-without-reference", text, runs=n_missing) if n_missing else ""

@@ -1,4 +1,4 @@
-"""Energy of an epoch against its time: a point for every cell, with lines of equal power, and the cells that nothing beats in both."""
+"""Draw energy per epoch against epoch time, with lines of equal power and the Pareto front."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,140 +17,149 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import View, view
+from figures.view import View, build_view
 
 PANEL_IN = 1.6
 MARGIN = 1.12  # of an axis, beyond the ends of intervals
 LOG_FROM_RATIO = 5
-MOST_POWERS = 6
-SHORTEST = 0.25  # line of equal power, of the panel's side
-SMALL = 5.2  # points
-CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: series whose markers are close do not write over each other
+MAX_POWER_LINES = 6
+MIN_LINE_LENGTH = 0.25  # of the panel's side
+SMALL_FONT_SIZE = 5.2  # points
+CORNERS = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right, up: labels of close markers do not overlap
 POWER_LINE = (0, (1, 1.5))
-FRONT: dict[str, Any] = {
+FRONT_STYLE: dict[str, Any] = {
     "color": style.INK,
     "linewidth": 0.7,
     "linestyle": (0, (4, 1.5)),
     "drawstyle": "steps-post",
     "zorder": 2,
 }
-WHAT = (
-    "Energy of an epoch against its time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
+HEADING = (
+    "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
 )
-PER = {"node": "a machine", "package": "the packages of a machine", "device": "an accelerator"}
-PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel takes less of both).")
-NO_ENERGY = Note("no-energy", "no record has energy")
+PER_SCOPE = {"node": "per machine", "package": "per machine (CPU packages)", "device": "per GPU"}
+PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel needs less of both).")
+NO_ENERGY = Note("no-energy", "no run recorded energy")
 LOGARITHMIC = Note("logarithmic-axes", "Both axes are logarithmic.")
-CUT = Note("intervals-cut", "Intervals are cut where they leave the axes.")
-HOW = "Energy is for the same samples as epoch time. Dotted lines: equal mean power."
+CUT_NOTE = Note("intervals-cut", "Intervals are cut at the axis limits.")
+HOW_TO_READ = "Energy covers the same samples as epoch time. Dotted lines: equal mean power."
 
 
-def of_cells(runs: pd.DataFrame, told: EnergyScope) -> pd.DataFrame:
-    """By cell with a run that tells it: energy of an epoch in J (value, low, high, n), scaled as epoch times are."""
-    found = energies.pool_response(energies.energy_of_runs(runs, told), "energy_j").cells
-    return found.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
+def cell_energy(runs: pd.DataFrame, meters: EnergyScope) -> pd.DataFrame:
+    """Return energy per epoch in J (value, low, high, n) of each metered cell, scaled as epoch times are."""
+    energy = energies.pool_response(energies.energy_of_runs(runs, meters), "energy_j").cells
+    return energy.rename(columns={"mean": "value"})[["value", "low", "high", "n"]]
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Series by colour, nodes as numbers beside the markers, panels by the other factors that vary. Figure and caption."""
-    seen = view(records.runs, asked)
-    told_of = choose_scope(records.runs)
-    energy = of_cells(records.runs, told_of) if told_of else pd.DataFrame()
-    energy = energy[energy.index.isin(set(seen.ok["cell"]))]
-    if told_of is None or energy.empty:
-        if seen.ok.empty:
-            return panels.not_drawn(seen.runs)
-        return panels.not_drawn(seen.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with series by colour and nodes as numbers beside the markers, and its caption."""
+    view = build_view(records.runs, declaration)
+    meters = choose_scope(records.runs)
+    energy = cell_energy(records.runs, meters) if meters else pd.DataFrame()
+    energy = energy[energy.index.isin(set(view.ok["cell"]))]
+    if meters is None or energy.empty:
+        if view.ok.empty:
+            return panels.empty_figure(view.runs)
+        return panels.empty_figure(view.runs, NO_ENERGY, energies.WHY_NO_ENERGY)
     unit, unit_name = energies.choose_unit(energy["value"])
-    points = _points(seen, energy, unit)
-    worth = [levels for levels in seen.panels if len(panels.at(points, levels))]
-    seen = seen.on_a_page(PANEL_IN + panels.titles_height(worth), shown=worth)
-    points = points[points["cell"].isin(set(seen.cells["cell"]))]
-    scaled_by = panels.scaled_by(seen.facet)
-    shown = [levels for levels in seen.panels if len(panels.at(points, levels))]
-    told = [one for one in seen.series if len(one.of(points))]
-    rows, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
-    above = panels.legend_height(len(told), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
-    axes = panels.grid(drawn, (rows, columns), len(shown), share_x=not scaled_by, share_y=not scaled_by)
-    cut, fronts, numbered = False, False, points["scale"].nunique() > 1
-    for ax, levels in zip(axes, shown, strict=True):
-        alike = panels.at(points, {name: levels[name] for name in scaled_by})
-        cut |= _scales(ax, alike)
-        here = panels.at(points, levels)
-        fronts |= _front(ax, here)
-        for number, one in enumerate(told):
-            _markers(ax, one, one.of(here), CORNERS[number % len(CORNERS)] if numbered else None)
-        _powers(ax, unit)
+    points = _points(view, energy, unit)
+    measured_panels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
+    view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
+    points = points[points["cell"].isin(set(view.cells["cell"]))]
+    axis_factors = panels.axis_factors(view.facet)
+    panel_levels = [levels for levels in view.panels if len(panels.rows_at(points, levels))]
+    legend_series = [series for series in view.series if len(series.select(points))]
+    rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
+    above = panels.legend_height(len(legend_series), width)
+    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above)
+    axes = panels.create_axes(
+        figure, (rows, columns), len(panel_levels), share_x=not axis_factors, share_y=not axis_factors
+    )
+    is_cut, has_front, is_numbered = False, False, points["scale"].nunique() > 1
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        axis_points = panels.rows_at(points, {name: levels[name] for name in axis_factors})
+        is_cut |= _set_axes(ax, axis_points)
+        panel_points = panels.rows_at(points, levels)
+        has_front |= _draw_front(ax, panel_points)
+        for number, series in enumerate(legend_series):
+            _draw_markers(
+                ax, series, series.select(panel_points), CORNERS[number % len(CORNERS)] if is_numbered else None
+            )
+        _draw_power_lines(ax, unit)
         ax.set_title(panels.panel_title(levels))
     for ax in axes[::columns]:
-        ax.set_ylabel(f"energy of an epoch ({unit_name})")
-    drawn.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, told, lines=False)
-    scale = scale_factor(seen.runs)
-    numbers = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
-    untold = [cell for cell in dict.fromkeys(seen.ok["cell"]) if cell not in energy.index]
-    return drawn, seen.caption(
-        Note("heading", WHAT.format(told_of.title), scope=told_of.scope),
-        PARETO if fronts else "",
-        idle(seen.ok, told_of),
-        numbers if numbered else "",
+        ax.set_ylabel(f"energy per epoch ({unit_name})")
+    figure.supxlabel("epoch time (s)", fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, legend_series, lines=False)
+    scale = scale_factor(view.runs)
+    numbers_note = Note("numbers-beside-markers", f"Numbers beside markers: {title(scale)}.", factor=scale)
+    without_energy = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in energy.index]
+    return figure, view.caption(
+        Note("heading", HEADING.format(meters.title), scope=meters.scope),
+        PARETO if has_front else "",
+        idle_note(view.ok, meters),
+        numbers_note if is_numbered else "",
         LOGARITHMIC if axes[0].get_xscale() == "log" else "",
-        CUT if cut else "",
-        energies.cells_without_energy_note(untold),
-        energies.other_scope_note(told_of),
-        notes=[HOW, _untold(untold)],
+        CUT_NOTE if is_cut else "",
+        energies.cells_without_energy_note(without_energy),
+        energies.other_scope_note(meters),
+        notes=[HOW_TO_READ, _missing_note(without_energy)],
     )
 
 
-def _untold(cells: Sequence[str]) -> str:
-    """Which cells have no energy; empty for none."""
+def _missing_note(cells: Sequence[str]) -> str:
+    """Return which cells have no energy; empty for none."""
     return (
         Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells) if cells else ""
     )
 
 
-def idle(ok: pd.DataFrame, told: EnergyScope) -> str:
-    """What one machine, or accelerator, takes when nobody trains, in a sentence; empty where nobody measured it."""
-    watts = ok[f"idle_{told.scope}_w"].dropna().astype(float) if told.scope else pd.Series(dtype=float)
-    if told.scope is None or watts.empty:
+def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
+    """Return the idle power of a machine or GPU, in a sentence; empty if nobody measured it."""
+    watts = ok[f"idle_{meters.scope}_w"].dropna().astype(float) if meters.scope else pd.Series(dtype=float)
+    if meters.scope is None or watts.empty:
         return ""
-    least, most = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
-    text = f"Idle: {least if least == most else f'{least} to {most}'} {PER[told.scope]}."
-    return Note("idle-power", text, least=watts.min(), most=watts.max(), scope=told.scope)
+    smallest, largest = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
+    text = f"Idle: {smallest if smallest == largest else f'{smallest} to {largest}'} {PER_SCOPE[meters.scope]}."
+    return Note("idle-power", text, least=watts.min(), most=watts.max(), scope=meters.scope)
 
 
-def _points(seen: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
-    """A row per cell with energy: its factors, scale (nodes or devices), time and energy with their bounds, in s and `unit`."""
-    rows = seen.cells.set_index("cell", drop=False)
+def _points(view: View, energy: pd.DataFrame, unit: float) -> pd.DataFrame:
+    """Return a row per cell with energy: factors, scale, time in s and energy in `unit` with their bounds."""
+    rows = view.cells.set_index("cell", drop=False)
     rows = rows[rows.index.isin(energy.index)]
-    times = seen.pooling.cells.reindex(rows.index)
-    found = energy.reindex(rows.index) / unit
+    times = view.pooling.cells.reindex(rows.index)
+    scaled = energy.reindex(rows.index) / unit
     return rows.assign(
-        scale=rows[scale_factor(seen.runs)],
+        scale=rows[scale_factor(view.runs)],
         x=times["mean"],
         x_low=times["low"].fillna(times["mean"]),
         x_high=times["high"].fillna(times["mean"]),
-        y=found["value"],
-        y_low=found["low"].fillna(found["value"]),
-        y_high=found["high"].fillna(found["value"]),
+        y=scaled["value"],
+        y_low=scaled["low"].fillna(scaled["value"]),
+        y_high=scaled["high"].fillna(scaled["value"]),
     )
 
 
-def _scales(ax: Axes, points: pd.DataFrame) -> bool:
-    """Axes that hold the points and their intervals as far as CUT_AT allows; whether one is cut.
+def _set_axes(ax: Axes, points: pd.DataFrame) -> bool:
+    """Set axes that show the points and, up to MAX_INTERVAL_REACH, their intervals.
 
-    Both are logarithmic, so that equal powers are parallel lines, where one has values far apart.
+    Return whether an interval is cut.
+
+    Both axes are logarithmic if one spans a wide range, so that lines of equal power stay parallel.
     """
     ends = {}
     for axis in "xy":
         middle, low, high = (points[f"{axis}{end}"] for end in ("", "_low", "_high"))
-        ends[axis] = (max(low.min(), middle.min() / panels.CUT_AT), min(high.max(), middle.max() * panels.CUT_AT))
+        ends[axis] = (
+            max(low.min(), middle.min() / panels.MAX_INTERVAL_REACH),
+            min(high.max(), middle.max() * panels.MAX_INTERVAL_REACH),
+        )
     log = any(high > LOG_FROM_RATIO * low for low, high in ends.values())
     if log:
         ax.set(xscale="log", yscale="log")
-        panels.round_numbers(ax.xaxis, ends["x"][1] / ends["x"][0])
-        panels.round_numbers(ax.yaxis, ends["y"][1] / ends["y"][0])
+        panels.set_round_ticks(ax.xaxis, ends["x"][1] / ends["x"][0])
+        panels.set_round_ticks(ax.yaxis, ends["y"][1] / ends["y"][0])
     ax.set(**{f"{name}lim": (low / MARGIN, high * MARGIN) for name, (low, high) in ends.items()})
     ax.grid(True)
     return any(
@@ -159,59 +168,61 @@ def _scales(ax: Axes, points: pd.DataFrame) -> bool:
     )
 
 
-def _front(ax: Axes, points: pd.DataFrame) -> bool:
-    """The Pareto front of the cells' means, as steps; whether there is one of several cells."""
+def _draw_front(ax: Axes, points: pd.DataFrame) -> bool:
+    """Draw the Pareto front of the cells' means as steps; return whether it has several cells."""
     by_time = points.sort_values(["x", "y"])
     best = by_time[by_time["y"] < by_time["y"].cummin().shift(fill_value=np.inf)]
     if len(best) < 2:
         return False
-    ax.plot(best["x"], best["y"], **FRONT)
+    ax.plot(best["x"], best["y"], **FRONT_STYLE)
     return True
 
 
-def _markers(ax: Axes, one: Series, points: pd.DataFrame, corner: tuple[int, int] | None) -> None:
-    """The cells of one series, each with both intervals, and its number of nodes at a corner of its marker."""
-    bars: dict[str, Any] = {"colors": one.look.colour, "linewidth": 0.9, "zorder": 3}
-    least_x, least_y = ax.get_xlim()[0], ax.get_ylim()[0]
-    ax.hlines(points["y"], points["x_low"].clip(lower=least_x), points["x_high"], **bars)
-    ax.vlines(points["x"], points["y_low"].clip(lower=least_y), points["y_high"], **bars)
-    ax.plot(points["x"], points["y"], zorder=4, **panels.marker(one.look))
+def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame, corner: tuple[int, int] | None) -> None:
+    """Draw the cells of one series with both intervals, and their number of nodes at the marker."""
+    bars: dict[str, Any] = {"colors": series.style.colour, "linewidth": 0.9, "zorder": 3}
+    min_x, min_y = ax.get_xlim()[0], ax.get_ylim()[0]
+    ax.hlines(points["y"], points["x_low"].clip(lower=min_x), points["x_high"], **bars)
+    ax.vlines(points["x"], points["y_low"].clip(lower=min_y), points["y_high"], **bars)
+    ax.plot(points["x"], points["y"], zorder=4, **panels.marker_style(series.style))
     if corner is None:
         return
     right, up = corner
     for x, y, number in points[["x", "y", "scale"]].itertuples(index=False):
-        said = ax.annotate(str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5)
-        said.set(ha="left" if right > 0 else "right", va="bottom" if up > 0 else "top")
-        said.set(fontsize=SMALL, color=one.look.colour)
+        label = ax.annotate(str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5)
+        label.set(ha="left" if right > 0 else "right", va="bottom" if up > 0 else "top")
+        label.set(fontsize=SMALL_FONT_SIZE, color=series.style.colour)
 
 
-def _powers(ax: Axes, unit: float) -> None:
-    """Lines of equal mean power, named where they leave the axes; none that would only cross a corner."""
+def _draw_power_lines(ax: Axes, unit: float) -> None:
+    """Draw lines of equal mean power, labelled at the axis limits, without those that only cross a corner."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     to_axes = ax.transScale + ax.transLimits
     for power in _round_powers(max(bottom, 1e-9 * top) / right, top / left):
         x = np.array([max(left, bottom / power), min(right, top / power)])
         start, end = to_axes.transform(np.column_stack([x, power * x]))
-        if np.hypot(*(end - start)) < SHORTEST:
+        if np.hypot(*(end - start)) < MIN_LINE_LENGTH:
             continue
         ax.plot(x, power * x, color=style.MUTED, linewidth=0.7, linestyle=POWER_LINE, zorder=1)
         at_side = x[1] == right
-        said = ax.text(x[1], power * x[1], _power_text(power * unit), zorder=1.5, fontsize=SMALL, color=style.MUTED)
-        said.set(ha="right" if at_side else "center", va="center" if at_side else "top")
-        said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3})
+        label = ax.text(
+            x[1], power * x[1], _power_text(power * unit), zorder=1.5, fontsize=SMALL_FONT_SIZE, color=style.MUTED
+        )
+        label.set(ha="right" if at_side else "center", va="center" if at_side else "top")
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3})
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top)
 
 
-def _round_powers(least: float, most: float) -> np.ndarray:
-    """A few round powers between these, in whatever unit."""
-    few = np.array(MaxNLocator(MOST_POWERS, steps=[1, 2, 2.5, 5, 10]).tick_values(least, most))
-    if most > LOG_FROM_RATIO * least:
+def _round_powers(smallest: float, largest: float) -> np.ndarray:
+    """Return a few round powers between these limits."""
+    powers = np.array(MaxNLocator(MAX_POWER_LINES, steps=[1, 2, 2.5, 5, 10]).tick_values(smallest, largest))
+    if largest > LOG_FROM_RATIO * smallest:
         for subs in ((1, 2, 5), (1, 3), (1,)):
-            few = np.array(LogLocator(10, subs=subs).tick_values(least, most))
-            if ((few > least) & (few < most)).sum() <= MOST_POWERS:
+            powers = np.array(LogLocator(10, subs=subs).tick_values(smallest, largest))
+            if ((powers > smallest) & (powers < largest)).sum() <= MAX_POWER_LINES:
                 break
-    return few[(few > least) & (few < most)]
+    return powers[(powers > smallest) & (powers < largest)]
 
 
 def _power_text(watts: float) -> str:

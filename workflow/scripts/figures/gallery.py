@@ -1,4 +1,4 @@
-"""The pictures of docs/reference/figures.md, drawn from kept campaigns: an example of every kind of figure."""
+"""Draw the pictures of docs/reference/figures.md from kept campaigns: one example of every kind of figure."""
 
 import json
 import os
@@ -24,73 +24,82 @@ from declared.study import load_study
 from figures import draw
 
 PICTURES = CHECKOUT / "docs" / "images" / "gallery"
-KEPT = CHECKOUT / "docs" / "campaigns"
+CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 STUDIES = CHECKOUT / "config" / "studies"
 COLOURS = 256
-SMALLER = 2  # than for print, in each direction
+SHRINK_FACTOR = 2  # of print resolution, in each direction
 
 
 @dataclass(frozen=True)
 class Example:
-    """A kind of figure by an example.
+    """An example of a kind of figure.
 
     Attributes:
         kind: The kind.
-        study: The study of which it is drawn.
-        records: The folder of its kept records.
+        study: The study that it is drawn from.
+        records: Folder of the study's kept records.
         entry: The figure as the study declares it.
-        asked: The same, read and checked.
-        picture: Where it is; None where no kept campaign has the numbers.
+        declaration: The same, parsed and checked.
+        picture: Its file; None if no kept campaign has the data.
     """
 
     kind: FigureKind
     study: str
     records: Path
     entry: dict[str, Any]
-    asked: Declared
+    declaration: Declared
     picture: Path | None
 
 
 def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
-    """Yield the example of each kind, checked as a study file is. InputError for what a study must not declare."""
+    """Yield the example of each kind, checked like a study file.
+
+    Raises:
+        InputError: If an example is not a valid declaration.
+    """
     for name, kind in kinds.items():
         study, entry = kind.example["study"], {"kind": name, **kind.example["figure"]}
-        records = KEPT / kind.example.get("records", study)
+        records = CAMPAIGNS / kind.example.get("records", study)
         with TemporaryDirectory() as folder:
             written = Path(folder) / f"{study}.yaml"
             written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
-            (asked,) = load_study(study, Path(folder)).figures
-        yield Example(kind, study, records, entry, asked, PICTURES / f"{name}.png" if kind.alt else None)
+            (declaration,) = load_study(study, Path(folder)).figures
+        yield Example(kind, study, records, entry, declaration, PICTURES / f"{name}.png" if kind.alt else None)
 
 
 def make(example: Example, folder: Path) -> None:
-    """Draw the picture of an example, as small as a page needs it; `folder` keeps what several examples read."""
+    """Draw the picture of an example at the size of a web page.
+
+    `folder` caches tables that several examples read.
+    """
     if example.picture is None:
         return
-    stem = folder / example.asked.name
-    inputs = [f"{name}={_input(name, example.records, folder)}" for name in ("runs", "epochs", *example.kind.inputs)]
-    draw.main(figure=example.asked.to_json(), inputs=inputs, out=stem)
+    stem = folder / example.declaration.name
+    inputs = [
+        f"{name}={_input_file(name, example.records, folder)}" for name in ("runs", "epochs", *example.kind.inputs)
+    ]
+    draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
-        size = (image.width // SMALLER, image.height // SMALLER)
+        size = (image.width // SHRINK_FACTOR, image.height // SHRINK_FACTOR)
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         small.quantize(COLOURS, dither=Image.Dither.NONE).save(partial, format="png", optimize=True)
 
 
-def _input(name: str, kept: Path, folder: Path) -> Path:
-    """The input of a figure of a kept campaign; a table that is not kept is made in `folder`."""
-    if (file := kept / f"{name}.csv").exists():
+def _input_file(name: str, campaign: Path, folder: Path) -> Path:
+    """Return the input of a figure of a kept campaign; a table that is not kept is computed in `folder`."""
+    if (file := campaign / f"{name}.csv").exists():
         return file
-    program, tables = PROGRAM_OF[name.removesuffix(".md")], folder / kept.name
+    program, tables = PROGRAM_OF[name.removesuffix(".md")], folder / campaign.name
     if not (file := tables / (name if name.endswith(".md") else f"{name}.csv")).exists():
         tables.mkdir(exist_ok=True)
-        inputs = [part for read in program.inputs for part in (f"--{read.replace('_', '-')}", f"{kept}/{read}.csv")]
+        inputs = [part for read in program.inputs for part in (f"--{read.replace('_', '-')}", f"{campaign}/{read}.csv")]
         command = [sys.executable, "-m", program.name, *inputs, "--out", str(tables / program.tables[0].name)]
         subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SCRIPTS)}, check=True)
     return file
 
 
 def main(kinds: Sequence[str] = ()) -> None:
-    """Draw the pictures again, or those of some kinds.
+    """Draw the pictures of all kinds, or of some.
 
     Args:
         kinds: kinds to draw; all where none is named

@@ -1,4 +1,4 @@
-"""Some training steps of a typical run of every traced cell, over its ranks: phases as colours, the exchange below each rank."""
+"""Draw some training steps of a typical run of every traced cell, over its ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,148 +17,160 @@ from analysis import conditions
 from analysis.measured import Records, cell_words, cells, successful, traced
 from common.notes import Note
 from declared.figures import Declared
-from figures import panels, phase_looks, style
-from figures.view import View, view
+from figures import panels, phase_styles, style
+from figures.view import View, build_view
 from ranks.worker.phases import EXCHANGE
 from traces.cells import NO_PHASES
 from traces.steps import WAIT, Traced
 
-MOST_RANKS = 8
+MAX_RANKS = 8
 ROW_IN, TITLE_IN, AXIS_IN = 0.2, 0.24, 0.28
-BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, its exchange below them
-STEPS = 3  # of the slowest panel, that set the axis
-TALLEST_IN = 7.6
-LIGHT = "#fde8d8"
-WAITED = "exchange: waiting for the slowest"
-HOW = (
-    "A row is a rank. Hatched: it waits for the exchange. The lane below is its exchange: light until the slowest rank has started it, then bytes "
-    "move. The line is the critical path. Drawn: {}, around one of median time, of the run whose median step is that of its cell."
+BAR, LANE = 0.56, 0.16  # of a row: the phases of a rank, and its all-reduce below them
+STEPS_ON_AXIS = 3  # of the slowest panel, which set the axis limit
+MAX_HEIGHT_IN = 7.6
+LIGHT_COLOUR = "#fde8d8"
+WAIT_LABEL = "all-reduce: waiting for the slowest rank"
+HOW_TO_READ = (
+    "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: light until the slowest rank starts it, then bytes "
+    "are transferred. The line is the critical path. Drawn: {}, around one of median time, of the run with its cell's median step time."
 )
-FEW = Note(
+RANKS_NOTE = Note(
     "ranks-left-out",
-    f"Of more than {MOST_RANKS} ranks, those that compute longest, in the middle and shortest are drawn.",
+    f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest computation.",
 )
-HEADING = "Training steps as they ran, over the ranks."
+HEADING = "Timeline of training steps over the ranks."
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The steps of one cell: its name in words, and their intervals."""
+    """The steps of one cell: its title, and the intervals of its phases."""
 
     cell: str
-    words: str
+    title: str
     traced: Traced
 
     @cached_property
     def ranks(self) -> list[int]:
-        """Those that are drawn, from the top."""
-        every = self.traced.ranks.tolist()
-        if len(every) <= MOST_RANKS:
-            return every
+        """Return the ranks that are drawn, from the top."""
+        all_ranks = self.traced.ranks.tolist()
+        if len(all_ranks) <= MAX_RANKS:
+            return all_ranks
         busy = self.traced.phases[self.traced.phases["phase"] != WAIT].groupby("rank")["length"].sum().sort_values()
         order = busy.index.tolist()
         return [order[-1], order[len(order) // 2], order[0]]
 
     @cached_property
-    def begins(self) -> float:
-        """When its first step begins, s."""
+    def start_s(self) -> float:
+        """Return when its first step starts, in s."""
         return float(self.traced.phases["start"].min())
 
     @cached_property
-    def ends(self) -> list[float]:
-        """When each of its steps has ended on all ranks, s since it begins."""
-        return (self.traced.step_times.groupby("place")["end"].max() - self.begins).tolist()
+    def step_ends(self) -> list[float]:
+        """Return when each of its steps has ended on all ranks, in s since the first step started."""
+        return (self.traced.step_times.groupby("place")["end"].max() - self.start_s).tolist()
 
     @property
-    def height(self) -> float:
-        """In inches."""
+    def height_in(self) -> float:
+        """Return the height in inches."""
         return len(self.ranks) * ROW_IN + TITLE_IN
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """A panel for each cell, below each other, on one axis of time. The figure and its caption."""
-    seen = view(traced(records.every_run), asked)
-    found = _panels(seen, records.table("trace_steps"))
-    if not found:
-        return panels.not_drawn(seen.runs, NO_PHASES, conditions.traced_runs_without_phases(seen.runs))
-    shown = _on_a_page(found, seen)
-    length = max(one.ends[min(STEPS, len(one.ends)) - 1] for one in shown)
-    names = [name for name in phase_looks.LOOKS if any(name in set(one.traced.phases["phase"]) for one in shown)]
-    others = sorted({str(name) for one in shown for name in one.traced.phases["phase"]} - set(names))
-    entries = _legend([*names, *others], shown)
-    above = panels.legend_height(len(entries), style.PAGE_IN)
-    drawn = style.figure(style.PAGE_IN, sum(one.height for one in shown) + AXIS_IN + above)
-    ratios = [one.height for one in shown]
-    axes = drawn.subplots(len(shown), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
-    for ax, one in zip(axes, shown, strict=True):
-        _draw(ax, one, length)
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with one panel per cell on a shared time axis, and its caption."""
+    view = build_view(traced(records.every_run), declaration)
+    candidates = _panels(view, records.table("trace_steps"))
+    if not candidates:
+        return panels.empty_figure(view.runs, NO_PHASES, conditions.traced_runs_without_phases(view.runs))
+    drawn_panels = _select_panels(candidates, view)
+    length = max(panel.step_ends[min(STEPS_ON_AXIS, len(panel.step_ends)) - 1] for panel in drawn_panels)
+    phases = [
+        name
+        for name in phase_styles.PHASE_STYLES
+        if any(name in set(panel.traced.phases["phase"]) for panel in drawn_panels)
+    ]
+    unlisted = sorted({str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases))
+    handles = _legend_handles([*phases, *unlisted], drawn_panels)
+    above_in = panels.legend_height(len(handles), style.PAGE_IN)
+    figure = style.new_figure(style.PAGE_IN, sum(panel.height_in for panel in drawn_panels) + AXIS_IN + above_in)
+    ratios = [panel.height_in for panel in drawn_panels]
+    axes = figure.subplots(len(drawn_panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
+    for ax, panel in zip(axes, drawn_panels, strict=True):
+        _draw_panel(ax, panel, length)
     for ax in axes[:-1]:
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0)
-    axes[-1].set_xlabel("time since the first of these steps began (ms)")
-    drawn.legend(handles=entries, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_IN))
-    return drawn, seen.caption(
-        [HEADING, _waits(shown)],
-        _left_out(found, shown),
-        FEW if any(len(one.traced.ranks) > MOST_RANKS for one in shown) else "",
-        notes=[_how(shown, length), conditions.traced_runs_without_phases(seen.runs)],
+    axes[-1].set_xlabel("time since the first of these steps started (ms)")
+    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(style.PAGE_IN))
+    return figure, view.caption(
+        [HEADING, _waits_note(drawn_panels)],
+        _left_out_note(candidates, drawn_panels),
+        RANKS_NOTE if any(len(panel.traced.ranks) > MAX_RANKS for panel in drawn_panels) else "",
+        notes=[_how_to_read(drawn_panels, length), conditions.traced_runs_without_phases(view.runs)],
         with_intervals=False,
     )
 
 
-def _panels(seen: View, steps: pd.DataFrame) -> list[Panel]:
-    """The cells whose steps are kept, in the order of tables."""
-    runs = successful(seen.runs)
-    words, of_run = cell_words(seen.runs), runs.set_index("run_id")["cell"]
-    mine = {of_run[run]: some for run, some in steps.groupby("run_id", sort=False) if run in of_run.index}
-    plain = {
-        cell: some.drop(columns="run_id").astype({"rank": int, "epoch": int, "step": int})
-        for cell, some in mine.items()
+def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
+    """Return a panel for each cell whose steps are kept, in the order of tables."""
+    runs = successful(view.runs)
+    titles, of_run = cell_words(view.runs), runs.set_index("run_id")["cell"]
+    steps_of_cell = {
+        of_run[run]: cell_steps for run, cell_steps in steps.groupby("run_id", sort=False) if run in of_run.index
+    }
+    typed_steps = {
+        cell: cell_steps.drop(columns="run_id").astype({"rank": int, "epoch": int, "step": int})
+        for cell, cell_steps in steps_of_cell.items()
     }
     return [
-        Panel(cell, words[cell], Traced(plain[cell], 0, int(plain[cell]["step"].nunique())))
-        for cell in cells(seen.runs)["cell"]
-        if cell in plain and len(plain[cell])
+        Panel(cell, titles[cell], Traced(typed_steps[cell], 0, int(typed_steps[cell]["step"].nunique())))
+        for cell in cells(view.runs)["cell"]
+        if cell in typed_steps and len(typed_steps[cell])
     ]
 
 
-def _on_a_page(found: Sequence[Panel], seen: View) -> list[Panel]:
-    """All panels where a page holds them; else of each series the cell with most ranks, as many as fit."""
-    several = [one for one in found if len(one.traced.ranks) > 1] or list(found)
-    if sum(one.height for one in several) <= TALLEST_IN:
-        return several
+def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
+    """Return all panels if a page holds them.
+
+    Else the cell with most ranks of each series, as many as fit.
+    """
+    multi_rank = [panel for panel in candidates if len(panel.traced.ranks) > 1] or list(candidates)
+    if sum(panel.height_in for panel in multi_rank) <= MAX_HEIGHT_IN:
+        return multi_rank
     largest: dict[str, Panel] = {}
-    for one in several:
-        name = next((series.name for series in seen.series if one.cell in set(series.of(seen.runs)["cell"])), "")
-        if name not in largest or len(one.traced.ranks) >= len(largest[name].traced.ranks):
-            largest[name] = one
-    kept: list[Panel] = []
+    for panel in multi_rank:
+        name = next((series.name for series in view.series if panel.cell in set(series.select(view.runs)["cell"])), "")
+        if name not in largest or len(panel.traced.ranks) >= len(largest[name].traced.ranks):
+            largest[name] = panel
+    selected: list[Panel] = []
     height = 0.0
-    for one in several:
-        if one in largest.values() and (not kept or height + one.height <= TALLEST_IN):
-            kept.append(one)
-            height += one.height
-    return kept
+    for panel in multi_rank:
+        if panel in largest.values() and (not selected or height + panel.height_in <= MAX_HEIGHT_IN):
+            selected.append(panel)
+            height += panel.height_in
+    return selected
 
 
-def _draw(ax: Axes, one: Panel, length: float) -> None:
-    """The steps of a cell up to `length` s."""
-    row = {rank: y for y, rank in enumerate(one.ranks)}
-    for name, some in one.traced.phases.groupby("phase", observed=True, sort=False):
-        for y, mine in _by_row(some, row, one.begins, length):
-            ax.broken_barh(mine, (y - 0.45, BAR), zorder=2, **phase_looks.look(str(name)))
-    exchanges = one.traced.exchanges
-    late = exchanges["moves"].clip(upper=exchanges["end"])
-    for name, some in ((WAITED, exchanges.assign(end=late)), (EXCHANGE, exchanges.assign(start=late))):
-        for y, mine in _by_row(some[some["end"] > some["start"]], row, one.begins, length):
-            ax.broken_barh(mine, (y - 0.45 + BAR + 0.05, LANE), zorder=2, **_lane_look(name))
-    _path(ax, one, row, length)
-    for place, number in enumerate(one.traced.numbers["step"]):
-        begins = one.traced.step_times.loc[one.traced.step_times["place"] == place, "start"].min() - one.begins
-        if begins < 0.97 * length:
-            ax.text(1e3 * begins, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED)
-            ax.axvline(1e3 * begins, color=style.GRID, linewidth=0.5, zorder=1)
-    ax.set_title(one.words, pad=9, loc="left")
+def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
+    """Draw the steps of a cell up to `length` s."""
+    row = {rank: y for y, rank in enumerate(panel.ranks)}
+    for name, intervals in panel.traced.phases.groupby("phase", observed=True, sort=False):
+        for y, bars in _bars_by_row(intervals, row, panel.start_s, length):
+            ax.broken_barh(bars, (y - 0.45, BAR), zorder=2, **phase_styles.phase_style(str(name)))
+    allreduces = panel.traced.exchanges
+    transfer_start = allreduces["moves"].clip(upper=allreduces["end"])
+    for name, intervals in (
+        (WAIT_LABEL, allreduces.assign(end=transfer_start)),
+        (EXCHANGE, allreduces.assign(start=transfer_start)),
+    ):
+        for y, bars in _bars_by_row(intervals[intervals["end"] > intervals["start"]], row, panel.start_s, length):
+            ax.broken_barh(bars, (y - 0.45 + BAR + 0.05, LANE), zorder=2, **_lane_style(name))
+    _draw_critical_path(ax, panel, row, length)
+    for place, number in enumerate(panel.traced.numbers["step"]):
+        start = panel.traced.step_times.loc[panel.traced.step_times["place"] == place, "start"].min() - panel.start_s
+        if start < 0.97 * length:
+            ax.text(1e3 * start, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED)
+            ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
+    ax.set_title(panel.title, pad=9, loc="left")
     ax.set_xlim(0, 1e3 * length)
     ax.set_yticks(list(row.values()), [f"rank {rank}" for rank in row])
     ax.set_ylim(len(row) - 0.45, -0.55)
@@ -166,28 +178,30 @@ def _draw(ax: Axes, one: Panel, length: float) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def _by_row(
-    some: pd.DataFrame, row: dict[int, int], begins: float, length: float
+def _bars_by_row(
+    intervals: pd.DataFrame, row: dict[int, int], panel_start: float, length: float
 ) -> list[tuple[int, list[tuple[float, float]]]]:
-    """The intervals of each rank that is drawn: its row, and their starts and lengths in ms, cut at `length`."""
-    found = []
+    """Return the row, starts and lengths (ms, cut at `length`) of the intervals of each drawn rank."""
+    bars = []
     for rank, y in row.items():
-        mine = some[(some["rank"] == rank) & (some["start"] - begins < length)]
-        start, end = (1e3 * np.clip(mine[name].to_numpy() - begins, 0, length) for name in ("start", "end"))
-        if len(mine):
-            found.append((y, list(zip(start, end - start, strict=True))))
-    return found
+        rank_intervals = intervals[(intervals["rank"] == rank) & (intervals["start"] - panel_start < length)]
+        start, end = (
+            1e3 * np.clip(rank_intervals[name].to_numpy() - panel_start, 0, length) for name in ("start", "end")
+        )
+        if len(rank_intervals):
+            bars.append((y, list(zip(start, end - start, strict=True))))
+    return bars
 
 
-def _path(ax: Axes, one: Panel, row: dict[int, int], length: float) -> None:
-    """The critical path of every step whose ranks are drawn."""
-    starts = one.traced.step_times.set_index(["place", "rank"])
-    for place, step in one.traced.through.iterrows():
+def _draw_critical_path(ax: Axes, panel: Panel, row: dict[int, int], length: float) -> None:
+    """Draw the critical path of every step whose ranks are drawn."""
+    starts = panel.traced.step_times.set_index(["place", "rank"])
+    for place, step in panel.traced.through.iterrows():
         first, last = int(step["first"]), int(step["last"])
         if first not in row or last not in row:
             continue
         times = [starts.at[(place, first), "start"], step["moves"], step["over"], starts.at[(place, last), "end"]]
-        x = [1e3 * (time - one.begins) for time in times]
+        x = [1e3 * (time - panel.start_s) for time in times]
         if x[-1] > 1e3 * length:
             continue
         middle = [row[rank] - 0.45 + BAR / 2 for rank in (first, first, last, last)]
@@ -195,45 +209,45 @@ def _path(ax: Axes, one: Panel, row: dict[int, int], length: float) -> None:
         line.set_path_effects([withStroke(linewidth=1.8, foreground="white")])
 
 
-def _lane_look(name: str) -> dict[str, Any]:
-    """Bytes move in the exchange's colour, waiting is a light one."""
+def _lane_style(name: str) -> dict[str, Any]:
+    """Return the style of all-reduce: transfer in its colour, waiting in a light one."""
     if name == EXCHANGE:
-        return phase_looks.look(EXCHANGE) | {"linewidth": 0}
-    return {"facecolor": LIGHT, "edgecolor": phase_looks.ORANGE, "linewidth": 0.3}
+        return phase_styles.phase_style(EXCHANGE) | {"linewidth": 0}
+    return {"facecolor": LIGHT_COLOUR, "edgecolor": phase_styles.ORANGE, "linewidth": 0.3}
 
 
-def _legend(names: Sequence[str], shown: Sequence[Panel]) -> list[Patch | Line2D]:
-    entries: list[Patch | Line2D] = list(phase_looks.handles(names))
-    if any(len(one.traced.exchanges) for one in shown):
-        entries += [
-            Patch(label="exchange: bytes move", **_lane_look(EXCHANGE)),
-            Patch(label=WAITED, **_lane_look(WAITED)),
+def _legend_handles(phases: Sequence[str], drawn_panels: Sequence[Panel]) -> list[Patch | Line2D]:
+    handles: list[Patch | Line2D] = list(phase_styles.legend_handles(phases))
+    if any(len(panel.traced.exchanges) for panel in drawn_panels):
+        handles += [
+            Patch(label="all-reduce: transfer", **_lane_style(EXCHANGE)),
+            Patch(label=WAIT_LABEL, **_lane_style(WAIT_LABEL)),
         ]
-    return [*entries, Line2D([], [], color=style.INK, linewidth=0.8, label="critical path")]
+    return [*handles, Line2D([], [], color=style.INK, linewidth=0.8, label="critical path")]
 
 
-def _waits(shown: Sequence[Panel]) -> str:
-    """How long ranks wait in these steps, in a sentence."""
+def _waits_note(drawn_panels: Sequence[Panel]) -> str:
+    """Return how long ranks wait in these steps, in a sentence."""
     shares = []
-    for one in shown:
-        lengths = one.traced.phases.groupby("phase", observed=True)["length"].sum()
+    for panel in drawn_panels:
+        lengths = panel.traced.phases.groupby("phase", observed=True)["length"].sum()
         shares.append(100 * float(lengths.get(WAIT, 0.0) / lengths.sum()))
-    ends = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
-    text = f"Ranks wait for the exchange {' to '.join(ends)} % of the time."
+    bounds = dict.fromkeys(f"{end:.0f}" for end in (min(shares), max(shares)))
+    text = f"Ranks wait for gradient all-reduce {' to '.join(bounds)} % of the time."
     return Note("ranks-wait", text, least=min(shares) / 100, most=max(shares) / 100)
 
 
-def _how(shown: Sequence[Panel], length: float) -> str:
-    """How the figure is read, and how many steps of a cell are seen whole."""
-    whole = [sum(end <= length for end in one.ends) for one in shown]
-    ends = dict.fromkeys((min(whole), max(whole)))
-    steps = f"{' to '.join(map(str, ends))} whole step{'s' * (max(whole) > 1)} of a cell"
-    return Note("how-to-read", HOW.format(steps), fewest_steps=min(whole), most_steps=max(whole))
+def _how_to_read(drawn_panels: Sequence[Panel], length: float) -> str:
+    """Return how to read the figure, and how many complete steps of a cell it shows."""
+    complete = [sum(end <= length for end in panel.step_ends) for panel in drawn_panels]
+    bounds = dict.fromkeys((min(complete), max(complete)))
+    steps = f"{' to '.join(map(str, bounds))} complete step{'s' * (max(complete) > 1)} of a cell"
+    return Note("how-to-read", HOW_TO_READ.format(steps), fewest_steps=min(complete), most_steps=max(complete))
 
 
-def _left_out(found: Sequence[Panel], shown: Sequence[Panel]) -> str:
-    """Which cells are not drawn."""
-    if len(found) == len(shown):
+def _left_out_note(candidates: Sequence[Panel], drawn_panels: Sequence[Panel]) -> str:
+    """Return which cells are not drawn."""
+    if len(candidates) == len(drawn_panels):
         return ""
-    text = f"{len(shown)} of {len(found)} cells are drawn, with most ranks; a `filter` shows others."
-    return Note("cells-left-out", text, drawn=len(shown), cells=len(found))
+    text = f"{len(drawn_panels)} of {len(candidates)} cells are drawn, those with most ranks; a `filter` shows others."
+    return Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))

@@ -1,4 +1,7 @@
-"""Interaction of two factors: epoch time over one, a line for each level of the other, parallel where they do not interact."""
+"""Draw the interaction of two factors: epoch time over one, a line per level of the other.
+
+Without interaction the lines are parallel.
+"""
 
 from matplotlib.figure import Figure
 
@@ -8,34 +11,34 @@ from analysis.measured import Records, title
 from common.notes import Note
 from declared.figures import Declared
 from figures import lines, panels
-from figures.view import view
+from figures.view import build_view
 
-PARALLEL = (
-    "On the logarithmic axis, parallel lines mean no interaction: each factor then multiplies the time by the same ratio at every level of "
+HOW_TO_READ = (
+    "On the logarithmic axis, parallel lines mean no interaction: each factor multiplies the time by the same ratio at every level of "
     "the other. Nothing was measured between the levels."
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption, with the test of the interaction."""
-    x = str(asked.x)
-    of = view(records.runs, asked)
-    colour = " and ".join(title(name) for name in of.colour)
-    what = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')}"
-    test = _test(records, x, of.colour[0]) if len(of.ok) else ""
-    return lines.draw(of, x, what, to_compare=True, notes=[PARALLEL, test])
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure and its caption, with the test of the interaction."""
+    x = str(declaration.x)
+    view = build_view(records.runs, declaration)
+    colour = " and ".join(title(name) for name in view.colour)
+    heading = f"Interaction of {title(x)} and {colour} in epoch time. {panels.MARKERS.format('beside')}"
+    test = _test_note(records, x, view.colour[0]) if len(view.ok) else ""
+    return lines.draw(view, x, heading, for_comparison=True, notes=[HOW_TO_READ, test])
 
 
-def _test(records: Records, one: str, other: str) -> str:
-    """What the analysis of variance of the whole study says of the interaction, in a sentence."""
-    made = anova.analyse_runs(records.runs)
-    rows = made.rows.set_index("term")
-    names = [anova.TIMES.join(map(title, pair)) for pair in ((one, other), (other, one))]
+def _test_note(records: Records, factor: str, other_factor: str) -> str:
+    """Return the result of the study's analysis of variance for the interaction, in a sentence."""
+    analysis = anova.analyse_runs(records.runs)
+    rows = analysis.rows.set_index("term")
+    names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")
     if not name or not rows.loc[name, "F"] >= 0:
-        why = made.problem or "its design cannot separate it from other terms"
+        problem = analysis.problem or "its design cannot separate it from other terms"
         return Note(
-            "interaction-not-tested", f"The study has no test of this interaction: {why}.", problem=made.problem
+            "interaction-not-tested", f"The study has no test of this interaction: {problem}.", problem=analysis.problem
         )
     row, error = rows.loc[name], rows.loc[anova.ERROR]
     text = (

@@ -1,4 +1,4 @@
-"""Epoch time over one factor: a line for each series, panels by the other factors that vary."""
+"""Draw epoch time over one factor: one line per series, panels by the other varying factors."""
 
 import math
 from collections.abc import Sequence
@@ -33,199 +33,247 @@ from figures.panels import Series
 from figures.view import View
 
 PANEL_IN = 1.45
-GAP = 0.03  # of the axis, between two series at one level
-SPREAD = 0.6  # of the way to the next level, for all series at most
-CHARACTER_IN = 0.055  # of a tick's label
-STEEP = 35  # degrees of labels that would not fit beside each other
-BOUND = (0, (1, 1.5))
-MOST_BASES = 3  # that the caption names; the table of cells has all of them
+SERIES_GAP = 0.03  # of the axis, between two series at one level
+MAX_SPREAD = 0.6  # of the distance to the next level, for all series together
+TICK_CHARACTER_IN = 0.055  # of a tick label
+TICK_ROTATION = 35  # degrees, of labels that would overlap horizontally
+BOUND_LINE = (0, (1, 1.5))
+MAX_NAMED_BASELINES = 3  # in a caption; the table of cells lists all
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The x axis: where each level stands, how far apart the series stand at one level, whether levels are numbers.
+    """The x axis of levels. All that is measured at one level stands on one band, side by side.
 
-    `doubling`: doublings stand at equal distances. What is measured at one level stands on one band, side by side.
+    Attributes:
+        positions: Position of each level.
+        gap: Distance between two series at one level.
+        width: Width of the axis.
+        n_series: Series at one level.
+        numeric: Levels are numbers.
+        doubling: Doublings are equidistant.
     """
 
     positions: dict[Any, float]
     gap: float
     width: float
-    series: int
-    numbers: bool = True
+    n_series: int
+    numeric: bool = True
     doubling: bool = False
 
-    def at(self, numbers: np.ndarray) -> np.ndarray:
-        """Where any numbers stand, not only levels, [n]."""
+    def position(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the positions of any numbers, not only of levels, [n]."""
         first = next(iter(self.positions))
         return np.log2(numbers / first) if self.doubling else numbers - first
 
     @property
-    def beside(self) -> float:
-        """How far from its mean a replicate's dot stands."""
+    def replicate_offset(self) -> float:
+        """Return the distance between a mean and the ticks of its runs."""
         return 0.4 * self.gap
 
-    def said(self, name: str) -> str:
-        """What the caption must say of the axis `name`."""
-        return Note("logarithmic-axis", f"The axis of {name} is logarithmic.", axis=name) if self.doubling else ""
+    def axis_note(self, name: str) -> str:
+        """Return the note on the axis of `name` for the caption."""
+        return Note("logarithmic-axis", f"The {name} axis is logarithmic.", axis=name) if self.doubling else ""
 
-    def on(self, ax: Axes, labels: Sequence[str] = ()) -> None:
-        """Ticks, limits, and the bands of the levels."""
-        for place in self.positions.values() if self.series > 1 else ():
-            half = 0.5 * self.series * self.gap
-            ax.axvspan(place - half, place + half + 0.2 * self.gap, color=style.LEVEL, linewidth=0, zorder=0)
+    def apply(self, ax: Axes, labels: Sequence[str] = ()) -> None:
+        """Set ticks and limits of a panel, and draw the bands of its levels."""
+        for place in self.positions.values() if self.n_series > 1 else ():
+            half = 0.5 * self.n_series * self.gap
+            ax.axvspan(place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0)
         ax.set_xlim(-self.width / 7, self.width * 6 / 7)
         ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
 
 
-BASES = Note("bases-drawn", "Fine dots: base divided by replicas, as if exchange cost nothing.")
-HORIZONTAL = Note("undistributed-bases-drawn", "Horizontal lines: the undistributed bases.")
-DOTTED = Note(
+BASELINE_BOUND = Note("bases-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing.")
+BASELINE_LINES = Note("undistributed-bases-drawn", "Horizontal lines: single-device baselines.")
+BOUND_EXPLAINED = Note(
     "bases-divided",
-    "Fine dotted lines: the time of the base divided by the replicas, as if the exchange of gradients cost nothing.",
+    "Fine dotted lines: baseline epoch time divided by the number of replicas, as if gradient all-reduce cost nothing.",
 )
-NO_BASE = Note("no-base", "No base cell has a successful run.")
-NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel would have two lines over two levels")
-SINGLE_LINE = Note("single-line", "a single line would be there")
-ONE_LEVEL = Note("one-level", "measured at one level of this axis only")
+NO_BASELINE = Note("no-base", "No baseline cell has a successful run.")
+NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
+SINGLE_LINE = Note("single-line", "they have a single line")
+ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
 
 
 def draw(
-    of: View, x: str, what: str, *, with_bases: bool = False, to_compare: bool = False, notes: Sequence[str] = ()
+    view: View,
+    x: str,
+    heading: str,
+    *,
+    with_baselines: bool = False,
+    for_comparison: bool = False,
+    notes: Sequence[str] = (),
 ) -> tuple[Figure, panels.Caption]:
-    """The figure of epoch time over the factor `x` and its caption, which begins with `what`.
+    """Return the figure of epoch time over the factor `x`, and its caption.
 
-    `with_bases`: in each panel the undistributed bases of its cells, and what their time would be on more replicas if nothing
-    were lost. `to_compare`: lines are compared with each other, so that they are always joined, on a logarithmic axis, and
-    panels of a single line are left out.
+    Args:
+        view: The cells to draw.
+        x: The factor on the x axis.
+        heading: First sentence of the caption.
+        with_baselines: Draw the single-device baselines of each panel's cells, and their epoch time
+            divided by the replicas.
+        for_comparison: Lines are compared with each other: they are always joined, the axis is
+            logarithmic, and panels with a
+            single line are left out.
+        notes: Further notes for the caption.
     """
-    if of.ok.empty:
-        return panels.not_drawn(of.runs)
-    if of.runs[x].nunique() == 1:
-        level = of.runs[x].iloc[0]
+    if view.ok.empty:
+        return panels.empty_figure(view.runs)
+    if view.runs[x].nunique() == 1:
+        level = view.runs[x].iloc[0]
         why = Note("one-level", f"{title(x)} is {level_text(level)} in all cells", factor=x, level=level)
-        return panels.not_drawn(of.runs, why)
-    several = _several(of, x, to_compare)
-    if not several:
-        return panels.not_drawn(of.runs, NOTHING_TO_COMPARE)
-    left_out = [levels for levels in of.panels if levels not in several]
-    of = of.on_a_page(PANEL_IN + panels.titles_height(several), shown=several)
-    shown = _several(of, x, to_compare)
-    found = base_cells(of.study) if with_bases else {}
-    undistributed = bases(of.study) if with_bases else []
-    drawn_cells = {cell for levels in shown for cell in panels.at(of.runs, levels)["cell"]}
-    drawn_cells |= {found[cell] for cell in drawn_cells if cell in found}
-    lines = [one for one in of.series if not one.of(of.runs)["framework"].isin(undistributed).all()]
-    alone = [one for one in lines if to_compare and one.of(of.runs)[x].nunique() < 2]
-    lines = [one for one in lines if one not in alone]
-    told = [one for one in of.series if one not in alone and set(one.of(of.ok)["cell"]) & drawn_cells]
-    bound = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND, label="base / replicas")
-    extra = [bound] if any(cell in found for cell in drawn_cells) else []
-    scale = scale_of_axis(of.runs, x, 1 if x in of.colour else len(of.series))
-    labels = [_tick(x, level) for level in scale.positions]
-    rows, columns, width = panels.layout(len(shown))
-    steep = not scale.numbers and len("  ".join(labels)) * CHARACTER_IN > 0.8 * width / columns
-    below = CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(STEEP)) if steep else 0
-    above = panels.legend_height(len([*told, *extra]), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + below + above)
-    scaled_by = panels.scaled_by(of.facet)
-    axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
-    shifts = panels.dodge([one.name for one in lines], scale.gap if scale.series > 1 else 0)
+        return panels.empty_figure(view.runs, why)
+    drawable = _drawable_panels(view, x, for_comparison)
+    if not drawable:
+        return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
+    left_out = [levels for levels in view.panels if levels not in drawable]
+    view = view.fit_to_page(PANEL_IN + panels.titles_height(drawable), panel_levels=drawable)
+    panel_levels = _drawable_panels(view, x, for_comparison)
+    baselines = base_cells(view.study) if with_baselines else {}
+    single_device = bases(view.study) if with_baselines else []
+    drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
+    drawn_cells |= {baselines[cell] for cell in drawn_cells if cell in baselines}
+    drawn_series = [
+        series for series in view.series if not series.select(view.runs)["framework"].isin(single_device).all()
+    ]
+    single_level = [series for series in drawn_series if for_comparison and series.select(view.runs)[x].nunique() < 2]
+    drawn_series = [series for series in drawn_series if series not in single_level]
+    legend_series = [
+        series
+        for series in view.series
+        if series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells
+    ]
+    bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND_LINE, label="baseline / replicas")
+    extra = [bound_handle] if any(cell in baselines for cell in drawn_cells) else []
+    scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
+    labels = [_tick_label(x, level) for level in scale.positions]
+    rows, columns, width = panels.layout(len(panel_levels))
+    is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_IN > 0.8 * width / columns
+    below_in = TICK_CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION)) if is_steep else 0
+    above_in = panels.legend_height(len([*legend_series, *extra]), width)
+    figure = style.new_figure(
+        width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
+    )
+    axis_factors = panels.axis_factors(view.facet)
+    axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
+    shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0)
     remarks: list[str] = []
-    for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(of.runs, levels)
-        for one in lines:
-            _line(ax, one, one.of(here), x, (scale, shifts[one.name], scale.numbers or to_compare), of.pooling)
-        for cell in dict.fromkeys(found[cell] for cell in here["cell"] if cell in found):
-            _base(ax, of, successful(of.study[of.study["cell"] == cell]), here.groupby(x)["replicas"].max(), scale)
-        if successful(here).empty:
-            panels.say(ax, panels.NO_SUCCESS)
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        panel_runs = panels.rows_at(view.runs, levels)
+        for series in drawn_series:
+            _draw_series(
+                ax,
+                series,
+                series.select(panel_runs),
+                x,
+                (scale, shifts[series.name], scale.numeric or for_comparison),
+                view.pooling,
+            )
+        for cell in dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines):
+            _draw_baseline(
+                ax,
+                view,
+                successful(view.study[view.study["cell"] == cell]),
+                panel_runs.groupby(x)["replicas"].max(),
+                scale,
+            )
+        if successful(panel_runs).empty:
+            panels.write_remark(ax, panels.NO_SUCCESS)
         ax.set_title(panels.panel_title(levels))
-        alike = {name: levels[name] for name in scaled_by}
-        remarks += panels.time_axis(ax, *of.times(alike), logarithmic=to_compare)
-        scale.on(ax, labels)
-        if steep:
-            ax.tick_params(axis="x", labelrotation=STEEP)
+        axis_levels = {name: levels[name] for name in axis_factors}
+        remarks += panels.set_time_axis(ax, *view.times(axis_levels), logarithmic=for_comparison)
+        scale.apply(ax, labels)
+        if is_steep:
+            ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
-    drawn.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
-    panels.legend(drawn, told, extra, lines=scale.numbers or to_compare)
-    return drawn, of.caption(
-        what,
-        BASES if with_bases and any(cell in found for cell in drawn_cells) else "",
+    figure.supxlabel(title_with_unit(x), fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, legend_series, extra, lines=scale.numeric or for_comparison)
+    return figure, view.caption(
+        heading,
+        BASELINE_BOUND if with_baselines and any(cell in baselines for cell in drawn_cells) else "",
         *remarks,
-        _without_line(alone),
+        _single_level_note(single_level),
         notes=[
-            *(_base_notes(of, drawn_cells, found) if with_bases else []),
+            *(_baseline_notes(view, drawn_cells, baselines) if with_baselines else []),
             *notes,
-            scale.said(title(x)),
-            left_out_sentence(left_out, SINGLE_LINE if to_compare else ONE_LEVEL),
+            scale.axis_note(title(x)),
+            left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
         ],
     )
 
 
-def _without_line(alone: Sequence[Series]) -> str:
-    """Which series have one level only; empty for none."""
-    names = [one.name for one in alone]
-    text = f"Without a line, at one level only: {', '.join(names)}."
+def _single_level_note(series: Sequence[Series]) -> str:
+    """Return which series have one level only; empty for none."""
+    names = [one_series.name for one_series in series]
+    text = f"Without a line, because measured at one level only: {', '.join(names)}."
     return Note("series-without-line", text, series=names) if names else ""
 
 
-def _several(of: View, x: str, to_compare: bool) -> list[dict[str, Any]]:
-    """The panels with two levels of `x`, and `to_compare` two series over them; where none was measured, those with a run."""
-    worth, measured = of.cells, of.cells[of.cells["cell"].isin(set(of.ok["cell"]))]
-    if to_compare:
-        series = {row: place for place, one in enumerate(of.series) for row in one.of(worth).index}
-        worth = _with_two(worth.assign(series=pd.Series(series)), x, [*of.facet, "series"])
-    found = panels.among(of.panels, _with_two(worth, "series" if to_compare else x, of.facet))
-    if not panels.among(found, measured):  # better one level than no run
-        return [] if to_compare else panels.among(of.panels, measured)
-    return found
+def _drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
+    """Return the panels with two levels of `x`, and `for_comparison` with two series that have them.
+
+    If none of these was measured, return the panels with a run.
+    """
+    cells, measured_cells = view.cells, view.cells[view.cells["cell"].isin(set(view.ok["cell"]))]
+    if for_comparison:
+        series_of_row = {row: place for place, series in enumerate(view.series) for row in series.select(cells).index}
+        cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
+    drawable = panels.nonempty_panels(
+        view.panels, _with_two_levels(cells, "series" if for_comparison else x, view.facet)
+    )
+    if not panels.nonempty_panels(drawable, measured_cells):  # one level is better than no run
+        return [] if for_comparison else panels.nonempty_panels(view.panels, measured_cells)
+    return drawable
 
 
-def _with_two(rows: pd.DataFrame, column: str, by: Sequence[str]) -> pd.DataFrame:
-    """The rows with whose levels of `by` there are two levels of `column`."""
-    groups = rows.assign(all=0).groupby(["all", *by], dropna=False)
+def _with_two_levels(rows: pd.DataFrame, column: str, factors: Sequence[str]) -> pd.DataFrame:
+    """Return the rows whose combination of levels of `factors` occurs with two levels of `column`."""
+    groups = rows.assign(all=0).groupby(["all", *factors], dropna=False)
     return rows[groups[column].transform("nunique") > 1]
 
 
-def scale_of_axis(runs: pd.DataFrame, x: str, series: int) -> Scale:
-    """Where the levels of a factor stand."""
+def factor_scale(runs: pd.DataFrame, x: str, n_series: int) -> Scale:
+    """Return the scale of a factor's levels."""
     levels = levels_in_order(runs, x)
     if is_treated_as_number(runs, x):
-        return scale_of_numbers(levels, series)
-    return _scale({level: float(place) for place, level in enumerate(levels)}, series, numbers=False)
+        return number_scale(levels, n_series)
+    return _make_scale({level: float(place) for place, level in enumerate(levels)}, n_series, numeric=False)
 
 
-def scale_of_numbers(levels: Sequence[float], series: int) -> Scale:
-    """Where numbers stand, in rising order; by doublings where there are any to speak of."""
+def number_scale(levels: Sequence[float], n_series: int) -> Scale:
+    """Return the scale of ascending numbers; doublings are equidistant if the numbers span two of them."""
     if len(levels) > 2 and levels[0] > 0 and levels[-1] / levels[0] >= 4:
-        return _scale({level: math.log2(level / levels[0]) for level in levels}, series, doubling=True)
-    return _scale({level: float(level - levels[0]) for level in levels}, series)
+        return _make_scale({level: math.log2(level / levels[0]) for level in levels}, n_series, doubling=True)
+    return _make_scale({level: float(level - levels[0]) for level in levels}, n_series)
 
 
-def _scale(positions: dict[Any, float], series: int, *, numbers: bool = True, doubling: bool = False) -> Scale:
-    """Series never reach the next level."""
+def _make_scale(positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False) -> Scale:
+    """Return a scale whose gap keeps series from reaching the next level."""
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
-    return Scale(positions, min(GAP * width, SPREAD * step / max(series, 1)), width, series, numbers, doubling)
+    return Scale(
+        positions, min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1)), width, n_series, numeric, doubling
+    )
 
 
-def _tick(x: str, level: Any) -> str:
+def _tick_label(x: str, level: Any) -> str:
     return "site's" if level == SITE_DEFAULTS.get(x) else level_text(level)
 
 
-def _line(
-    ax: Axes, one: Series, runs: pd.DataFrame, x: str, place: tuple[Scale, float, bool], pooling: Pooling
+def _draw_series(
+    ax: Axes, series: Series, runs: pd.DataFrame, x: str, placement: tuple[Scale, float, bool], pooling: Pooling
 ) -> None:
-    """The means of the runs of one series; broken where a planned cell has no successful run.
+    """Draw the means of one series; the line is broken where a planned cell has no successful run.
 
-    `place`: the x axis, how far the series is shifted on it, and whether the means are joined from level to level.
+    `placement` is the x axis, the offset of the series on it, and whether means are joined from level to
+    level.
     """
-    scale, shift, joined = place
+    scale, shift, joined = placement
     means, places = [], []
     by_level = dict(iter(runs.groupby(x)))
     for level in (level for level in scale.positions if level in by_level):
@@ -235,57 +283,74 @@ def _line(
         if len(ok):
             estimate = pooling.cell_mean(ok["cell"].iloc[0])
             means[-1] = estimate.value
-            panels.interval(ax, one.look, places[-1], estimate, ok["epoch_time_s"], scale.beside)
+            panels.draw_interval(ax, series.style, places[-1], estimate, ok["epoch_time_s"], scale.replicate_offset)
     if places and joined:
-        ax.plot(places, means, color=one.look.colour, linestyle=one.look.line, zorder=2)
+        ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
 
-def _base(ax: Axes, of: View, base: pd.DataFrame, replicas: pd.Series, scale: Scale) -> None:
-    """The base's time divided by replicas; where it is undistributed, itself as a point and a horizontal line, too.
+def _draw_baseline(ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale) -> None:
+    """Draw the baseline's epoch time divided by replicas.
 
-    `base`: its runs; `replicas`: how many there are at each level of the x axis.
+    For a single-device baseline also a point and a horizontal line.
+
+    `replicas` is the number of replicas at each level of the x axis.
     """
-    look = next((one.look for one in of.series if len(one.of(base))), None)
-    estimate = of.pooling.cell_mean(base["cell"].iloc[0])
+    series_style = next((series.style for series in view.series if len(series.select(baseline_runs))), None)
+    estimate = view.pooling.cell_mean(baseline_runs["cell"].iloc[0])
     mean = estimate.value
-    if bases(base) and look:
-        panels.interval(ax, look, min(scale.positions.values()), estimate, base["epoch_time_s"], scale.beside)
-        ax.axhline(mean, color=look.colour, linewidth=0.8, linestyle=look.line, zorder=1)
+    if bases(baseline_runs) and series_style:
+        panels.draw_interval(
+            ax,
+            series_style,
+            min(scale.positions.values()),
+            estimate,
+            baseline_runs["epoch_time_s"],
+            scale.replicate_offset,
+        )
+        ax.axhline(mean, color=series_style.colour, linewidth=0.8, linestyle=series_style.line, zorder=1)
     x = [scale.positions[level] for level in replicas.index]
-    colour = look.colour if look else style.MUTED
-    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND, zorder=1)
+    colour = series_style.colour if series_style else style.MUTED
+    ax.plot(x, mean / replicas.to_numpy(float), color=colour, linewidth=0.7, linestyle=BOUND_LINE, zorder=1)
 
 
-def _base_notes(of: View, drawn: set[str], found: dict[str, str]) -> list[str]:
-    used = sorted({found[cell] for cell in drawn if cell in found})
+def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> list[str]:
+    """Return the notes on the baselines of the drawn cells."""
+    used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
-        return [NO_BASE]
-    undistributed = of.runs["framework"].isin(bases(of.study)).any()
-    return [*([HORIZONTAL] if undistributed else []), DOTTED, bases_sentence(used, of)]
+        return [NO_BASELINE]
+    has_single_device = view.runs["framework"].isin(bases(view.study)).any()
+    return [*([BASELINE_LINES] if has_single_device else []), BOUND_EXPLAINED, baselines_note(used, view)]
 
 
-def bases_sentence(used: Sequence[str], of: View) -> str:
-    """The base cells `used`: what they are, and their times in seconds; each by name where they are few."""
-    own = of.study[of.study["cell"].isin(set(used))]
-    alone = bases(own)
-    kinds = [f"the undistributed {' and '.join(alone)}"] if alone else []
-    kinds += ["a framework's own cell with one replica"] if set(own["framework"]) - set(alone) else []
-    what = f"Bases: {' or '.join(kinds)}, at the same levels of all other factors that they vary"
-    times = {cell: of.pooling.cell_mean(cell).value for cell in used}
-    if len(used) > MOST_BASES:
+def baselines_note(used: Sequence[str], view: View) -> str:
+    """Return what the baseline cells `used` are, with their epoch times in seconds.
+
+    By name if they are few.
+    """
+    baseline_runs = view.study[view.study["cell"].isin(set(used))]
+    single_device = bases(baseline_runs)
+    kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
+    kinds += (
+        ["the framework's own cell with one replica"] if set(baseline_runs["framework"]) - set(single_device) else []
+    )
+    text = f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them"
+    times = {cell: view.pooling.cell_mean(cell).value for cell in used}
+    if len(used) > MAX_NAMED_BASELINES:
         ends = sorted(times.values())[:: len(used) - 1]
-        many = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table of cells has each."
-        return Note("bases", f"{what}. {many}", undistributed=alone, seconds=times)
-    levels = cells(own).set_index("cell")[varying(of.study)]
-    seconds = [f"{tables.interval(of.pooling.cell_mean(cell))} s" for cell in levels.index]
-    names = [treatment_text(one) for one in levels.to_dict("records")]
-    each = "; ".join(f"{name}: {of_it}" if name else of_it for name, of_it in zip(names, seconds, strict=True))
-    return Note("bases", f"{what}; {each}.", undistributed=alone, seconds=times)
+        count = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists them."
+        return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
+    levels = cells(baseline_runs).set_index("cell")[varying(view.study)]
+    seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]
+    names = [treatment_text(cell_levels) for cell_levels in levels.to_dict("records")]
+    seconds_by_name = "; ".join(
+        f"{name}: {interval}" if name else interval for name, interval in zip(names, seconds, strict=True)
+    )
+    return Note("bases", f"{text}; {seconds_by_name}.", undistributed=single_device, seconds=times)
 
 
-def left_out_sentence(left_out: Sequence[dict[str, Any]], why: Note) -> str:
-    """Which panels are not shown and why; empty for none."""
+def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
+    """Return which panels are left out and why; empty for none."""
     if not left_out:
         return ""
     names = join_names([treatment_text(levels) for levels in left_out], "; ")
-    return Note("panels-not-shown", f"Not shown, because {why}: {names}.", why=why.code, panels=list(left_out))
+    return Note("panels-not-shown", f"Not shown, because {cause}: {names}.", why=cause.code, panels=list(left_out))

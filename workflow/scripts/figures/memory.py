@@ -1,4 +1,4 @@
-"""Memory against time: the largest memory of a rank and the epoch time of each strategy on several nodes."""
+"""Draw the peak memory of a rank against epoch time, by strategy, on several nodes."""
 
 from dataclasses import replace
 
@@ -11,56 +11,60 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.strategies import several
+from figures.strategies import multi_node_view
 from figures.view import View
 
 PANEL_IN = 1.6
-ROOM = 0.15  # of an axis, beyond what it shows
+MARGIN = 0.15  # of an axis
 MB = 1e6
-WHAT = "Epoch time over the largest memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
-NO_MEMORY = Note("no-memory", "no successful run on several nodes told its memory")
-TO_SEE = "Strategies to the lower left take less of both."
-OF_RANK = "Memory of a rank: the largest on its accelerator, or on processors its largest resident set, with its program and libraries."
+HEADING = "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
+NO_MEMORY = Note("no-memory", "no successful run on several nodes reports its memory")
+BEST_CORNER = "Strategies to the lower left need less of both."
+MEMORY_NOTE = (
+    "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and libraries."
+)
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Panels by all that varies beside strategies. The figure and its caption."""
-    of = several(records, asked)
-    memory = of_cells(of.ok)
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with panels by all factors that vary besides strategies, and its caption."""
+    view = multi_node_view(records, declaration)
+    memory = peak_memory(view.ok)
     if memory.empty:
-        return panels.not_drawn(of.runs, NO_MEMORY)
-    across = panels.few_columns(len(of.panels))
-    of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
-    series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
-    rows, columns, width = panels.layout(len(of.panels), across)
-    above = panels.legend_height(len(of.series), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(of.panels)) + 0.2 + above)
-    axes = panels.grid(drawn, (rows, columns), len(of.panels), share_x=False, share_y=False)
-    for ax, levels in zip(axes, of.panels, strict=True):
-        here = panels.at(of.ok, levels)
-        for one in series:
-            _cells(ax, one, one.of(here), of, memory)
-        ax.margins(ROOM)
+        return panels.empty_figure(view.runs, NO_MEMORY)
+    max_columns = panels.wide_columns(len(view.panels))
+    view = view.fit_to_page(PANEL_IN + panels.titles_height(view.panels), max_columns)
+    all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
+    rows, columns, width = panels.layout(len(view.panels), max_columns)
+    above = panels.legend_height(len(view.series), width)
+    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(view.panels)) + 0.2 + above)
+    axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_x=False, share_y=False)
+    for ax, levels in zip(axes, view.panels, strict=True):
+        panel_runs = panels.rows_at(view.ok, levels)
+        for series in all_series:
+            _draw_cells(ax, series, series.select(panel_runs), view, memory)
+        ax.margins(MARGIN)
         ax.set_ylim(0, None)
         ax.set_title(panels.panel_title(levels))
         ax.grid(True)
-        if here.empty:
-            panels.say(ax, panels.NO_SUCCESS)
+        if panel_runs.empty:
+            panels.write_remark(ax, panels.NO_SUCCESS)
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
-    drawn.supxlabel("memory of a rank (MB)", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, series, lines=False)
-    return drawn, of.caption(WHAT, TO_SEE, "The axis of memory does not begin at 0.", notes=[OF_RANK])
+    figure.supxlabel("peak memory of a rank (MB)", fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, all_series, lines=False)
+    return figure, view.caption(HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE])
 
 
-def of_cells(ok: pd.DataFrame) -> pd.Series:
-    """Cell -> bytes of the rank that needs most, mean over runs: on its accelerator, else of its resident set."""
-    told = ok["device_memory_peak_bytes"].astype(float).fillna(ok["memory_peak_bytes"].astype(float))
-    return told.groupby(ok["cell"]).mean().dropna()
+def peak_memory(ok: pd.DataFrame) -> pd.Series:
+    """Return, by cell, bytes of the rank that needs most (mean over runs), on its GPU or resident."""
+    peaks = ok["device_memory_peak_bytes"].astype(float).fillna(ok["memory_peak_bytes"].astype(float))
+    return peaks.groupby(ok["cell"]).mean().dropna()
 
 
-def _cells(ax: Axes, one: Series, runs: pd.DataFrame, of: View, memory: pd.Series) -> None:
-    """The cells of one series."""
+def _draw_cells(ax: Axes, series: Series, runs: pd.DataFrame, view: View, memory: pd.Series) -> None:
+    """Draw the cells of one series."""
     for cell in dict.fromkeys(runs["cell"]):
         if cell in memory.index:
-            panels.interval(ax, one.look, memory[cell] / MB, of.pooling.cell_mean(cell), pd.Series(dtype=float), 0.0)
+            panels.draw_interval(
+                ax, series.style, memory[cell] / MB, view.pooling.cell_mean(cell), pd.Series(dtype=float), 0.0
+            )

@@ -1,4 +1,4 @@
-"""Bus bandwidth of collectives by message size: a line per framework, panels by collective and nodes, the link's rate as the bound."""
+"""Draw bus bandwidth of collectives by message size, with the link rate as the upper bound."""
 
 import math
 
@@ -29,106 +29,115 @@ from network.fit import (
 )
 
 PANEL_IN = 1.6
-GAP = 1.09
+DODGE_FACTOR = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
-BOUND = (0, (1, 1.5))
-WHAT = (
+BOUND_LINE = (0, (1, 1.5))
+HEADING = (
     "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
     "lines: fit of latency and bandwidth."
 )
-BOUND_WHAT = Note("bound-drawn", "Dotted: the most that the link allows.")
-NO_SWEEP = Note("no-sweep", "no sweep of the network")
-NO_SUCCESSFUL_SWEEP = Note("no-successful-sweep", "no successful sweep")
-NO_FIT = Note("no-fit", "Without a line are sweeps to which no latency and bandwidth above zero come near.")
-HOW = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; at every size, frameworks are drawn beside each other."
+BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
+NO_BENCHMARK = Note("no-sweep", "no collective benchmark")
+NO_SUCCESSFUL_BENCHMARK = Note("no-successful-sweep", "no successful collective benchmark")
+NO_FIT = Note("no-fit", "Benchmarks without a line are those that no positive latency and bandwidth fit.")
+HOW_TO_READ = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; frameworks are drawn side by side at every size."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption."""
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure and its caption."""
     network = records.table("network")
     ok = measured(network)
     if ok.empty:
-        return panels.not_drawn(None, NO_SWEEP if network.empty else NO_SUCCESSFUL_SWEEP, shortfall(network))
+        return panels.empty_figure(None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, shortfall(network))
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
-    frameworks = sorted(set(ok["framework"]))  # a name in the legend without anything drawn would puzzle
-    kinds = network["collective"].nunique()
-    places = panels.combinations(network, ["nodes", *varying_links])
-    names = [*(["collective"] * (kinds > 1)), *(["nodes", *varying_links] if kinds == 1 or len(places) > 1 else [])]
-    every = panels.combinations(network, names)
-    every.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
-    shown = every[: panels.most(PANEL_IN + panels.titles_height(every))]
-    text = f"The first {len(shown)} of {len(every)} panels are drawn; the table has all."
-    unseen = "" if shown == every else Note("panels-left-out", text, drawn=len(shown), panels=len(every))
+    frameworks = sorted(set(ok["framework"]))  # only what is drawn is in the legend
+    n_collectives = network["collective"].nunique()
+    places = panels.level_combinations(network, ["nodes", *varying_links])
+    panel_factors = [
+        *(["collective"] * (n_collectives > 1)),
+        *(["nodes", *varying_links] if n_collectives == 1 or len(places) > 1 else []),
+    ]
+    all_panels = panels.level_combinations(network, panel_factors)
+    all_panels.sort(key=lambda levels: list(COLLECTIVES).index(levels.get("collective", ALL_REDUCE)))
+    panel_levels = all_panels[: panels.max_panels_on_page(PANEL_IN + panels.titles_height(all_panels))]
+    text = f"The first {len(panel_levels)} of {len(all_panels)} panels are drawn; the table has all."
+    omission_note = (
+        ""
+        if panel_levels == all_panels
+        else Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels))
+    )
     has_bound = bool(ok["link_bytes_s"].notna().any())
-    line = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND, label="link's rate")
-    extra = [line] if has_bound else []
-    links = network["bandwidth"].nunique()
-    in_row = links if kinds == 1 else len(places)
-    whole = len(shown) == in_row * (network["nodes"].nunique() if kinds == 1 else kinds)
-    in_rows = (
-        whole and (2 if kinds == 1 else 1) < in_row <= panels.PANELS_IN_PAGE
-    )  # one for each number of nodes, or collective
-    rows, columns, width = panels.layout(len(shown), in_row if in_rows else panels.PANELS_IN_PAGE)
-    titled = shown if len(shown) > 1 else []
-    above = panels.legend_height(len([*frameworks, *extra]), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(titled)) + 0.15 + above)
-    axes = panels.grid(drawn, (rows, columns), len(shown))
-    shifts = {name: GAP**place for name, place in panels.dodge(frameworks, 1).items()}
+    bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE, label="link rate")
+    extra = [bound_handle] if has_bound else []
+    n_links = network["bandwidth"].nunique()
+    n_in_row = n_links if n_collectives == 1 else len(places)
+    is_complete = len(panel_levels) == n_in_row * (network["nodes"].nunique() if n_collectives == 1 else n_collectives)
+    fills_rows = (
+        is_complete and (2 if n_collectives == 1 else 1) < n_in_row <= panels.PANELS_IN_PAGE
+    )  # one row per number of nodes, or per collective
+    rows, columns, width = panels.layout(len(panel_levels), n_in_row if fills_rows else panels.PANELS_IN_PAGE)
+    titled_panels = panel_levels if len(panel_levels) > 1 else []
+    above_in = panels.legend_height(len([*frameworks, *extra]), width)
+    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(titled_panels)) + 0.15 + above_in)
+    axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
+    shifts = {name: DODGE_FACTOR**place for name, place in panels.dodge_offsets(frameworks, 1).items()}
     unfitted = []
-    for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(ok, levels)
-        for framework, sweep in here.groupby("framework"):
-            if not _series(ax, sweep, str(framework), shifts[str(framework)]):
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        panel_rows = panels.rows_at(ok, levels)
+        for framework, benchmark in panel_rows.groupby("framework"):
+            if not _draw_framework(ax, benchmark, str(framework), shifts[str(framework)]):
                 unfitted.append(f"{framework} on {combination_text(levels)}")
-        limits = here[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
-        for limit in {bound(*of) for of in limits.itertuples(index=False)}:
-            ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND)
-        if here.empty:
-            panels.say(ax, NO_SUCCESSFUL_SWEEP)
-        if titled:
+        limits = panel_rows[["link_bytes_s", "nodes", "ranks", "collective"]].dropna().drop_duplicates()
+        for limit in {bound(*link) for link in limits.itertuples(index=False)}:
+            ax.axhline(limit / 1e6, color=style.MUTED, linewidth=0.8, linestyle=BOUND_LINE)
+        if panel_rows.empty:
+            panels.write_remark(ax, NO_SUCCESSFUL_BENCHMARK)
+        if titled_panels:
             ax.set_title(panels.panel_title(levels))
-        _scales(ax, ok, TICK_FACTOR_IN_PANELS if titled else TICK_FACTOR)
+        _set_axes(ax, ok, TICK_FACTOR_IN_PANELS if titled_panels else TICK_FACTOR)
     for ax in axes[::columns]:
         ax.set_ylabel("bus bandwidth (MB/s)")
-    drawn.supxlabel("message size", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, frameworks, extra)
-    same = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
-    said = [
-        WHAT.format(collectives_text(network)),
-        BOUND_WHAT if has_bound else "",
-        "" if titled and len(places) > 1 else same,
+    figure.supxlabel("message size", fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, frameworks, extra)
+    same_note = Note("same-in-all-panels", f"All on {panels.panel_title(places[0])}.", levels=places[0])
+    sentences = [
+        HEADING.format(collectives_text(network)),
+        BOUND_NOTE if has_bound else "",
+        "" if titled_panels and len(places) > 1 else same_note,
         Note("sweeps-not-fitted", f"Without a line: {'; '.join(unfitted)}.", sweeps=unfitted) if unfitted else "",
         rounds_text(network),
         shortfall(network),
-        unseen,
+        omission_note,
     ]
     notes = [
-        HOW.format(factors_text(network)),
+        HOW_TO_READ.format(factors_text(network)),
         NO_FIT if unfitted else "",
         link_rates_text(network),
         circumstances(network),
     ]
-    return drawn, panels.two_paragraphs(said, notes)
+    return figure, panels.split_caption(sentences, notes)
 
 
-def _series(ax: Axes, sweep: pd.DataFrame, framework: str, shift: float) -> bool:
-    """One framework's achieved bandwidth by size, and its fit. Whether there is one."""
-    look = style.look(framework)
-    for size, estimate in achieved(sweep).items():
+def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, shift: float) -> bool:
+    """Draw one framework's bus bandwidth by message size, and its fit; return whether there is a fit."""
+    framework_style = style.framework_style(framework)
+    for size, estimate in achieved(benchmark).items():
         x, bars = [size * shift] * 2, [estimate.low / 1e6, estimate.high / 1e6]
-        ax.plot(x, bars, color=look.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
-        ax.plot([size * shift], [estimate.value / 1e6], zorder=4, **panels.marker(framework))
-    made = fit(sweep)
-    if made is None or not made.bandwidth_bytes_s.value > 0:
+        ax.plot(x, bars, color=framework_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
+        ax.plot([size * shift], [estimate.value / 1e6], zorder=4, **panels.marker_style(framework))
+    law = fit(benchmark)
+    if law is None or not law.bandwidth_bytes_s.value > 0:
         return False
-    sizes = np.geomspace(sweep["bytes"].min(), sweep["bytes"].max(), 100)
-    seconds = made.seconds(sizes)
-    rate = made.seconds_per_byte.value * made.bandwidth_bytes_s.value * sizes / np.where(seconds > 0, seconds, np.nan)
-    ax.plot(sizes * shift, rate / 1e6, color=look.colour, linestyle=look.line, linewidth=0.8, zorder=2)
+    sizes = np.geomspace(benchmark["bytes"].min(), benchmark["bytes"].max(), 100)
+    seconds = law.seconds(sizes)
+    rate = law.seconds_per_byte.value * law.bandwidth_bytes_s.value * sizes / np.where(seconds > 0, seconds, np.nan)
+    ax.plot(
+        sizes * shift, rate / 1e6, color=framework_style.colour, linestyle=framework_style.line, linewidth=0.8, zorder=2
+    )
     return True
 
 
-def _scales(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
+def _set_axes(ax: Axes, ok: pd.DataFrame, factor: int) -> None:
     smallest, largest = float(ok["bytes"].min()), float(ok["bytes"].max())
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")

@@ -1,6 +1,6 @@
-"""Efficiency over nodes at link rates that may not have been measured: a line and a band for each rate.
+"""Draw efficiency over nodes at link rates that may not have been measured: a line and a band per rate.
 
-`predict` answers a question of `prediction.question`, and draws the answer.
+`predict` answers a question of `prediction.question` and draws the answer.
 """
 
 from collections.abc import Sequence
@@ -26,83 +26,104 @@ from prediction.question import Question
 
 PANEL_IN = 1.7
 PANEL_FACTORS = ["framework", "device", "model", "dataset", "batch_size"]
-MOST_PANELS = 6
-AT = "nodes_at_"
+MAX_PANELS = 6
+COLUMN_PREFIX = "nodes_at_"
 LEVEL_LINE = (0, (1, 1.5))
-WHAT = (
-    "Efficiency of training by number of nodes, predicted by the physical model. Lines: rates of the links, with 95 % bands where the model "
-    "was fitted to a study. Markers: most nodes with an efficiency of {}."
+HEADING = (
+    "Efficiency of training by number of nodes, predicted by the physical model. Lines: link rates, with 95 % bands where the model "
+    "was fitted to a study. Markers: largest number of nodes with an efficiency of {}."
 )
-NO_OUTLOOK = Note("no-outlook", "The table of the outlook was not made.")
+NO_PROJECTION = Note("no-outlook", "The scaling projection was not computed.")
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption, of what prediction.outlook wrote."""
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure of the scaling projection of a study, and its caption."""
     file = records.files.get("outlook")
     notes = tables.read(file.with_suffix("")).notes if file else []
-    once = [note for note in notes if note != conditions.setting_note(records.runs)]  # which the caption ends with
-    drawn, said = curves(records.table("outlook_curves"), records.table("outlook"), once)
-    if said.startswith(panels.NOT_DRAWN):
-        return drawn, said
-    return drawn, panels.caption(records.runs, said.below, notes=said.apart, with_intervals=False)
+    distinct_notes = [
+        note for note in notes if note != conditions.setting_note(records.runs)
+    ]  # the caption ends with it
+    figure, caption = draw_curves(records.table("outlook_curves"), records.table("outlook"), distinct_notes)
+    if caption.startswith(panels.NOT_DRAWN):
+        return figure, caption
+    return figure, panels.compose_caption(records.runs, caption.below, notes=caption.apart, with_intervals=False)
 
 
-def curves(drawn: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption; `drawn` and `rows` from prediction.extrapolate, `curves` and `answers`, with bands or without."""
-    levels = sorted(int(name.removeprefix(AT)) for name in rows if name.removeprefix(AT).isdigit())
-    if drawn.empty:
-        why, *others = notes or [NO_OUTLOOK]
-        return panels.not_drawn(None, panels.as_clause(why), notes=others)
-    what = Note("heading", WHAT.format(" and ".join(f"{level} %" for level in levels)), efficiencies=levels)
-    varied = [name for name in PANEL_FACTORS if drawn[name].nunique() > 1]
-    every = panels.combinations(drawn, varied)
-    ends = {drawn["batch_size"].min(), drawn["batch_size"].max()}
-    shown = every if len(every) <= MOST_PANELS else [one for one in every if one.get("batch_size") in {None, *ends}]
-    more = len(every) - len(shown[:MOST_PANELS])
-    shown = shown[:MOST_PANELS]
-    rates = sorted(drawn["rate"].unique())
-    series = [
-        Series(rate_text(rate), {"rate": rate}, look) for rate, look in zip(rates, style.TREATMENT_LOOKS, strict=False)
+def draw_curves(projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, panels.Caption]:
+    """Return the figure and its caption.
+
+    `projected` and `rows` are the curves and answers of prediction.extrapolate, with or without bands.
+    """
+    efficiencies = sorted(
+        int(name.removeprefix(COLUMN_PREFIX)) for name in rows if name.removeprefix(COLUMN_PREFIX).isdigit()
+    )
+    if projected.empty:
+        cause, *remaining_notes = notes or [NO_PROJECTION]
+        return panels.empty_figure(None, panels.as_clause(cause), notes=remaining_notes)
+    heading = Note(
+        "heading",
+        HEADING.format(" and ".join(f"{efficiency} %" for efficiency in efficiencies)),
+        efficiencies=efficiencies,
+    )
+    panel_factors = [name for name in PANEL_FACTORS if projected[name].nunique() > 1]
+    all_panels = panels.level_combinations(projected, panel_factors)
+    extremes = {projected["batch_size"].min(), projected["batch_size"].max()}
+    panel_levels = (
+        all_panels
+        if len(all_panels) <= MAX_PANELS
+        else [panel for panel in all_panels if panel.get("batch_size") in {None, *extremes}]
+    )
+    n_left_out = len(all_panels) - len(panel_levels[:MAX_PANELS])
+    panel_levels = panel_levels[:MAX_PANELS]
+    rates = sorted(projected["rate"].unique())
+    all_series = [
+        Series(rate_text(rate), {"rate": rate}, series_style)
+        for rate, series_style in zip(rates, style.TREATMENT_STYLES, strict=False)
     ]
-    down, columns, width = panels.layout(len(shown), 3)
-    above = panels.legend_height(len(series), width)
-    picture = style.figure(width, down * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
-    axes = panels.grid(picture, (down, columns), len(shown))
-    for ax, place in zip(axes, shown, strict=True):
-        here = panels.at(drawn, place)
-        for one in series:
-            _line(ax, one, one.of(here), one.of(panels.at(rows, place)), levels)
-        for level in levels:
-            ax.axhline(level, color=style.MUTED, linewidth=0.7, linestyle=LEVEL_LINE, zorder=1)
-        ax.set_title(panels.panel_title(place))
-        _scales(ax, int(drawn["nodes"].max()))
+    n_rows, columns, width = panels.layout(len(panel_levels), 3)
+    above_in = panels.legend_height(len(all_series), width)
+    figure = style.new_figure(width, n_rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in)
+    axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels))
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        panel_curves = panels.rows_at(projected, levels)
+        for panel in all_series:
+            _draw_curve(ax, panel, panel.select(panel_curves), panel.select(panels.rows_at(rows, levels)), efficiencies)
+        for efficiency in efficiencies:
+            ax.axhline(efficiency, color=style.MUTED, linewidth=0.7, linestyle=LEVEL_LINE, zorder=1)
+        ax.set_title(panels.panel_title(levels))
+        _set_axes(ax, int(projected["nodes"].max()))
     for ax in axes[::columns]:
         ax.set_ylabel("efficiency (%)")
-    picture.supxlabel("nodes", fontsize=style.FONT_SIZE)
-    panels.legend(picture, series)
-    text = f"{more} of the {len(every)} cases are not drawn; the table has them."
-    left = Note("panels-left-out", text, drawn=len(shown), panels=len(every)) if more else ""
-    return picture, panels.two_paragraphs([what, left], notes)
+    figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, all_series)
+    text = f"{n_left_out} of the {len(all_panels)} cases are not drawn; the table has them."
+    left_out = Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels)) if n_left_out else ""
+    return figure, panels.split_caption([heading, left_out], notes)
 
 
-def _line(ax: Axes, one: Series, curve: pd.DataFrame, row: pd.DataFrame, levels: Sequence[int]) -> None:
-    nodes, efficiency = curve["nodes"].to_numpy(float), 100 * curve["efficiency"].to_numpy()
-    ax.plot(nodes, efficiency, color=one.look.colour, linestyle=one.look.line, zorder=3)
+def _draw_curve(ax: Axes, series: Series, curve: pd.DataFrame, row: pd.DataFrame, efficiencies: Sequence[int]) -> None:
+    nodes, percent = curve["nodes"].to_numpy(float), 100 * curve["efficiency"].to_numpy()
+    ax.plot(nodes, percent, color=series.style.colour, linestyle=series.style.line, zorder=3)
     if "efficiency_low" in curve:
         low, high = (100 * curve[f"efficiency_{end}"].to_numpy() for end in ("low", "high"))
-        ax.fill_between(nodes, low, high, color=one.look.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2)
-    for level in levels:
-        last = float(row[f"{AT}{level}"].iloc[0])
-        if 1 < last <= nodes[-1]:
-            ax.plot([last], [np.interp(np.log(last), np.log(nodes), efficiency)], zorder=4, **panels.marker(one.look))
+        ax.fill_between(nodes, low, high, color=series.style.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2)
+    for efficiency in efficiencies:
+        max_nodes = float(row[f"{COLUMN_PREFIX}{efficiency}"].iloc[0])
+        if 1 < max_nodes <= nodes[-1]:
+            ax.plot(
+                [max_nodes],
+                [np.interp(np.log(max_nodes), np.log(nodes), percent)],
+                zorder=4,
+                **panels.marker_style(series.style),
+            )
 
 
-def _scales(ax: Axes, most: int) -> None:
+def _set_axes(ax: Axes, max_nodes: int) -> None:
     ax.set_xscale("log", base=2)
-    ticks = [2**power for power in range(0, most.bit_length(), 2 if most > 64 else 1)]
+    ticks = [2**power for power in range(0, max_nodes.bit_length(), 2 if max_nodes > 64 else 1)]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlim(0.9, 1.1 * most)
+    ax.set_xlim(0.9, 1.1 * max_nodes)
     ax.set_ylim(0, 104)
     ax.set_yticks([0, 25, 50, 75, 100])
     ax.grid(True)
@@ -115,11 +136,11 @@ def predict(question: Question, out: Path | None = None) -> None:
         question: What is asked (prediction.question).
         out: Files to write, without their suffix; None prints the table alone.
     """
-    found = answer(question)
-    print(tables.markdown(found.table))
+    projection = answer(question)
+    print(tables.markdown(projection.table))
     if out:
-        picture, caption = curves(found.curves, found.rows, found.notes)
+        figure, caption = draw_curves(projection.curves, projection.rows, projection.notes)
         with system_faults(out):
-            tables.write(found.table, out)
-            style.save(picture, out)
+            tables.write(projection.table, out)
+            style.save(figure, out)
             write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")

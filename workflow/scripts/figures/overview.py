@@ -1,4 +1,4 @@
-"""Overview: the epoch time of every cell, with its interval and its replicates."""
+"""Draw the epoch time of every cell, with its interval and its replicates."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,24 +8,24 @@ from analysis.measured import Records, successful
 from declared.figures import Declared
 from figures import panels, rows
 from figures.panels import Series
-from figures.view import View, view
+from figures.view import View, build_view
 
-WHAT = f"Epoch time of every cell of the study. {panels.MARKERS.format('below')}"
+HEADING = f"Epoch time of every cell of the study. {panels.MARKERS.format('below')}"
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Rows by series and by nodes or devices, panels by the other factors that vary. The figure and its caption."""
-    of = view(records.runs, asked)
-    if of.ok.empty:
-        return panels.not_drawn(of.runs)
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with rows by series and by nodes or devices, and its caption."""
+    view = build_view(records.runs, declaration)
+    if view.ok.empty:
+        return panels.empty_figure(view.runs)
 
-    def cell(ax: Axes, one: Series, y: float, planned: pd.DataFrame) -> None:
+    def draw_cell(ax: Axes, series: Series, y: float, planned: pd.DataFrame) -> None:
         ok = successful(planned)
         if ok.empty:
-            rows.say(ax, y, panels.NO_SUCCESS)
+            rows.write_remark(ax, y, panels.NO_SUCCESS)
             return
-        estimate = of.pooling.cell_mean(ok["cell"].iloc[0])
-        panels.interval(ax, one.look, y, estimate, ok["epoch_time_s"], rows.BESIDE, upright=False)
+        estimate = view.pooling.cell_mean(ok["cell"].iloc[0])
+        panels.draw_interval(ax, series.style, y, estimate, ok["epoch_time_s"], rows.REPLICATE_OFFSET, vertical=False)
 
-    drawn, on_page, remarks = rows.draw(of, "epoch time (s)", cell, View.times)
-    return drawn, on_page.caption(WHAT, *remarks)
+    figure, on_page, remarks = rows.draw(view, "epoch time (s)", draw_cell, View.times)
+    return figure, on_page.caption(HEADING, *remarks)

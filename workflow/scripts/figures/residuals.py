@@ -1,4 +1,4 @@
-"""Residuals of log epoch times within cells: against normal quantiles, against the cell's mean, over the order of runs."""
+"""Draw residuals of log epoch times against normal quantiles, cell means and run order."""
 
 import math
 from typing import Any
@@ -18,10 +18,10 @@ from declared.figures import Declared
 from figures import panels, style
 
 HEIGHT_IN = 2.1
-MOST_VECTOR = 2000  # runs; more dots than this would make a file that no one opens
-MOST_BANDS = 60
+MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
+MAX_BANDS = 60
 LOG_FROM_RATIO = 5
-DOT: dict[str, Any] = {
+DOT_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 1.6,
@@ -29,47 +29,47 @@ DOT: dict[str, Any] = {
     "markeredgewidth": 0,
     "alpha": 0.7,
 }
-OUTLIER: dict[str, Any] = {
+OUTLIER_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "x",
     "markersize": 4,
     "color": "#bb5566",
     "markeredgewidth": 1.0,
 }
-BAND = "#eeeeee"
-WHAT = (
-    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal quantiles, the cell's mean, and the "
-    "order of starts."
+BAND_COLOUR = "#eeeeee"
+HEADING = (
+    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal quantiles, the cell's mean, "
+    "and run order."
 )
-ONE_BY_ONE = (
-    "Outliers are searched one after the other, because an outlier pulls the mean of its cell away from the other runs; the table of checks "
+SEARCH_NOTE = (
+    "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other runs; the table `checks` "
     "lists them."
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
-HOW = (
+HOW_TO_READ = (
     "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that the spread changes with the time. "
     "Right: {order}; {bands}"
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Three panels beside each other. The figure and its caption; `asked` says nothing that matters here."""
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, three panels side by side, and its caption; `declaration` has no influence."""
     runs = records.runs
     data = residuals(runs)
     data = data[data["studentized"].notna()]
     column = "session" if data["session"].notna().all() and len(data) else "block"
-    how = HOW.format(order=_order(data), bands=_bands(data, column))
+    how_to_read = HOW_TO_READ.format(order=_order_phrase(data), bands=_bands_phrase(data, column))
     if data.empty:
-        return panels.not_drawn(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
-    drawn = style.figure(style.PAGE_IN, HEIGHT_IN)
-    normal, fitted, order = drawn.subplots(1, 3)
+        return panels.empty_figure(runs, panels.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
+    figure = style.new_figure(style.PAGE_IN, HEIGHT_IN)
+    normal, fitted, order = figure.subplots(1, 3)
     percent = 100 * data["residual"]
-    _dots(normal, data["normal_quantile"], data["studentized"], data["outlier"])
+    _draw_dots(normal, data["normal_quantile"], data["studentized"], data["outlier"])
     ends = np.array([data["normal_quantile"].min(), data["normal_quantile"].max()])
     normal.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=1)
     normal.set_xlabel("normal quantile")
     normal.set_ylabel("studentized residual")
-    _dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"])
+    _draw_dots(fitted, np.exp(data["fitted_log"]), percent, data["outlier"])
     if np.ptp(data["fitted_log"]) > math.log(LOG_FROM_RATIO):
         fitted.set_xscale("log")
         fitted.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
@@ -77,48 +77,50 @@ def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
         fitted.xaxis.set_major_formatter("{x:g}")
     fitted.set_xlabel("geometric mean of the cell (s)")
     fitted.set_ylabel("residual (%)")
-    _dots(order, data["order"], percent, data["outlier"])
-    _shade(order, data, column)
+    _draw_dots(order, data["order"], percent, data["outlier"])
+    _draw_bands(order, data, column)
     order.set_xlabel("run, in order")
     order.set_ylabel("residual (%)")
     for ax in (fitted, order):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
     if data["outlier"].any():
-        drawn.legend(handles=[Line2D([], [], label="outlier", **OUTLIER)], loc="outside upper center")
-    return drawn, panels.caption(runs, WHAT, _outliers(data), notes=[how, ONE_BY_ONE], with_intervals=False)
+        figure.legend(handles=[Line2D([], [], label="outlier", **OUTLIER_STYLE)], loc="outside upper center")
+    return figure, panels.compose_caption(
+        runs, HEADING, _outliers_note(data), notes=[how_to_read, SEARCH_NOTE], with_intervals=False
+    )
 
 
-def _dots(ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series) -> None:
-    ax.plot(x[~outlier], y[~outlier], rasterized=len(x) > MOST_VECTOR, zorder=2, **DOT)
-    ax.plot(x[outlier], y[outlier], zorder=3, **OUTLIER)
+def _draw_dots(ax: Axes, x: pd.Series, y: pd.Series, outlier: pd.Series) -> None:
+    ax.plot(x[~outlier], y[~outlier], rasterized=len(x) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE)
+    ax.plot(x[outlier], y[outlier], zorder=3, **OUTLIER_STYLE)
     ax.grid(True)
 
 
-def _shade(ax: Axes, data: pd.DataFrame, column: str) -> None:
-    """Every other session (or block) on grey, with its mean as a line."""
+def _draw_bands(ax: Axes, data: pd.DataFrame, column: str) -> None:
+    """Shade every other session or block, and draw a line at the mean of each."""
     change = data[column].ne(data[column].shift()).cumsum()
-    if change.nunique() > MOST_BANDS:
+    if change.nunique() > MAX_BANDS:
         return
-    for number, part in data.groupby(change):
-        ends = [part["order"].min() - 0.5, part["order"].max() + 0.5]
+    for number, stretch in data.groupby(change):
+        ends = [stretch["order"].min() - 0.5, stretch["order"].max() + 0.5]
         if number % 2 == 0:
-            ax.axvspan(*ends, color=BAND, linewidth=0, zorder=0)
-        ax.plot(ends, [100 * part["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
+            ax.axvspan(*ends, color=BAND_COLOUR, linewidth=0, zorder=0)
+        ax.plot(ends, [100 * stretch["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
 
 
-def _order(data: pd.DataFrame) -> str:
+def _order_phrase(data: pd.DataFrame) -> str:
     return "in the order in which runs started" if data["by_clock"].all() else "in the planned order of runs"
 
 
-def _bands(data: pd.DataFrame, column: str) -> str:
-    if data[column].ne(data[column].shift()).sum() > MOST_BANDS:
-        return f"{column}s change too often to be shown."
-    return f"white and grey bands are {column}s, with a line at the mean of each."
+def _bands_phrase(data: pd.DataFrame, column: str) -> str:
+    if data[column].ne(data[column].shift()).sum() > MAX_BANDS:
+        return f"{column}s change too often to be drawn."
+    return f"white and grey bands are {column}s, each with a line at its mean."
 
 
-def _outliers(data: pd.DataFrame) -> str:
+def _outliers_note(data: pd.DataFrame) -> str:
     count = int(data["outlier"].sum())
     if not count:
-        return Note("no-outlier", "No run is an outlier (p < 5 % after Bonferroni's correction).")
-    text = f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni's correction), kept."
+        return Note("no-outlier", "No run is an outlier (p < 5 % after Bonferroni correction).")
+    text = f"Crosses: {number_of(count, 'outlier')} (p < 5 % after Bonferroni correction), kept."
     return Note("outliers", text, runs=count)

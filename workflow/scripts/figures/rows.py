@@ -1,4 +1,4 @@
-"""Figures with a row for each cell: rows by series and by nodes or devices, panels by the other factors that vary."""
+"""Draw figures with one row per cell, by series and nodes or devices; other factors make panels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,47 +13,50 @@ from figures.view import View
 
 ROW_IN = 0.13
 AXIS_IN = 0.35
-BESIDE = 0.36  # of a row, from a mean to the ticks of its runs
-ALONE = 0.03  # of the axis, from its start to a remark
-SMALL = 5.5  # points
+REPLICATE_OFFSET = 0.36  # of a row, from a mean to the ticks of its runs
+REMARK_X = 0.03  # of the axis
+REMARK_FONT_SIZE = 5.5  # points
 
-Drawn = Callable[[Axes, Series, float, pd.DataFrame], None]
-Times = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
+DrawCell = Callable[[Axes, Series, float, pd.DataFrame], None]
+AxisTimes = Callable[[View, Mapping[str, Any]], tuple[pd.Series, pd.DataFrame]]
 
 
-def draw(of: View, label: str, cell: Drawn, times: Times) -> tuple[Figure, View, list[str]]:
-    """The figure, what of the view is on its page, and what the caption must say of its axes. `label`: of the axis of time.
+def draw(view: View, label: str, draw_cell: DrawCell, times: AxisTimes) -> tuple[Figure, View, list[str]]:
+    """Return the figure, the part of the view that fits its page, and notes on its axes for the caption.
 
-    `cell` draws one row, given its planned runs; `times` of the levels that share an axis: those of runs, and the cells' means with
-    low, high and n.
+    Args:
+        view: The cells to draw.
+        label: Label of the time axis.
+        draw_cell: Draws one row, given its planned runs.
+        times: Returns, for the levels that share an axis, run times and the cells' `low`, `high` and `n`.
     """
-    row_in = len(of.rows) * ROW_IN + AXIS_IN
-    of = of.on_a_page(row_in + panels.titles_height(of.panels))
-    shown = of.panels
-    height, columns, width = panels.layout(len(shown))
-    drawn = style.figure(width, height * (row_in + panels.titles_height(shown)))
-    scaled_by = panels.scaled_by(of.facet)
-    axes = panels.grid(drawn, (height, columns), len(shown), share_x=not scaled_by)
+    row_in = len(view.rows) * ROW_IN + AXIS_IN
+    view = view.fit_to_page(row_in + panels.titles_height(view.panels))
+    panel_levels = view.panels
+    n_rows, n_columns, width = panels.layout(len(panel_levels))
+    figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)))
+    axis_factors = panels.axis_factors(view.facet)
+    axes = panels.create_axes(figure, (n_rows, n_columns), len(panel_levels), share_x=not axis_factors)
     remarks: list[str] = []
-    for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(of.runs, levels)
-        for y, (one, along, _) in enumerate(of.rows):
-            if len(planned := panels.at(one.of(here), along)):
-                cell(ax, one, y, planned)
-            if y and one != of.rows[y - 1][0]:
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        panel_runs = panels.rows_at(view.runs, levels)
+        for y, (series, scale_levels, _) in enumerate(view.rows):
+            if len(planned := panels.rows_at(series.select(panel_runs), scale_levels)):
+                draw_cell(ax, series, y, planned)
+            if y and series != view.rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4)
         ax.set_title(panels.panel_title(levels))
-        own, means = times(of, {name: levels[name] for name in scaled_by})
-        remarks += panels.time_axis(ax, own, means, axis="x")
-        if own.empty:
+        run_times, means = times(view, {name: levels[name] for name in axis_factors})
+        remarks += panels.set_time_axis(ax, run_times, means, axis="x")
+        if run_times.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)
-    axes[0].set_yticks(range(len(of.rows)), [text for _, _, text in of.rows])
-    axes[0].set_ylim(len(of.rows) - 0.4, -0.6)
-    return drawn, of, remarks
+    axes[0].set_yticks(range(len(view.rows)), [text for _, _, text in view.rows])
+    axes[0].set_ylim(len(view.rows) - 0.4, -0.6)
+    return figure, view, remarks
 
 
-def say(ax: Axes, y: float, text: str) -> None:
-    """A remark in the place of a cell."""
-    remark = ax.text(ALONE, y, text, transform=ax.get_yaxis_transform())
-    remark.set(va="center", color=style.MUTED, fontsize=SMALL)
+def write_remark(ax: Axes, y: float, text: str) -> None:
+    """Write a remark in the row of a cell."""
+    remark = ax.text(REMARK_X, y, text, transform=ax.get_yaxis_transform())
+    remark.set(va="center", color=style.MUTED, fontsize=REMARK_FONT_SIZE)

@@ -1,4 +1,4 @@
-"""Where time goes in every cell: of a run, from its launch to its end, or of an epoch."""
+"""Draw where time goes in every cell: the wall time of a run, or the time of an epoch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,17 +15,17 @@ from analysis.measured import Records
 from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
-from figures.view import view
+from figures.view import build_view
 
 ROW_IN = 0.13
 AXIS_IN = 0.35
 BAR = 0.74  # of a row
-MOST_CHARACTERS = 50  # of rows' names, times panels, that leave room for these in one column of print
+MAX_LABEL_CHARACTERS = 50  # of row labels, times panels, in one print column
 EPOCH = "epoch"
 CELL_WITHOUT_WALL_TIME = "no wall time"
-SEEN = 0.002  # of the longest bar: shorter parts are nowhere to be seen
-# Neighbours differ in grey, too: by lightness, or by hatching.
-LOOKS: Mapping[str, tuple[str, str]] = {
+MIN_VISIBLE_SHARE = 0.002  # of the longest bar
+# Neighbours also differ in grey, by lightness or hatching.
+PART_STYLES: Mapping[str, tuple[str, str]] = {
     "startup_s": ("#dddddd", ""),
     "warm_up_s": ("#c8c8c8", "xxxxx"),
     "computation_s": ("#2b4a7a", ""),
@@ -34,89 +34,100 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     "validation_s": ("#3c6e47", ""),
     "rest_s": ("#ffffff", ""),
 }
-OF_RUNS = "Where the wall time of a run goes. Mean seconds over the runs of each cell, from launch to end."
-OF_EPOCHS = "Where the time of an epoch goes. Shares of each cell's mean epoch time."
-NO_WALL_TIME = Note("no-wall-time", "no run tells its start-up and its wall time")
-AROUND = Note(
+RUNS_HEADING = "Wall time of a run, from launch to end, by part. Mean seconds over the runs of each cell."
+EPOCHS_HEADING = "Epoch time by part. Shares of each cell's mean epoch time."
+NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
+PARTS_NOTE = Note(
     "parts-around-epochs",
     "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, which include the first "
     "step, compared with as many timed epochs, at least 0. Validation: after every epoch. The rest: work "
     "around epochs, and the end of the processes.",
 )
-DIVIDED = Note(
+DIVISION_NOTE = Note(
     "training-divided",
     "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
-    "treatment on one replica. Exchange: the rest of the epoch, so it includes waiting for the slowest rank and any other cost of more "
-    "replicas. Lines: 95 % intervals of the point where exchange begins, from the ratio of the mean epoch times of both cells.",
+    "treatment on one replica. Communication: the rest of the epoch, which includes waiting for the slowest rank and any other cost of more "
+    "replicas. Lines: 95 % intervals of the point where communication begins, from the ratio of the mean epoch times of both cells.",
 )
-ALONE = Note(
+NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
     "no cell on one replica was measured with the same framework, model, data set, local batch and treatment",
 )
-UNCOUNTED = Note("batches-not-counted", "batches were not counted")
-ALL_EPOCHS = "Computation and exchange are extended from the timed epochs to all epochs, in the same shares."
+NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
+ALL_EPOCHS = "Computation and communication are extrapolated from the timed epochs to all epochs, in the same shares."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Rows by series and nodes, panels by the other factors that vary. The figure and its caption."""
-    seen, of_runs = view(records.runs, asked), asked.x != EPOCH
-    row_in = len(seen.rows) * ROW_IN + AXIS_IN
-    seen = seen.on_a_page(row_in + panels.titles_height(seen.panels))
-    data = shares.run_time_parts(records, seen.runs) if of_runs else _in_percent(shares.epoch_shares(records.runs))
-    measured_cells = set(seen.ok["cell"])
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with rows by series and nodes, and its caption."""
+    view, by_run = build_view(records.runs, declaration), declaration.x != EPOCH
+    row_in = len(view.rows) * ROW_IN + AXIS_IN
+    view = view.fit_to_page(row_in + panels.titles_height(view.panels))
+    data = shares.run_time_parts(records, view.runs) if by_run else _in_percent(shares.epoch_shares(records.runs))
+    measured_cells = set(view.ok["cell"])
     data = data[data.index.isin(measured_cells)]
-    what = OF_RUNS if of_runs else OF_EPOCHS
+    heading = RUNS_HEADING if by_run else EPOCHS_HEADING
     if data.empty:
-        return panels.not_drawn(seen.runs, panels.NO_SUCCESS if seen.ok.empty else NO_WALL_TIME)
-    rows, scaled_by = seen.rows, panels.scaled_by(seen.facet) if of_runs else []
-    shown, cells = seen.panels, seen.cells
-    there = [name for name in shares.PARTS if name in data]
-    parts = [name for name in there if data[name].max() > SEEN * data[there].sum(axis=1).max()]
-    down, columns, width = panels.layout(len(shown), panels.few_columns(len(shown)))
-    if len(shown) * max(len(text) for _, _, text in rows) > MOST_CHARACTERS:
+        return panels.empty_figure(view.runs, panels.NO_SUCCESS if view.ok.empty else NO_WALL_TIME)
+    view_rows, axis_factors = view.rows, panels.axis_factors(view.facet) if by_run else []
+    panel_levels, cells = view.panels, view.cells
+    present = [name for name in shares.PARTS if name in data]
+    parts = [name for name in present if data[name].max() > MIN_VISIBLE_SHARE * data[present].sum(axis=1).max()]
+    n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
+    if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_IN
-    above = panels.legend_height(len(parts), width)
-    drawn = style.figure(width, down * (row_in + panels.titles_height(shown)) + above)
-    axes = panels.grid(drawn, (down, columns), len(shown), share_x=not scaled_by)
-    for ax, levels in zip(axes, shown, strict=True):
-        here = panels.at(cells, levels)
-        planned = {y: cell for y, (one, along, _) in enumerate(rows) for cell in panels.at(one.of(here), along)["cell"]}
+    above_in = panels.legend_height(len(parts), width)
+    figure = style.new_figure(width, n_rows * (row_in + panels.titles_height(panel_levels)) + above_in)
+    axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels), share_x=not axis_factors)
+    for ax, levels in zip(axes, panel_levels, strict=True):
+        panel_cells = panels.rows_at(cells, levels)
+        planned = {
+            y: cell
+            for y, (series, scale_levels, _) in enumerate(view_rows)
+            for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]
+        }
         measured = {y: cell for y, cell in planned.items() if cell in data.index}
-        _bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
+        _draw_bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
         for y in planned.keys() - measured.keys():
-            why = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
-            remark = ax.text(0.03, y, why, transform=ax.get_yaxis_transform())
+            remark_text = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
+            remark = ax.text(0.03, y, remark_text, transform=ax.get_yaxis_transform())
             remark.set(va="center", color=style.MUTED, fontsize=5.5)
-        for y in range(1, len(rows)):
-            if rows[y][0] != rows[y - 1][0]:
+        for y in range(1, len(view_rows)):
+            if view_rows[y][0] != view_rows[y - 1][0]:
                 ax.axhline(y - 0.5, color=style.GRID, linewidth=0.4, zorder=1)
-        alike = panels.at(cells, {name: levels[name] for name in scaled_by})["cell"]
-        longest = data.loc[data.index.isin(alike), parts].sum(axis=1).max()
-        ax.set_xlim(0, (1.02 if of_runs else 1) * longest if longest > 0 else 1)
+        axis_cells = panels.rows_at(cells, {name: levels[name] for name in axis_factors})["cell"]
+        longest = data.loc[data.index.isin(axis_cells), parts].sum(axis=1).max()
+        ax.set_xlim(0, (1.02 if by_run else 1) * longest if longest > 0 else 1)
         ax.grid(True, axis="x")
         ax.tick_params(axis="y", length=0)
         ax.set_title(panels.panel_title(levels))
-    axes[0].set_yticks(range(len(rows)), [text for _, _, text in rows])
-    axes[0].set_ylim(len(rows) - 0.4, -0.6)
-    drawn.supxlabel("wall time of a run (s)" if of_runs else "share of the epoch (%)", fontsize=style.FONT_SIZE)
-    handles = [Patch(label=shares.PARTS[name], **_look(name)) for name in parts]
-    drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    return drawn, seen.caption(what, notes=[AROUND if of_runs else "", *_division(data, of_runs)], with_intervals=False)
+    axes[0].set_yticks(range(len(view_rows)), [text for _, _, text in view_rows])
+    axes[0].set_ylim(len(view_rows) - 0.4, -0.6)
+    figure.supxlabel("wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE)
+    handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
+    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    return figure, view.caption(
+        heading, notes=[PARTS_NOTE if by_run else "", *_division_notes(data, by_run)], with_intervals=False
+    )
 
 
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
-    """`shares.epoch_shares` with the parts of an epoch in %."""
+    """Return `shares.epoch_shares` with the parts of an epoch in %."""
     exchange = data["exchange"].clip(0, 1)
     parts = {"computation_s": 1 - exchange, "exchange_s": exchange, "training_s": exchange.isna().astype(float)}
     return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
 
 
-def _bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
-    """The parts of cells end to end, and the interval of where their exchange begins; `data` by the row of the panel."""
+def _draw_bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
+    """Draw the parts of cells end to end, and the interval of where communication begins.
+
+    `data` by row of the panel.
+    """
     start = pd.Series(0.0, index=data.index)
     for name in parts:
-        there = data[name] > 0
-        ax.barh(data.index[there], data.loc[there, name], left=start[there], height=BAR, zorder=2, **_look(name))
+        present = data[name] > 0
+        ax.barh(
+            data.index[present], data.loc[present, name], left=start[present], height=BAR, zorder=2, **_part_style(name)
+        )
         if name == "computation_s":
             training = data["computation_s"] + data["exchange_s"]
             for y, cell in data[data["exchange_low"].notna() & (data["exchange_high"] > 0)].iterrows():
@@ -127,8 +138,8 @@ def _bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
         start = start + data[name]
 
 
-def _look(name: str) -> dict[str, Any]:
-    colour, hatch = LOOKS[name]
+def _part_style(name: str) -> dict[str, Any]:
+    colour, hatch = PART_STYLES[name]
     return {
         "facecolor": colour,
         "edgecolor": style.MUTED if hatch or name == "rest_s" else "white",
@@ -137,20 +148,20 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def _division(data: pd.DataFrame, of_runs: bool) -> list[str]:
-    """How computation and exchange are told apart, and in which cells they are not."""
-    undivided, below = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
-    said: list[str] = [] if undivided.all() else [DIVIDED, ALL_EPOCHS if of_runs else ""]
-    if below:
-        text = f"Without exchange, because computation alone would take longer than the epoch: {conditions.join_names(below)}."
-        said.append(Note("cells-without-exchange", text, cells=below))
-    for why, lacking in (
-        (ALONE, undivided & (data["alone"] == "")),
-        (UNCOUNTED, undivided & (data["alone"] != "")),
+def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
+    """Return how computation and communication are separated, and in which cells they are not."""
+    undivided, below_zero = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
+    notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
+    if below_zero:
+        text = f"Without communication, because computation alone would take longer than the epoch: {conditions.join_names(below_zero)}."
+        notes.append(Note("cells-without-exchange", text, cells=below_zero))
+    for why, missing in (
+        (NO_SINGLE_REPLICA, undivided & (data["alone"] == "")),
+        (NOT_COUNTED, undivided & (data["alone"] != "")),
     ):
-        if lacking.any():
-            cells = data.index[lacking].tolist()
-            where = "in all cells" if lacking.all() else conditions.join_names(cells)
-            text = f"Training is not divided where {why}: {where}."
-            said.append(Note("training-not-divided", text, why=why.code, cells=cells))
-    return said
+        if missing.any():
+            cells = data.index[missing].tolist()
+            cells_text = "in all cells" if missing.all() else conditions.join_names(cells)
+            text = f"Training is not divided where {why}: {cells_text}."
+            notes.append(Note("training-not-divided", text, why=why.code, cells=cells))
+    return notes

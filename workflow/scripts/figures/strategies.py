@@ -1,4 +1,4 @@
-"""Epoch time of each strategy by the rate of the links: lines as predicted from one node and the sweeps, markers as measured."""
+"""Draw epoch time of each strategy by link rate: lines as predicted, markers as measured."""
 
 from dataclasses import replace
 
@@ -13,84 +13,97 @@ from common.notes import Note
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import View, filtered, view
+from figures.view import View, build_view, filtered
 from prediction.law import rate_text
 
 PANEL_IN = 1.6
-DODGED, ROOM = 0.5, 0.08  # of the space between two rates, for all series; of the axis, at its ends
-WHAT = "Epoch time of each strategy by the rate of the links. Markers: measured means; bars: 95 % intervals; small markers beside: runs."
-LINES = Note("predicted-lines", "Lines: predicted from one node and the sweeps of the network.")
-DASHES = Note("predicted-dashes", "Dashes: predicted from one node and the sweeps, at links whose rate is not known.")
-NOTHING = Note("nothing-to-draw", "no successful run on several nodes, and nothing predicted")
-HOW = "Nothing is fitted to runs on several nodes, so that the lines are there before these runs are. Both axes are logarithmic."
+DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
+HEADING = "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single runs."
+LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
+DASHES_NOTE = Note(
+    "predicted-dashes", "Dashes: predicted from one node and the collective benchmark, at links of unknown rate."
+)
+NOTHING_TO_DRAW = Note("nothing-to-draw", "no successful run on several nodes, and nothing predicted")
+HOW_TO_READ = (
+    "Nothing is fitted to runs on several nodes, so the lines exist before these runs. Both axes are logarithmic."
+)
 
 
-def several(records: Records, asked: Declared) -> View:
-    """What is drawn of the cells on several nodes; of all cells where there are none."""
+def multi_node_view(records: Records, declaration: Declared) -> View:
+    """Return the view of the cells on several nodes, or of all cells if there are none."""
     runs = records.runs
-    kept = runs[runs["nodes"] > 1]
-    return replace(view(kept if len(kept) else runs, asked), study=runs)
+    multi_node = runs[runs["nodes"] > 1]
+    return replace(build_view(multi_node if len(multi_node) else runs, declaration), study=runs)
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Panels by all that varies beside strategies and links. The figure and its caption."""
-    of, predicted = several(records, asked), filtered(records.table("crossover"), asked)
-    if of.ok.empty and predicted.empty:
-        return panels.not_drawn(of.runs, NOTHING)
-    across = panels.few_columns(len(of.panels))
-    of = of.on_a_page(PANEL_IN + panels.titles_height(of.panels), across)
-    rows, columns, width = panels.layout(len(of.panels), across)
-    above = panels.legend_height(len(of.series), width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(of.panels)) + 0.3 + above)
-    axes = panels.grid(drawn, (rows, columns), len(of.panels), share_y=False)
-    known = pd.concat([of.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]).astype(float)
-    ticks = {place: rate_text(rate) for rate, place in zip(known.unique(), _places(known.unique()), strict=True)}
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with panels by all factors but strategies and links, and its caption."""
+    view, predicted = multi_node_view(records, declaration), filtered(records.table("crossover"), declaration)
+    if view.ok.empty and predicted.empty:
+        return panels.empty_figure(view.runs, NOTHING_TO_DRAW)
+    max_columns = panels.wide_columns(len(view.panels))
+    view = view.fit_to_page(PANEL_IN + panels.titles_height(view.panels), max_columns)
+    rows, columns, width = panels.layout(len(view.panels), max_columns)
+    above_in = panels.legend_height(len(view.series), width)
+    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(view.panels)) + 0.3 + above_in)
+    axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_y=False)
+    all_rates = pd.concat([view.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]).astype(
+        float
+    )
+    ticks = {
+        position: rate_text(rate)
+        for rate, position in zip(all_rates.unique(), _positions(all_rates.unique()), strict=True)
+    }
     rates = sorted(ticks)
-    series = [replace(one, name=one.name.removeprefix("parallelism ")) for one in of.series]
-    reach = max(float(np.ptp(rates)), 1.0)
-    shifts = panels.dodge([one.name for one in series], DODGED * min([*np.diff(rates), 1.0]) / len(series))
-    for ax, levels in zip(axes, of.panels, strict=True):
-        here = panels.at(of.ok, levels)
-        told = panels.at(predicted, {name: level for name, level in levels.items() if name in predicted})
-        for one in series:
-            _predicted(ax, one, told, shifts[one.name])
-            _measured(ax, one, here, of, shifts[one.name])
+    all_series = [replace(series, name=series.name.removeprefix("parallelism ")) for series in view.series]
+    span = max(float(np.ptp(rates)), 1.0)
+    shifts = panels.dodge_offsets(
+        [series.name for series in all_series], DODGE_SHARE * min([*np.diff(rates), 1.0]) / len(all_series)
+    )
+    for ax, levels in zip(axes, view.panels, strict=True):
+        panel_runs = panels.rows_at(view.ok, levels)
+        panel_predicted = panels.rows_at(
+            predicted, {name: level for name, level in levels.items() if name in predicted}
+        )
+        for series in all_series:
+            _draw_predicted(ax, series, panel_predicted, shifts[series.name])
+            _draw_measured(ax, series, panel_runs, view, shifts[series.name])
         ax.set_yscale("log")
-        panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
-        ax.set_xlim(rates[0] - ROOM * reach, rates[-1] + ROOM * reach)
+        panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+        ax.set_xlim(rates[0] - MARGIN * span, rates[-1] + MARGIN * span)
         ax.set_xticks(rates, [ticks[rate] for rate in rates], rotation=30, ha="right")
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_title(panels.panel_title(levels))
         ax.grid(True, axis="y")
     for ax in axes[::columns]:
         ax.set_ylabel("epoch time (s)")
-    drawn.supxlabel("rate of a node's link", fontsize=style.FONT_SIZE)
-    panels.legend(drawn, series)
-    line = "" if predicted.empty else LINES if any(rates) else DASHES
-    return drawn, of.caption(WHAT, line, notes=[HOW])
+    figure.supxlabel("link rate of a node", fontsize=style.FONT_SIZE)
+    panels.add_legend(figure, all_series)
+    line_note = "" if predicted.empty else LINES_NOTE if any(rates) else DASHES_NOTE
+    return figure, view.caption(HEADING, line_note, notes=[HOW_TO_READ])
 
 
-def _places(bytes_s: np.ndarray) -> list[float]:
-    """Places on the axis: logarithms of rates; 0 of one that is not known."""
-    places: list[float] = np.nan_to_num(np.log10(bytes_s)).tolist()
-    return places
+def _positions(bytes_s: np.ndarray) -> list[float]:
+    """Return positions on the axis: logarithms of rates, 0 for an unknown rate."""
+    positions: list[float] = np.nan_to_num(np.log10(bytes_s)).tolist()
+    return positions
 
 
-def _predicted(ax: Axes, one: Series, told: pd.DataFrame, shift: float) -> None:
-    """The line of one series, through all rates; where there is one alone a dash."""
-    named = {name: level for name, level in one.levels.items() if name in told}
-    own = panels.at(told, named).sort_values("rate") if len(told) else told
-    if own.empty:
+def _draw_predicted(ax: Axes, series: Series, predicted: pd.DataFrame, shift: float) -> None:
+    """Draw the line of one series through all rates; a dash if there is a single rate."""
+    own_levels = {name: level for name, level in series.levels.items() if name in predicted}
+    series_rows = panels.rows_at(predicted, own_levels).sort_values("rate") if len(predicted) else predicted
+    if series_rows.empty:
         return
-    x, y = np.array(_places(own["rate"].to_numpy(float))), own["predicted_s"].to_numpy(float)
-    if len(own) == 1:
-        ax.plot(x + shift, y, color=one.look.colour, marker="_", markersize=7, linestyle="none", zorder=2)
+    x, y = np.array(_positions(series_rows["rate"].to_numpy(float))), series_rows["predicted_s"].to_numpy(float)
+    if len(series_rows) == 1:
+        ax.plot(x + shift, y, color=series.style.colour, marker="_", markersize=7, linestyle="none", zorder=2)
     else:
-        ax.plot(x, y, color=one.look.colour, linestyle=one.look.line, linewidth=0.9, zorder=2)
+        ax.plot(x, y, color=series.style.colour, linestyle=series.style.line, linewidth=0.9, zorder=2)
 
 
-def _measured(ax: Axes, one: Series, here: pd.DataFrame, of: View, shift: float) -> None:
-    """The means of one series, with intervals and runs."""
-    for cell, runs in one.of(here).groupby("cell"):
-        x = _places(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
-        panels.interval(ax, one.look, x, of.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0)
+def _draw_measured(ax: Axes, series: Series, panel_runs: pd.DataFrame, view: View, shift: float) -> None:
+    """Draw the means of one series, with intervals and runs."""
+    for cell, runs in series.select(panel_runs).groupby("cell"):
+        x = _positions(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
+        panels.draw_interval(ax, series.style, x, view.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0)

@@ -1,6 +1,6 @@
-"""The one look of all figures: sizes for print, fonts that stay text, each framework's and treatment's own colour and marker.
+"""Define print sizes, fonts, and a fixed colour and marker for each framework and treatment.
 
-The files depend on what is drawn only: no dates, no random identifiers.
+Files depend only on what is drawn: they contain no dates and no random identifiers.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ LAYOUT_PASSES = 2
 INK = "#222222"
 MUTED = "#777777"
 GRID = "#dddddd"
-LEVEL = "#f3f3f3"  # behind all that belongs to one level of an axis
+LEVEL_BAND = "#f3f3f3"  # behind the markers of one level of an axis
 REPLICATE_SIZE = 2.2
 BAND_ALPHA = 0.16
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a framework or a treatment is drawn. Colours are told apart by the colour-blind; markers and lines also in grey."""
+class SeriesStyle:
+    """Colour, marker and line of a framework or treatment, for colour-blind readers and in grey."""
 
     colour: str
     marker: str
@@ -40,50 +40,50 @@ class Look:
     filled: bool = True
 
 
-# PyTorch is warm, TensorFlow cold; the undistributed bases are their neutral relatives with open markers.
-LOOKS = {
-    "pytorch-single": Look("#7d6b5d", "o", ":", filled=False),
-    "tensorflow-single": Look("#5b6b7d", "^", ":", filled=False),
-    "pytorch-ddp": Look("#c8420a", "o", "-"),
-    "horovod-pytorch": Look("#e69f00", "s", "--"),
-    "pytorch-fsdp": Look("#7f2704", "h", "-."),
-    "deepspeed": Look("#d55e9b", "*", (0, (5, 2))),
-    "tensorflow-multiworker": Look("#00518c", "^", "-"),
-    "horovod-tensorflow": Look("#56b4e9", "D", "--"),
-    "tensorflow-mirrored": Look("#332288", "v", "-."),
-    "tensorflow-dtensor": Look("#1b9aaa", ">", (0, (4, 1))),
-    "jax-single": Look("#6b6f4d", "d", ":", filled=False),
-    "jax": Look("#7a8b00", "d", "-"),
-    "lbann": Look("#009e73", "P", "-"),
-    "tarantella": Look("#b8528f", "X", (0, (5, 1, 1, 1))),
-    "flexflow": Look("#117733", "p", "-."),
+# PyTorch has warm colours, TensorFlow cold ones; single-device baselines have muted ones with open markers.
+FRAMEWORK_STYLES = {
+    "pytorch-single": SeriesStyle("#7d6b5d", "o", ":", filled=False),
+    "tensorflow-single": SeriesStyle("#5b6b7d", "^", ":", filled=False),
+    "pytorch-ddp": SeriesStyle("#c8420a", "o", "-"),
+    "horovod-pytorch": SeriesStyle("#e69f00", "s", "--"),
+    "pytorch-fsdp": SeriesStyle("#7f2704", "h", "-."),
+    "deepspeed": SeriesStyle("#d55e9b", "*", (0, (5, 2))),
+    "tensorflow-multiworker": SeriesStyle("#00518c", "^", "-"),
+    "horovod-tensorflow": SeriesStyle("#56b4e9", "D", "--"),
+    "tensorflow-mirrored": SeriesStyle("#332288", "v", "-."),
+    "tensorflow-dtensor": SeriesStyle("#1b9aaa", ">", (0, (4, 1))),
+    "jax-single": SeriesStyle("#6b6f4d", "d", ":", filled=False),
+    "jax": SeriesStyle("#7a8b00", "d", "-"),
+    "lbann": SeriesStyle("#009e73", "P", "-"),
+    "tarantella": SeriesStyle("#b8528f", "X", (0, (5, 1, 1, 1))),
+    "flexflow": SeriesStyle("#117733", "p", "-."),
 }
-# Combinations of treatments, by their place in the study: dark to light, so that the first ones differ in grey, too
+# Combinations of treatments, in the order of the study. Dark to light, so that the first ones also differ in grey
 # (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
-TREATMENT_LOOKS = [
-    Look("#004488", "o", "-"),
-    Look("#bb5566", "s", "--"),
-    Look("#ddaa33", "^", "-."),
-    Look("#000000", "D", ":", filled=False),
-    Look("#6699cc", "v", (0, (5, 1, 1, 1))),
-    Look("#997700", "P", (0, (5, 2))),
-    Look("#ee99aa", "X", (0, (3, 1, 1, 1, 1, 1))),
-    Look("#994455", "p", (0, (1, 1)), filled=False),
+TREATMENT_STYLES = [
+    SeriesStyle("#004488", "o", "-"),
+    SeriesStyle("#bb5566", "s", "--"),
+    SeriesStyle("#ddaa33", "^", "-."),
+    SeriesStyle("#000000", "D", ":", filled=False),
+    SeriesStyle("#6699cc", "v", (0, (5, 1, 1, 1))),
+    SeriesStyle("#997700", "P", (0, (5, 2))),
+    SeriesStyle("#ee99aa", "X", (0, (3, 1, 1, 1, 1, 1))),
+    SeriesStyle("#994455", "p", (0, (1, 1)), filled=False),
 ]
-# Series of one framework: line and filling; they keep its colour and marker.
+# Line and marker filling of several series of one framework, which share its colour and marker.
 VARIANTS: list[tuple[str, bool]] = [("-", True), ("--", False), (":", True), ("-.", False)]
-_OTHERS = [
-    Look("#882255", "h", "-"),
-    Look("#999933", "<", "--"),
-    Look("#44aa99", ">", "-."),
-    Look("#aa4499", "*", (0, (3, 1, 1, 1, 1, 1))),
-    Look("#661100", "d", (0, (5, 2))),
-    Look("#6699cc", "8", (0, (1, 1))),
+_FALLBACK_STYLES = [
+    SeriesStyle("#882255", "h", "-"),
+    SeriesStyle("#999933", "<", "--"),
+    SeriesStyle("#44aa99", ">", "-."),
+    SeriesStyle("#aa4499", "*", (0, (3, 1, 1, 1, 1, 1))),
+    SeriesStyle("#661100", "d", (0, (5, 2))),
+    SeriesStyle("#6699cc", "8", (0, (1, 1))),
 ]
 
 FONT_SIZE = 6.5
 
-_SETTINGS: dict[Any, Any] = {
+_RC_PARAMS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE,
@@ -123,45 +123,45 @@ _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "ringside",
     "path.simplify": False,
 }
-_WRITTEN: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
+_FORMATS: dict[str, tuple[type[FigureCanvasBase], dict[str, str | None]]] = {
     "pdf": (FigureCanvasPdf, {"Creator": "Ringside", "CreationDate": None}),
     "svg": (FigureCanvasSVG, {"Creator": "Ringside", "Date": None}),
     "png": (FigureCanvasAgg, {"Software": None}),
 }
 
 
-def look(framework: str) -> Look:
-    """The colour, marker and line of a framework: the same in every figure, whichever others a study has."""
-    if framework in LOOKS:
-        return LOOKS[framework]
-    return _OTHERS[int(hashlib.sha256(framework.encode()).hexdigest(), 16) % len(_OTHERS)]
+def framework_style(framework: str) -> SeriesStyle:
+    """Return the style of a framework, the same in every figure of every study."""
+    if framework in FRAMEWORK_STYLES:
+        return FRAMEWORK_STYLES[framework]
+    return _FALLBACK_STYLES[int(hashlib.sha256(framework.encode()).hexdigest(), 16) % len(_FALLBACK_STYLES)]
 
 
-def variant(framework: str, number: int) -> Look:
-    """The look of one of several series of a framework."""
+def variant_style(framework: str, number: int) -> SeriesStyle:
+    """Return the style of the series with this number among several series of a framework."""
     line, filled = VARIANTS[number]
-    return replace(look(framework), line=line, filled=filled)
+    return replace(framework_style(framework), line=line, filled=filled)
 
 
-def figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure in the style of all."""
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return an empty figure with the settings that all figures share."""
     matplotlib.rcdefaults()
-    matplotlib.rcParams.update(_SETTINGS)
-    drawn = Figure(figsize=(width_in, height_in), layout="constrained", dpi=DPI)
-    FigureCanvasAgg(drawn)
-    return drawn
+    matplotlib.rcParams.update(_RC_PARAMS)
+    figure = Figure(figsize=(width_in, height_in), layout="constrained", dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def save(drawn: Figure, stem: Path) -> None:
+def save(figure: Figure, stem: Path) -> None:
     """Write `stem`.pdf, .svg and .png (300 dpi), each whole or not at all."""
     for _ in range(LAYOUT_PASSES):
-        if layout := drawn.get_layout_engine():
-            layout.execute(drawn)
-    drawn.set_layout_engine("none")
-    for suffix, (canvas, metadata) in _WRITTEN.items():
-        # not savefig, which draws everything once more to find out what it needs no more
-        drawn.set_dpi(DPI)
-        content = io.BytesIO()  # on a full disk matplotlib would end in other errors than the disk's
-        getattr(canvas(drawn), f"print_{suffix}")(content, metadata=metadata)
+        if layout := figure.get_layout_engine():
+            layout.execute(figure)
+    figure.set_layout_engine("none")
+    for suffix, (canvas_class, metadata) in _FORMATS.items():
+        # Figure.savefig would draw everything once more to compute a layout that is already known.
+        figure.set_dpi(DPI)
+        content = io.BytesIO()  # a buffer, because matplotlib hides the error of a full disk behind others
+        getattr(canvas_class(figure), f"print_{suffix}")(content, metadata=metadata)
         with written_whole(Path(f"{stem}.{suffix}")) as partial:
             partial.write_bytes(content.getvalue())

@@ -1,4 +1,4 @@
-"""Throughput over nodes: a line per series with 95 % intervals, and what it would be if throughput grew as nodes do."""
+"""Draw throughput over nodes: one line per series with 95 % intervals, and ideal scaling."""
 
 import numpy as np
 import pandas as pd
@@ -14,71 +14,75 @@ from declared.figures import Declared
 from figures import lines, panels, style
 from figures.lines import Scale
 from figures.panels import Series
-from figures.scaling import IDEAL
-from figures.view import View, view
+from figures.scaling import IDEAL_LINE
+from figures.view import View, build_view
 
 PANEL_IN = 1.45
 RATE = "throughput_samples_s"
-WHAT = "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long dashes: ideal."
-HOW = (
+HEADING = "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long dashes: ideal."
+HOW_TO_READ = (
     "Throughput: training samples per second on all devices together; its interval is that of epoch time, inverted. "
     "Ideal: the throughput at the smallest scale of a series, growing in proportion. Lines between markers only guide the eye."
 )
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure, with panels by the other factors that vary, and its caption."""
-    seen = view(records.runs, asked)
-    if seen.ok.empty:
-        return panels.not_drawn(seen.runs)
-    along = scale_factor(seen.runs)
-    if seen.runs[along].nunique() == 1:
-        return panels.not_drawn(seen.runs, Note("one-level", f"{title(along)} does not vary", factor=along))
-    rates = cell_rates(seen)
-    worth = panels.among(seen.panels, rates)
-    seen = seen.on_a_page(PANEL_IN + panels.titles_height(worth), shown=worth)
-    shown = panels.among(seen.panels, rates)
-    drawn_series = [series for series in seen.series if len(series.of(rates))]
-    rows, columns, width = panels.layout(len(shown))
+    view = build_view(records.runs, declaration)
+    if view.ok.empty:
+        return panels.empty_figure(view.runs)
+    factor = scale_factor(view.runs)
+    if view.runs[factor].nunique() == 1:
+        return panels.empty_figure(view.runs, Note("one-level", f"{title(factor)} does not vary", factor=factor))
+    rates = cell_rates(view)
+    measured_panels = panels.nonempty_panels(view.panels, rates)
+    view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
+    panel_levels = panels.nonempty_panels(view.panels, rates)
+    drawn_series = [series for series in view.series if len(series.select(rates))]
+    rows, columns, width = panels.layout(len(panel_levels))
     above = panels.legend_height(len(drawn_series) + 1, width)
-    drawn = style.figure(width, rows * (PANEL_IN + panels.titles_height(shown)) + 0.15 + above)
-    scaled_by = panels.scaled_by(seen.facet)
-    axes = panels.grid(drawn, (rows, columns), len(shown), share_y=not scaled_by)
-    scale = lines.scale_of_axis(seen.runs, along, len(drawn_series))
-    shifts = panels.dodge([series.name for series in drawn_series], scale.gap)
+    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above)
+    axis_factors = panels.axis_factors(view.facet)
+    axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
+    scale = lines.factor_scale(view.runs, factor, len(drawn_series))
+    shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap)
     remarks: list[str] = []
-    for ax, levels in zip(axes, shown, strict=True):
+    for ax, levels in zip(axes, panel_levels, strict=True):
         for series in drawn_series:
-            _line(ax, series, series.of(panels.at(rates, levels)), seen.ok, scale, shifts[series.name])
-        alike = {name: levels[name] for name in scaled_by}
-        measured = panels.at(seen.ok, alike)[RATE].astype(float)
-        remarks += panels.time_axis(ax, measured, panels.at(rates, alike), quantity="throughput")
-        scale.on(ax)
+            _draw_series(ax, series, series.select(panels.rows_at(rates, levels)), view.ok, scale, shifts[series.name])
+        axis_levels = {name: levels[name] for name in axis_factors}
+        measured = panels.rows_at(view.ok, axis_levels)[RATE].astype(float)
+        remarks += panels.set_time_axis(ax, measured, panels.rows_at(rates, axis_levels), quantity="throughput")
+        scale.apply(ax)
         ax.set_title(panels.panel_title(levels))
     for ax in axes[::columns]:
         ax.set_ylabel("throughput (samples/s)")
-    drawn.supxlabel(title_with_unit(along), fontsize=style.FONT_SIZE)
-    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL, label="ideal")
-    panels.legend(drawn, drawn_series, [ideal])
-    return drawn, seen.caption(WHAT.format(title(along)), *remarks, notes=[HOW, scale.said(title(along))])
+    figure.supxlabel(title_with_unit(factor), fontsize=style.FONT_SIZE)
+    ideal = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")
+    panels.add_legend(figure, drawn_series, [ideal])
+    return figure, view.caption(
+        HEADING.format(title(factor)), *remarks, notes=[HOW_TO_READ, scale.axis_note(title(factor))]
+    )
 
 
-def cell_rates(seen: View) -> pd.DataFrame:
-    """Return a row per drawn cell with a successful run: its factors, `scale`, and mean, low and high of its samples per second, n."""
-    means = cells.summarize(seen.study).set_index("cell")[[f"{RATE}_mean", f"{RATE}_low", f"{RATE}_high", "n"]]
+def cell_rates(view: View) -> pd.DataFrame:
+    """Return samples per second of each drawn cell: `mean`, `low`, `high`, `n`, `scale`, factors."""
+    means = cells.summarize(view.study).set_index("cell")[[f"{RATE}_mean", f"{RATE}_low", f"{RATE}_high", "n"]]
     means.columns = pd.Index(["mean", "low", "high", "n"])
-    rates = seen.cells.join(means, on="cell")
-    return rates.assign(scale=rates[scale_factor(seen.runs)]).dropna(subset=["mean"]).sort_values("scale")
+    rates = view.cells.join(means, on="cell")
+    return rates.assign(scale=rates[scale_factor(view.runs)]).dropna(subset=["mean"]).sort_values("scale")
 
 
-def _line(ax: Axes, series: Series, rates: pd.DataFrame, ok: pd.DataFrame, scale: Scale, shift: float) -> None:
-    """One series of one panel: its means with intervals and runs, and its ideal."""
+def _draw_series(ax: Axes, series: Series, rates: pd.DataFrame, ok: pd.DataFrame, scale: Scale, shift: float) -> None:
+    """Draw one series of one panel: means with intervals and runs, and ideal scaling."""
     x = rates["scale"].map(scale.positions).to_numpy(float) + shift
-    ax.plot(x, rates["mean"], color=series.look.colour, linestyle=series.look.line, zorder=2)
+    ax.plot(x, rates["mean"], color=series.style.colour, linestyle=series.style.line, zorder=2)
     for place, cell in zip(x, rates.itertuples(), strict=True):
         runs = ok.loc[ok["cell"] == cell.cell, RATE].astype(float)
-        panels.interval(ax, series.look, place, Estimate(cell.mean, cell.low, cell.high), runs, scale.beside)
+        panels.draw_interval(
+            ax, series.style, place, Estimate(cell.mean, cell.low, cell.high), runs, scale.replicate_offset
+        )
     if len(rates) > 1:
         sizes = np.linspace(rates["scale"].iloc[0], max(scale.positions), 50)
         ideal = rates["mean"].iloc[0] * sizes / sizes[0]
-        ax.plot(scale.at(sizes), ideal, color=series.look.colour, linewidth=0.7, linestyle=IDEAL, zorder=1)
+        ax.plot(scale.position(sizes), ideal, color=series.style.colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)

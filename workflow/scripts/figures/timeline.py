@@ -1,4 +1,4 @@
-"""The campaign as it ran: a bar for every run over the hours since the first one started, and what went wrong."""
+"""Draw the campaign as it ran: a bar for every run over time, and what went wrong."""
 
 import math
 import re
@@ -21,256 +21,272 @@ from common.text import duration, number_of
 from declared.figures import Declared
 from figures import panels, style
 from figures.panels import Series
-from figures.view import View, filtered, view
+from figures.view import View, build_view, filtered
 
 LANE_IN = 0.12
 BELOW_ROW_IN = 0.2
-TALLEST_IN = 8.2
-BAR, NARROW = 0.78, 0.44  # of a lane: a bar, and its start-up, which is told from others' training in grey, too
+MAX_HEIGHT_IN = 8.2
+BAR, STARTUP_BAR = 0.78, 0.44  # of a lane: the bar, and its start-up, distinct in grey by its width
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
-MOST_LANES = 24
-MOST_VECTOR = 2000  # runs; more bars than this would make a file that no one opens
-CUT_FROM = 0.15  # a gap that is longer than this share of the time in runs is cut,
-CUT_WIDTH = 0.03  # to this share of a row
-MOST_CUTS = 12
-LIGHT = 0.4  # of the colour is left in a start-up
-BANDS = ("#e4e4e4", "#c4c4c4")
+MAX_LANES = 24
+MAX_VECTOR_BARS = 2000  # more bars would make vector files too large to open
+CUT_FROM = 0.15  # of the time in runs: longer gaps are cut
+CUT_WIDTH = 0.03  # of a row, for a gap that is cut
+MAX_CUTS = 12
+LIGHT_SHARE = 0.4  # of the colour, in the bar of start-up
+BAND_COLOURS = ("#e4e4e4", "#c4c4c4")
 BAND_FONT = 5
-TICKS = (4, 8)  # of a column, of a page
+MAX_TICKS = (4, 8)  # in a figure as wide as a column, as a page
 ROUND_ROWS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 ROUND_TICKS = (1, 2, 2.5, 5, 10)
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
-FEWEST_UNITS = 2  # that a campaign lasts, of the unit of its axis
+MIN_UNITS = 2  # of the axis unit, that a campaign lasts
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
-NOT_TOLD = "host not told"
-WHAT = "The campaign over time. Each bar is a run{}."
-HOW = (
+UNKNOWN_HOST = "unknown host"
+HEADING = "Timeline of the campaign. Each bar is a run{}."
+HOW_TO_READ = (
     "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
 )
-CUTS = Note("gaps-cut", "Hatched: gaps that are cut, with what they last.")
-IN_ROWS = Note("rows-go-on", "Time goes on from row to row.")
+CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
+ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
-NO_CLOCK = Note("no-clock", "no run tells when it started and ended")
-COVERED = Note("bars-cover", "Bars of runs in one lane that ran at the same time cover each other.")
-WHITE = (
-    "White: no run, for example while a session starts, the network is swept, or an attempt runs that leaves no record."
-)
+NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
+OVERLAP_NOTE = Note("bars-cover", "Bars of simultaneous runs in one lane overlap.")
+GAPS_SENTENCE = "White: no run, for example while a session starts, the collective benchmark runs, or an attempt runs that leaves no record."
 
 
 @dataclass(frozen=True)
 class Time:
-    """The axis of time: hours since the first start at `hours` stand at `axis`, linear between; `cuts` are the long gaps."""
+    """The time axis: `hours` since the first start stand at `axis`, linear in between.
+
+    `cuts` are the long gaps.
+    """
 
     hours: np.ndarray
     axis: np.ndarray
     cuts: np.ndarray
 
-    def at(self, hours: np.ndarray | float) -> np.ndarray:
-        """Where these hours stand."""
+    def position(self, hours: np.ndarray | float) -> np.ndarray:
+        """Return the positions of these hours."""
         return np.interp(hours, self.hours, self.axis)
 
-    def ticks(self, low: float, high: float, most: int, unit: float = 1.0) -> tuple[list[float], list[str]]:
-        """Places and texts of about `most` round numbers of the unit, so many hours, between two places; none within a cut."""
-        step = unit * _round((high - low) / most / unit, ROUND_TICKS)
-        found: list[tuple[float, str]] = []
+    def ticks(self, low: float, high: float, max_ticks: int, unit: float = 1.0) -> tuple[list[float], list[str]]:
+        """Return positions and labels of about `max_ticks` round multiples of `unit` hours, outside cuts."""
+        step = unit * _round_up((high - low) / max_ticks / unit, ROUND_TICKS)
+        ticks: list[tuple[float, str]] = []
         for start, end in self.hours.reshape(-1, 2):
             for count in range(math.ceil(start / step - 1e-9), math.floor(end / step + 1e-9) + 1):
-                place = float(self.at(count * step))
-                apart = not found or place - found[-1][0] > step / 2
-                if apart and low - 1e-9 <= place <= high + 1e-9:
-                    found.append((place, f"{count * step / unit:.6g}"))
-        return [place for place, _ in found], [text for _, text in found]
+                position = float(self.position(count * step))
+                is_apart = not ticks or position - ticks[-1][0] > step / 2
+                if is_apart and low - 1e-9 <= position <= high + 1e-9:
+                    ticks.append((position, f"{count * step / unit:.6g}"))
+        return [position for position, _ in ticks], [text for _, text in ticks]
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """Lanes are hosts, or series on one machine; the axis goes on in rows where there are many runs. Figure and caption."""
-    seen = replace(view(records.runs, asked), runs=filtered(records.every_run, asked))
-    ran = that_ran(seen.runs)
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure, with lanes by host, or by series on one machine, and its caption."""
+    view = replace(build_view(records.runs, declaration), runs=filtered(records.every_run, declaration))
+    ran = started_runs(view.runs)
     if ran.empty:
-        return panels.not_drawn(seen.runs, NOT_STARTED if seen.runs["started_at"].isna().all() else NO_CLOCK)
-    lanes, bars = _lanes(ran, seen.series)
-    by_host = lanes[0] != seen.series[0].name
-    strips, time = _strips(ran), axis_of(ran)
-    page = len(ran) > RUNS_IN_COLUMN
-    width = style.PAGE_IN if page else style.COLUMN_IN
-    handles = _legend(ran, seen.series if by_host else [])
-    above = panels.legend_height(len(handles), width)
+        return panels.empty_figure(view.runs, NOT_STARTED if view.runs["started_at"].isna().all() else NO_CLOCK)
+    lanes, bars = _make_lanes(ran, view.series)
+    by_host = lanes[0] != view.series[0].name
+    strips, time = _make_strips(ran), time_axis(ran)
+    is_page_wide = len(ran) > RUNS_IN_COLUMN
+    width = style.PAGE_IN if is_page_wide else style.COLUMN_IN
+    handles = _legend_handles(ran, view.series if by_host else [])
+    above_in = panels.legend_height(len(handles), width)
     row_in = LANE_IN * (len(lanes) + len(strips)) + BELOW_ROW_IN
-    rows, length = _rows(float(time.axis[-1]), len(ran), int((TALLEST_IN - above) / row_in))
-    unit, unit_name = unit_of(time)
-    drawn = style.figure(width, rows * row_in + 0.1 + above)
-    axes = drawn.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
+    rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_IN - above_in) / row_in))
+    unit, unit_name = axis_unit(time)
+    figure = style.new_figure(width, rows * row_in + 0.1 + above_in)
+    axes = figure.subplots(rows, 1, squeeze=False, sharey=True)[:, 0]
     for row, ax in enumerate(axes):
         low, high = row * length, (row + 1) * length
         ax.set_xlim(low, high)
-        _bars(ax, bars, time, seen.series)
+        _draw_bars(ax, bars, time, view.series)
         for number, bands in enumerate(strips.values()):
-            _bands(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
-        cuts(ax, time, (len(lanes) - 1) / 2)
-        _symbols(ax, bars, time)
-        ax.set_xticks(*time.ticks(low, high, TICKS[page], unit))
+            _draw_strip(ax, bands, time, number - len(strips), BAND_FONT / 72 / width * length)
+        draw_cuts(ax, time, (len(lanes) - 1) / 2)
+        _draw_symbols(ax, bars, time)
+        ax.set_xticks(*time.ticks(low, high, MAX_TICKS[is_page_wide], unit))
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(-len(strips), len(lanes)), [*strips, *lanes])
     axes[0].set_ylim(len(lanes) - 0.45, -len(strips) - 0.55)
     axes[-1].set_xlabel(f"{unit_name} since the first run started")
-    drawn.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
-    return drawn, seen.caption(
-        _heading(seen, by_host),
-        _span(ran),
-        CUTS if len(time.cuts) else "",
-        _covered(bars),
-        *_not_drawn(seen.runs, ran),
-        notes=[HOW, IN_ROWS if rows > 1 else "", WHITE, _bands_sentence(ran, strips)],
+    figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
+    return figure, view.caption(
+        _heading_note(view, by_host),
+        _span_note(ran),
+        CUTS_NOTE if len(time.cuts) else "",
+        _overlap_note(bars),
+        *_not_drawn_notes(view.runs, ran),
+        notes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE, _blocks_note(ran, strips)],
         with_intervals=False,
     )
 
 
-def _heading(seen: View, by_host: bool) -> str:
-    """What the figure shows, and what its lanes are."""
-    lanes = ", on each of its nodes" if by_host else f", in lanes by {seen.told_apart.partition(' (')[0]}"
-    return Note("heading", WHAT.format(lanes), lanes=["host"] if by_host else seen.colour)
+def _heading_note(view: View, by_host: bool) -> str:
+    """Return what the figure shows, and what its lanes are."""
+    lanes = ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
+    return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.colour)
 
 
-def that_ran(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that tell when they started and ended, in the order in which they started.
+def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that recorded start and end, in the order of their starts.
 
-    Hours since the first start: start_h, ready_h (end of start-up; NaN where it is not told), end_h.
+    Hours since the first start: `start_h`, `ready_h` (end of start-up; NaN if unknown), `end_h`.
     """
     start, end = (
         pd.to_datetime(runs[name], utc=True, format="ISO8601", errors="coerce") for name in ("started_at", "ended_at")
     )
-    known = start.notna() & end.notna() & (end >= start)
-    ran = runs[known].assign(at=start[known]).sort_values("at", kind="stable")
-    since = (start[ran.index] - start[known].min()).dt.total_seconds()
-    lasted = (end - start)[ran.index].dt.total_seconds()
-    ready = ran["startup_s"].astype(float).clip(upper=lasted)
-    return ran.assign(start_h=since / 3600, ready_h=(since + ready) / 3600, end_h=(since + lasted) / 3600)
+    has_clock = start.notna() & end.notna() & (end >= start)
+    ran = runs[has_clock].assign(at=start[has_clock]).sort_values("at", kind="stable")
+    since_s = (start[ran.index] - start[has_clock].min()).dt.total_seconds()
+    lasted_s = (end - start)[ran.index].dt.total_seconds()
+    ready = ran["startup_s"].astype(float).clip(upper=lasted_s)
+    return ran.assign(start_h=since_s / 3600, ready_h=(since_s + ready) / 3600, end_h=(since_s + lasted_s) / 3600)
 
 
-def _lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
-    """The names of the lanes from the top, and a row for each bar: run (its place in `ran`), lane, series, hours.
+def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
+    """Return the names of lanes from the top, and a row per bar: run (place in `ran`), lane, series, hours.
 
-    Lanes are hosts where runs were on several, and as many as can be told apart; else series.
+    Lanes are hosts if there are several, but not too many; else series.
     """
     bars = ran[["start_h", "ready_h", "end_h", "status"]].reset_index(drop=True)
     bars["run"] = np.arange(len(ran))
     bars["series"] = -1
-    for number, one in enumerate(series):
-        bars.loc[ran.index.isin(one.of(ran).index), "series"] = number
+    for number, one_series in enumerate(series):
+        bars.loc[ran.index.isin(one_series.select(ran).index), "series"] = number
     hosts = ran["hosts"].fillna("").str.split().reset_index(drop=True)
-    names = sorted({name for several in hosts for name in several}, key=_by_number)
-    if not 1 < len(names) <= MOST_LANES:
-        others = (bars["series"] < 0).any()
+    names = sorted({name for host_names in hosts for name in host_names}, key=_natural_key)
+    if not 1 < len(names) <= MAX_LANES:
+        has_others = (bars["series"] < 0).any()
         lane = bars["series"].where(bars["series"] >= 0, len(series))
-        return [*(one.name for one in series), *(["others"] if others else [])], bars.assign(lane=lane)
-    place = {name: lane for lane, name in enumerate(names)} | {NOT_TOLD: len(names)}
-    untold = (hosts.str.len() == 0).any()
-    each = hosts.map(lambda several: several or [NOT_TOLD]).explode().map(place)
-    bars = bars.loc[each.index].assign(lane=each.to_numpy(int)).reset_index(drop=True)
-    return [*names, *([NOT_TOLD] if untold else [])], bars
+        return [*(one_series.name for one_series in series), *(["others"] if has_others else [])], bars.assign(
+            lane=lane
+        )
+    lane_of_host = {name: lane for lane, name in enumerate(names)} | {UNKNOWN_HOST: len(names)}
+    has_unknown = (hosts.str.len() == 0).any()
+    lane_of_bar = hosts.map(lambda host_names: host_names or [UNKNOWN_HOST]).explode().map(lane_of_host)
+    bars = bars.loc[lane_of_bar.index].assign(lane=lane_of_bar.to_numpy(int)).reset_index(drop=True)
+    return [*names, *([UNKNOWN_HOST] if has_unknown else [])], bars
 
 
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """A key that sorts node2 before node10."""
+def _natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts node2 before node10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _gaps(ran: pd.DataFrame) -> np.ndarray:
-    """From when until when no run ran, in hours [gaps, 2]."""
+    """Return start and end of the times without a run, in hours, [gaps, 2]."""
     start, until = ran["start_h"].to_numpy(), np.maximum.accumulate(ran["end_h"].to_numpy())
     after = np.flatnonzero(start[1:] > until[:-1])
     return np.column_stack([until[after], start[after + 1]])
 
 
-def axis_of(ran: pd.DataFrame) -> Time:
-    """The axis over the whole campaign, long gaps cut."""
+def time_axis(ran: pd.DataFrame) -> Time:
+    """Return the axis over the whole campaign, with long gaps cut."""
     total = max(float(ran["end_h"].max()), 1 / 3600)
     gaps = _gaps(ran)
     lengths = gaps[:, 1] - gaps[:, 0]
     long = lengths > CUT_FROM * (total - lengths.sum())
-    if long.sum() > MOST_CUTS:
+    if long.sum() > MAX_CUTS:
         long[:] = False
-    cuts = gaps[long]
-    hours = np.concatenate([[0.0], cuts.ravel(), [total]])
+    draw_cuts = gaps[long]
+    hours = np.concatenate([[0.0], draw_cuts.ravel(), [total]])
     lasts = np.diff(hours)
     lasts[1::2] = CUT_WIDTH * (total - lengths[long].sum()) / math.ceil(len(ran) / RUNS_IN_ROW)
-    return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), cuts)
+    return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), draw_cuts)
 
 
-def unit_of(time: Time) -> tuple[float, str]:
-    """The unit of an axis, in hours, and its name."""
-    return next(each for each in UNITS if float(time.hours[-1]) >= FEWEST_UNITS * each[0] or each is UNITS[-1])
+def axis_unit(time: Time) -> tuple[float, str]:
+    """Return the unit of an axis in hours, and its name."""
+    return next(unit for unit in UNITS if float(time.hours[-1]) >= MIN_UNITS * unit[0] or unit is UNITS[-1])
 
 
-def _rows(length: float, runs: int, most: int) -> tuple[int, float]:
-    """How many rows the axis goes over, and the length of each: round where there are several."""
-    rows = min(math.ceil(runs / RUNS_IN_ROW), max(1, most))
+def _row_layout(length: float, runs: int, max_rows: int) -> tuple[int, float]:
+    """Return the number of rows that the axis is split into, and their length (round if several)."""
+    rows = min(math.ceil(runs / RUNS_IN_ROW), max(1, max_rows))
     if rows == 1:
         return 1, length
-    width = _round(length / rows, ROUND_ROWS)
+    width = _round_up(length / rows, ROUND_ROWS)
     return math.ceil(length / width - 1e-9), width
 
 
-def _round(least: float, digits: Sequence[float]) -> float:
-    """The smallest of `digits`, times a power of ten, that is at least this."""
+def _round_up(least: float, digits: Sequence[float]) -> float:
+    """Return the smallest of `digits`, times a power of ten, that is at least `least`."""
     ten = 10.0 ** math.floor(math.log10(least))
     return next(ten * digit for digit in digits if ten * digit >= least * (1 - 1e-9))
 
 
-def _within(ax: Axes, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """What of it reaches into the panel."""
+def _is_in_panel(ax: Axes, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return which intervals reach into the panel."""
     left, right = ax.get_xlim()
     return (high >= left) & (low <= right)
 
 
-def _boxes(
-    ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray | float, *, height: float = BAR, **look: Any
+def _draw_boxes(
+    ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray | float, *, height: float = BAR, **options: Any
 ) -> None:
-    """Bars as one collection: thousands are drawn at once."""
+    """Draw bars as one collection, which is fast with thousands of them."""
     if not len(left):
         return
     middle = np.broadcast_to(y, left.shape)
     top, bottom = middle - height / 2, middle + height / 2
     corners = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1).reshape(-1, 4, 2)
-    boxes = PolyCollection(list(corners), **({"linewidths": 0} | look))
+    boxes = PolyCollection(list(corners), **({"linewidths": 0} | options))
     boxes.set_in_layout(False)
     ax.add_collection(boxes, autolim=False)
 
 
-def _bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series]) -> None:
-    """The runs of a row: start-up light, the rest in the series' colour; only framed where start-up is not told."""
-    start, end = time.at(bars["start_h"].to_numpy()), time.at(bars["end_h"].to_numpy())
-    here = _within(ax, start, end)
-    told = bars["ready_h"].notna().to_numpy()
-    ready = time.at(bars["ready_h"].fillna(bars["end_h"]).to_numpy())
-    full = np.array([to_rgb(one.look.colour) for one in series] + [to_rgb(style.MUTED)])[bars["series"].to_numpy()]
+def _draw_bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series]) -> None:
+    """Draw the runs of a row: start-up light, the rest in the series' colour.
+
+    Framed only if start-up is unknown.
+    """
+    start, end = time.position(bars["start_h"].to_numpy()), time.position(bars["end_h"].to_numpy())
+    is_visible = _is_in_panel(ax, start, end)
+    has_startup = bars["ready_h"].notna().to_numpy()
+    ready = time.position(bars["ready_h"].fillna(bars["end_h"]).to_numpy())
+    colours = np.array([to_rgb(one_series.style.colour) for one_series in series] + [to_rgb(style.MUTED)])[
+        bars["series"].to_numpy()
+    ]
     lane = bars["lane"].to_numpy(float)
-    look = {"rasterized": len(bars) > MOST_VECTOR}
-    shown = here & told
-    _boxes(ax, start[shown], ready[shown], lane[shown], height=NARROW, facecolors=_light(full[shown]), **look)
-    _boxes(ax, ready[shown], end[shown], lane[shown], facecolors=full[shown], **look)
-    framed = here & ~told
-    _boxes(
+    options = {"rasterized": len(bars) > MAX_VECTOR_BARS}
+    is_divided = is_visible & has_startup
+    _draw_boxes(
         ax,
-        start[framed],
-        end[framed],
-        lane[framed],
+        start[is_divided],
+        ready[is_divided],
+        lane[is_divided],
+        height=STARTUP_BAR,
+        facecolors=_lighten(colours[is_divided]),
+        **options,
+    )
+    _draw_boxes(ax, ready[is_divided], end[is_divided], lane[is_divided], facecolors=colours[is_divided], **options)
+    is_framed = is_visible & ~has_startup
+    _draw_boxes(
+        ax,
+        start[is_framed],
+        end[is_framed],
+        lane[is_framed],
         facecolors="white",
-        edgecolors=full[framed],
+        edgecolors=colours[is_framed],
         linewidths=0.6,
-        **look,
+        **options,
     )
 
 
-def _light(colour: np.ndarray) -> np.ndarray:
-    return 1 - LIGHT * (1 - colour)
+def _lighten(colour: np.ndarray) -> np.ndarray:
+    return 1 - LIGHT_SHARE * (1 - colour)
 
 
-def _strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Blocks and sessions in time: name of the strip -> a row for each stretch of runs of one, with hours and its number.
+def _make_strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return, by name of the strip (block, session), a row per stretch of runs with hours and its number.
 
-    None where there is one of a kind; sessions only, where they are not the blocks.
+    A strip with a single number is left out, and so are sessions that coincide with blocks.
     """
     session = pd.Series(pd.factorize(ran["session"])[0] + 1, index=ran.index)
     numbers = {"session": session, "block": ran["block"].astype(int)}
@@ -285,53 +301,60 @@ def _strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return strips
 
 
-def _bands(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: float) -> None:
-    """One strip: light and dark in turn, with the number where there is room for it; a digit is narrower than `digit`."""
-    left, right = time.at(bands["start_h"].to_numpy()), time.at(bands["end_h"].to_numpy())
-    here = _within(ax, left, right)
-    shade = np.array([to_rgb(colour) for colour in BANDS])[np.arange(len(bands)) % 2]
-    _boxes(ax, left[here], right[here], y, facecolors=shade[here], rasterized=len(bands) > MOST_VECTOR)
+def _draw_strip(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: float) -> None:
+    """Draw a strip, light and dark in turn, with numbers where they fit; a digit is narrower than `digit`."""
+    left, right = time.position(bands["start_h"].to_numpy()), time.position(bands["end_h"].to_numpy())
+    is_visible = _is_in_panel(ax, left, right)
+    shade = np.array([to_rgb(colour) for colour in BAND_COLOURS])[np.arange(len(bands)) % 2]
+    _draw_boxes(
+        ax,
+        left[is_visible],
+        right[is_visible],
+        y,
+        facecolors=shade[is_visible],
+        rasterized=len(bands) > MAX_VECTOR_BARS,
+    )
     low, high = ax.get_xlim()
-    for start, end, number in zip(left[here], right[here], bands["number"][here], strict=True):
+    for start, end, number in zip(left[is_visible], right[is_visible], bands["number"][is_visible], strict=True):
         start, end = max(start, low), min(end, high)
         if end - start > digit * len(str(number)):
             ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
 
 
-def cuts(ax: Axes, time: Time, at: float | None) -> None:
-    """Long gaps, hatched, with what they last at this height."""
+def draw_cuts(ax: Axes, time: Time, height: float | None) -> None:
+    """Draw long gaps, hatched, with their duration at this height."""
     for start, end in time.cuts:
-        left, right = (float(place) for place in time.at(np.array([start, end])))
+        left, right = (float(place) for place in time.position(np.array([start, end])))
         if right < ax.get_xlim()[0] or left > ax.get_xlim()[1]:
             continue
         ax.axvspan(left, right, facecolor="white", edgecolor=style.GRID, hatch="//////", linewidth=0)
         middle = (left + right) / 2
-        if at is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
+        if height is None or not ax.get_xlim()[0] <= middle <= ax.get_xlim()[1]:
             continue
-        said = ax.text(middle, at, duration(3600 * (end - start)))  # may be higher than few lanes
-        said.set(rotation=90, ha="center", va="center", fontsize=BAND_FONT, color=style.INK)
-        said.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+        text = ax.text(middle, height, duration(3600 * (end - start)))  # may be taller than few lanes
+        text.set(rotation=90, ha="center", va="center", fontsize=BAND_FONT, color=style.INK)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
 
 
-def _symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
-    """A symbol on the first bar of every run that did not succeed."""
+def _draw_symbols(ax: Axes, bars: pd.DataFrame, time: Time) -> None:
+    """Draw a symbol on the first bar of every run that did not succeed."""
     bad = bars[bars["status"].isin(SYMBOLS)].drop_duplicates("run")
-    middle = time.at(((bad["start_h"] + bad["end_h"]) / 2).to_numpy())
-    here = _within(ax, middle, middle)
+    middle = time.position(((bad["start_h"] + bad["end_h"]) / 2).to_numpy())
+    is_visible = _is_in_panel(ax, middle, middle)
     for status, marker in SYMBOLS.items():
-        shown = here & (bad["status"] == status).to_numpy()
+        is_shown = is_visible & (bad["status"] == status).to_numpy()
         ax.plot(
-            middle[shown],
-            bad["lane"].to_numpy(float)[shown],
-            rasterized=len(bars) > MOST_VECTOR,
+            middle[is_shown],
+            bad["lane"].to_numpy(float)[is_shown],
+            rasterized=len(bars) > MAX_VECTOR_BARS,
             scalex=False,
             scaley=False,
             zorder=4,
-            **_symbol(marker),
+            **_symbol_style(marker),
         )
 
 
-def _symbol(marker: str) -> dict[str, Any]:
+def _symbol_style(marker: str) -> dict[str, Any]:
     return {
         "linestyle": "none",
         "marker": marker,
@@ -342,31 +365,36 @@ def _symbol(marker: str) -> dict[str, Any]:
     }
 
 
-def _legend(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
-    """The series that ran, what is light and dark (framed: in grey they could be series), and the symbols with how many there are of each."""
-    told = ran["ready_h"].notna()
+def _legend_handles(ran: pd.DataFrame, series: Sequence[Series]) -> list[Patch | Line2D]:
+    """Return legend entries: series that ran, start-up and training, and symbols with their counts.
+
+    Patches of start-up and training are framed, because in grey they could be taken for series.
+    """
+    has_startup = ran["ready_h"].notna()
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=one.look.colour, label=one.name) for one in series if len(one.of(ran))
+        Patch(facecolor=one_series.style.colour, label=one_series.name)
+        for one_series in series
+        if len(one_series.select(ran))
     ]
-    if told.any():
+    if has_startup.any():
         muted = np.array(to_rgb(style.MUTED))
         handles += [
-            Patch(facecolor=tuple(_light(muted)), edgecolor=style.INK, label="start-up"),
+            Patch(facecolor=tuple(_lighten(muted)), edgecolor=style.INK, label="start-up"),
             Patch(facecolor=tuple(muted), edgecolor=style.INK, label="training"),
         ]
-    if not told.all():
-        handles.append(Patch(facecolor="white", edgecolor=style.MUTED, label="start-up not told"))
+    if not has_startup.all():
+        handles.append(Patch(facecolor="white", edgecolor=style.MUTED, label="unknown start-up"))
     counts = ran["status"].value_counts()
     handles += [
-        Line2D([], [], label=f"{status} ({counts[status]})", **_symbol(marker))
+        Line2D([], [], label=f"{status} ({counts[status]})", **_symbol_style(marker))
         for status, marker in SYMBOLS.items()
         if status in counts
     ]
     return handles
 
 
-def _span(ran: pd.DataFrame) -> str:
-    """How long it took, how much of it was in runs, and the longest gap."""
+def _span_note(ran: pd.DataFrame) -> str:
+    """Return how long the campaign took, the share of time in runs, and the longest gap."""
     first = ran["at"].min()
     total = float(ran["end_h"].max())
     last = first + pd.Timedelta(hours=total)
@@ -381,7 +409,8 @@ def _span(ran: pd.DataFrame) -> str:
     return Note("campaign-span", text, runs=len(ran), **facts)
 
 
-def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
+def _blocks_note(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
+    """Return how many blocks and sessions there are."""
     sessions = ran["session"].nunique()
     counted = f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}" if sessions else ""
     if "session" not in strips and "block" in strips and sessions > 1:
@@ -392,22 +421,23 @@ def _bands_sentence(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
     return Note("blocks", f"Grey strips: {counted}." if counted else "Grey strip: blocks.", **facts)
 
 
-def _covered(bars: pd.DataFrame) -> str:
-    """A sentence where runs of one lane ran at the same time."""
+def _overlap_note(bars: pd.DataFrame) -> str:
+    """Return a note if runs of one lane ran at the same time."""
     ordered = bars.sort_values(["lane", "start_h"])
     until = ordered.groupby("lane")["end_h"].cummax().groupby(ordered["lane"]).shift()
     if not (ordered["start_h"] < until - 1 / 3600).any():
         return ""
-    return COVERED
+    return OVERLAP_NOTE
 
 
-def _not_drawn(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
-    never, earlier = len(runs) - len(ran), int(ran["unfinished_attempts"].notna().sum())
-    said: list[str] = []
-    if never:
-        text = f"Not drawn: {number_of(never, 'run')} without a start or an end."
-        said.append(Note("runs-without-times", text, runs=never))
-    if earlier:
-        text = f"{number_of(earlier, 'run')} had earlier attempts, which left no times and are not drawn."
-        said.append(Note("earlier-attempts", text, runs=earlier))
-    return said
+def _not_drawn_notes(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
+    """Return which runs and attempts are not drawn."""
+    n_without_times, n_retried = len(runs) - len(ran), int(ran["unfinished_attempts"].notna().sum())
+    notes: list[str] = []
+    if n_without_times:
+        text = f"Not drawn: {number_of(n_without_times, 'run')} without a start or an end."
+        notes.append(Note("runs-without-times", text, runs=n_without_times))
+    if n_retried:
+        text = f"{number_of(n_retried, 'run')} had earlier attempts, which recorded no times and are not drawn."
+        notes.append(Note("earlier-attempts", text, runs=n_retried))
+    return notes

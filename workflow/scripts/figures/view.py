@@ -1,6 +1,6 @@
-"""What a figure draws of a study: the cells that its filter leaves, its series, its panels; and its caption.
+"""Select what a figure draws of a study: filtered cells, series and panels.
 
-Intervals stand on all runs of the study (analysis.pooling), so that figures and tables have the same.
+Intervals are estimated from all runs of the study (`analysis.pooling`), so figures and tables agree.
 """
 
 from collections import Counter
@@ -30,221 +30,274 @@ from declared.factors import NOT_TREATMENTS, OF_STRATEGIES, implied, treatments_
 from declared.figures import Declared
 from declared.products.figures import KINDS
 from figures import panels, style
-from figures.panels import Caption, Series, combinations
+from figures.panels import Caption, Series, level_combinations
 
-Row = tuple[Series, dict[str, Any], str]
-Levels = Sequence[dict[str, Any]]  # of panels
-MOST_NAMED = 4  # levels of a factor, in a caption
+ViewRow = tuple[Series, dict[str, Any], str]
+PanelLevels = Sequence[dict[str, Any]]
+MAX_NAMED_LEVELS = 4  # of a factor, in a caption
 
 
 @dataclass(frozen=True)
 class View:
-    """`runs`: those of the `study` that are drawn; `colour`: the factors that tell series apart, `facet`: panels.
+    """The part of a study that one figure draws.
 
-    `unseen`: the sentence on panels that a page does not hold.
+    Attributes:
+        study: All runs of the study.
+        runs: The runs that are drawn.
+        declaration: The figure as the study declares it.
+        colour: Factors that distinguish series.
+        facet: Factors that distinguish panels.
+        omission_note: Note on panels that do not fit the page.
     """
 
     study: pd.DataFrame
     runs: pd.DataFrame
-    asked: Declared
+    declaration: Declared
     colour: list[str]
     facet: list[str]
-    unseen: str = ""
+    omission_note: str = ""
 
-    def on_a_page(self, height_in: float, across: int = panels.PANELS_IN_PAGE, shown: Levels | None = None) -> "View":
-        """What a printed page holds of it, in panels of this height; `shown`: those that are worth drawing, by default all.
+    def fit_to_page(
+        self, height_in: float, across: int = panels.PANELS_IN_PAGE, panel_levels: PanelLevels | None = None
+    ) -> "View":
+        """Return the view reduced to as many panels of this height as fit a printed page.
 
-        Where these are more, as many levels of one factor as fit are drawn, then of another, the last one first; of its levels
-        those with the most panels that have a successful run. What all panels share then is in the caption and not above them.
+        If there are more panels, levels of one factor are dropped, then of another, starting with the last
+        one. The levels that have most panels with a successful run are kept. Levels that all panels then
+        share move from panel titles into the caption.
+
+        Args:
+            height_in: Height of a panel with its title, in inches.
+            across: Panels per row.
+            panel_levels: Panels with something to draw; by default all.
         """
-        every = list(self.panels if shown is None else shown)
-        fitting = _fitting(every, self.ok, panels.most(height_in, across))
-        kept, there = ({name: _levels(some, name) for name in self.facet} for some in (fitting, every))
-        only = {name: levels for name, levels in kept.items() if len(levels) < len(there[name])}
-        if not only:
+        all_panels = list(self.panels if panel_levels is None else panel_levels)
+        fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
+        kept_levels, all_levels = (
+            {name: _occurring_levels(selection, name) for name in self.facet} for selection in (fitting, all_panels)
+        )
+        restricted = {name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])}
+        if not restricted:
             return self
         runs = self.runs
-        for name, levels in only.items():
+        for name, levels in restricted.items():
             runs = runs[runs[name].isin(levels)]
-        facet = [name for name in self.facet if name not in only or len(only[name]) > 1]
+        facet = [name for name in self.facet if name not in restricted or len(restricted[name]) > 1]
         at_levels = ", ".join(
-            _few_words(
-                name, levels, there[name], " or ".join([combination_text({name: first}), *map(level_text, more)])
+            _shorten_levels(
+                name,
+                levels,
+                all_levels[name],
+                " or ".join([combination_text({name: first}), *map(level_text, following)]),
             )
-            for name, levels in only.items()
-            for first, *more in [levels]
+            for name, levels in restricted.items()
+            for first, *following in [levels]
         )
-        text = f"{len(fitting)} of {len(every)} panels are drawn, those at {at_levels}; a `filter` shows others."
-        unseen = Note("panels-left-out", text, drawn=len(fitting), panels=len(every), levels=only)
-        return replace(self, runs=runs, facet=facet, unseen=unseen)
+        text = f"{len(fitting)} of {len(all_panels)} panels are drawn, those at {at_levels}; a `filter` shows others."
+        omission_note = Note("panels-left-out", text, drawn=len(fitting), panels=len(all_panels), levels=restricted)
+        return replace(self, runs=runs, facet=facet, omission_note=omission_note)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
-        """The successful ones of `runs`."""
+        """Return the successful runs."""
         return successful(self.runs)
 
     @cached_property
     def pooling(self) -> Pooling:
-        """The means of all cells of the study, with their intervals."""
+        """Return the means of all cells of the study, with their intervals."""
         return pooled(self.study)
 
     def times(self, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
-        """Epoch times of the successful runs at these levels, and their cells' means with intervals: what sets an axis."""
-        ok = panels.at(self.ok, levels)
+        """Return epoch times of successful runs at these levels, and their cells' means with intervals."""
+        ok = panels.rows_at(self.ok, levels)
         return ok["epoch_time_s"], self.pooling.cells.loc[list(set(ok["cell"]))]
 
     @cached_property
     def series(self) -> list[Series]:
-        """The series. A treatment keeps the look that it has by default in the study, as a framework does."""
-        own = [one for one in _looks(self.study, self.colour) if len(one.of(self.runs))]
-        if len(own) < len(combinations(self.runs, self.colour)):  # the looks are not enough for all of the study
-            own = _looks(self.runs, self.colour)
+        """Return the series.
+
+        A treatment keeps the style that it has by default in the study, as a framework does.
+        """
+        own_series = [series for series in _make_series(self.study, self.colour) if len(series.select(self.runs))]
+        if len(own_series) < len(
+            level_combinations(self.runs, self.colour)
+        ):  # the study has more series than there are styles
+            own_series = _make_series(self.runs, self.colour)
         usual = series_factors(self.study)
         if usual == ["framework"] or not set(self.colour) <= set(usual):
-            return own
-        known = _looks(self.study, usual)
-        found = [[other.look for other in known if len(other.of(one.of(self.runs)))] for one in own]
-        if any(len(looks) != 1 for looks in found) or len({looks[0] for looks in found}) < len(own):
-            return own
-        return [replace(one, look=looks[0]) for one, looks in zip(own, found, strict=True)]
+            return own_series
+        usual_series = _make_series(self.study, usual)
+        matching = [
+            [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
+            for series in own_series
+        ]
+        if any(len(styles) != 1 for styles in matching) or len({styles[0] for styles in matching}) < len(own_series):
+            return own_series
+        return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each planned cell: cell, every factor."""
+        """Return a row per planned cell: its name and every factor."""
         return self.runs.drop_duplicates("cell")[["cell", *factors()]]
 
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
-        """The levels of each panel, in order."""
-        return sorted(combinations(self.runs, self.facet), key=_rank(self.runs, self.facet))
+        """Return the levels of each panel, in order."""
+        return sorted(level_combinations(self.runs, self.facet), key=_level_order(self.runs, self.facet))
 
     @cached_property
-    def rows(self) -> list[Row]:
-        """For each row of a figure with all cells, from the top: its series, its nodes or devices where they vary, its label."""
-        along = scale_factor(self.runs)
-        own = [along] if along in varying(self.runs, but=[*self.colour, *self.facet]) else []
+    def rows(self) -> list[ViewRow]:
+        """Return the rows of a figure of all cells: series, nodes or devices if they vary, label."""
+        factor = scale_factor(self.runs)
+        scale = [factor] if factor in varying(self.runs, but=[*self.colour, *self.facet]) else []
         return [
-            (one, levels, ", ".join(text for text in (one.name, combination_text(levels)) if text))
-            for one in self.series
-            for levels in combinations(one.of(self.runs), own)
+            (series, levels, ", ".join(text for text in (series.name, combination_text(levels)) if text))
+            for series in self.series
+            for levels in level_combinations(series.select(self.runs), scale)
         ]
 
     @property
-    def told_apart(self) -> str:
-        """What the series are, in words: `framework`, or `treatment (training loop, batches per exchange)`."""
+    def series_description(self) -> str:
+        """Return what distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
         return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
 
     def caption(
         self,
-        what: str | Sequence[str],
-        *more: str,
+        heading: str | Sequence[str],
+        *details: str,
         notes: Sequence[str] = (),
         with_intervals: bool = True,
         counted: pd.Series | None = None,
     ) -> Caption:
-        """As `panels.caption`. `what` begins with a sentence that says what is shown; then the series, and what all captions say."""
-        heading = [*([what] if isinstance(what, str) else what), self.unseen]
-        said = [self._series_text, self._filtered, *more]
-        return panels.caption(self.runs, heading, *said, notes=notes, with_intervals=with_intervals, counted=counted)
+        """Return a caption as `panels.compose_caption` does, with notes on series, filter and omitted panels.
+
+        The first sentence of `heading` says what is shown.
+        """
+        headings = [*([heading] if isinstance(heading, str) else heading), self.omission_note]
+        sentences = [self._series_note, self._filter_note, *details]
+        return panels.compose_caption(
+            self.runs, headings, *sentences, notes=notes, with_intervals=with_intervals, counted=counted
+        )
 
     @property
-    def _series_text(self) -> str:
-        """What the series differ in, unless it is the framework alone."""
+    def _series_note(self) -> str:
+        """Return which factors distinguish series, unless it is the framework alone."""
         if self.colour == ["framework"]:
             return ""
         return Note("series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour)
 
     @property
-    def _filtered(self) -> str:
-        held = [
-            _few_words(
+    def _filter_note(self) -> str:
+        """Return which levels the filter keeps; empty for none."""
+        parts = [
+            _shorten_levels(
                 name, levels, levels_in_order(self.study, name), f"{title(name)} {', '.join(map(level_text, levels))}"
             )
-            for name, levels in self.asked.filter.items()
+            for name, levels in self.declaration.filter.items()
         ]
-        levels = {name: list(levels) for name, levels in self.asked.filter.items()}
-        return Note("filtered", f"Shown: only {'; '.join(held)}.", levels=levels) if held else ""
+        levels = {name: list(levels) for name, levels in self.declaration.filter.items()}
+        return Note("filtered", f"Shown: only {'; '.join(parts)}.", levels=levels) if parts else ""
 
 
-def filtered(runs: pd.DataFrame, asked: Declared) -> pd.DataFrame:
-    """The runs that the filter of `asked` leaves, or the rows of a table, which has no column for what does not vary in it."""
-    for name, levels in asked.filter.items():
+def filtered(runs: pd.DataFrame, declaration: Declared) -> pd.DataFrame:
+    """Return the runs, or rows of a table, that the figure's filter keeps.
+
+    Factors without a column are ignored.
+    """
+    for name, levels in declaration.filter.items():
         if name in runs:
             runs = runs[runs[name].isin(list(levels))]
     return runs
 
 
-def view(runs: pd.DataFrame, asked: Declared) -> View:
-    """What `asked` draws of the runs of a study. Series are by default those of analysis.measured.series_factors.
+def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
+    """Select what a declared figure draws of the runs of a study.
 
-    What varies and has no place makes panels, so that nothing is averaged over.
+    By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
+    panels, so that nothing is averaged over.
     """
-    drawn = filtered(runs, asked)
-    of = KINDS[asked.kind]
-    without = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
-    varied = varying(drawn, but=without)
-    own = [asked.x] if asked.x and not of.x else [scale_factor(drawn)] if of.along_scale else list(of.along)
-    facet = [name for name in asked.facet or () if name in varied]
-    colour = [name for name in asked.colour or () if name in varied]
+    drawn = filtered(runs, declaration)
+    kind = KINDS[declaration.kind]
+    implied_factors = implied(drawn[["parallelism", *OF_STRATEGIES]].drop_duplicates().to_dict("records"))
+    varied_factors = varying(drawn, but=implied_factors)
+    axis_factors = (
+        [declaration.x]
+        if declaration.x and not kind.x
+        else [scale_factor(drawn)]
+        if kind.along_scale
+        else list(kind.along)
+    )
+    facet = [name for name in declaration.facet or () if name in varied_factors]
+    colour = [name for name in declaration.colour or () if name in varied_factors]
     if not colour:
-        colour = ["framework"] if asked.colour else series_factors(drawn, but=[*own, *facet, *without])
-    left = [name for name in varied if name not in (*own, *colour, *facet)]
-    treated = treatments_of(left)  # in the order that they have as series
-    return View(runs, drawn, asked, colour, [*facet, *(name for name in left if name not in treated), *treated])
+        colour = (
+            ["framework"]
+            if declaration.colour
+            else series_factors(drawn, but=[*axis_factors, *facet, *implied_factors])
+        )
+    unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
+    treatments = treatments_of(unplaced)  # in the order that they have as series
+    return View(
+        runs, drawn, declaration, colour, [*facet, *(name for name in unplaced if name not in treatments), *treatments]
+    )
 
 
-def _fitting(shown: Levels, ok: pd.DataFrame, most: int) -> Levels:
-    """At most so many of the panels `shown`: see `View.on_a_page`; `ok`: the successful runs."""
-    names = list(shown[0]) if len(shown) > most else []
+def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int) -> PanelLevels:
+    """Select at most `max_panels` panels, as `View.fit_to_page` describes; `ok` are the successful runs."""
+    names = list(panel_levels[0]) if len(panel_levels) > max_panels else []
     measured = set(ok[names].drop_duplicates().itertuples(index=False, name=None))
     for name in reversed(names):
-        if len(shown) > most:
-            sizes = Counter(one[name] for one in shown)
-            with_runs = Counter(one[name] for one in shown if tuple(one.values()) in measured)
-            kept: list[Any] = []
+        if len(panel_levels) > max_panels:
+            sizes = Counter(panel[name] for panel in panel_levels)
+            with_runs = Counter(panel[name] for panel in panel_levels if tuple(panel.values()) in measured)
+            kept_levels: list[Any] = []
             for level, _ in (with_runs or sizes).most_common():
-                if not kept or sum(sizes[other] for other in [*kept, level]) <= most:
-                    kept.append(level)
-            shown = [one for one in shown if one[name] in kept]
-    return shown
+                if not kept_levels or sum(sizes[kept_level] for kept_level in [*kept_levels, level]) <= max_panels:
+                    kept_levels.append(level)
+            panel_levels = [panel for panel in panel_levels if panel[name] in kept_levels]
+    return panel_levels
 
 
-def _levels(shown: Levels, name: str) -> list[Any]:
-    return list(dict.fromkeys(one[name] for one in shown))
+def _occurring_levels(panel_levels: PanelLevels, name: str) -> list[Any]:
+    """Return the levels of a factor that occur in these panels, in order."""
+    return list(dict.fromkeys(panel[name] for panel in panel_levels))
 
 
-def _few_words(name: str, levels: Sequence[Any], there: Sequence[Any], each: str) -> str:
-    """`each`, the names of these levels of a factor, where they are few; else from which to which, or how many of all `there`."""
-    if len(levels) <= MOST_NAMED:
-        return each
-    place = next((place for place, level in enumerate(there) if level == levels[0]), 0)
-    in_a_row = list(there[place : place + len(levels)]) == list(levels)
-    if in_a_row and all(isinstance(level, Real) for level in levels):
+def _shorten_levels(name: str, levels: Sequence[Any], all_levels: Sequence[Any], text: str) -> str:
+    """Return `text`, which names these levels of a factor, if they are few.
+
+    Else their range, or their number.
+    """
+    if len(levels) <= MAX_NAMED_LEVELS:
+        return text
+    start = next((start for start, level in enumerate(all_levels) if level == levels[0]), 0)
+    is_consecutive = list(all_levels[start : start + len(levels)]) == list(levels)
+    if is_consecutive and all(isinstance(level, Real) for level in levels):
         return f"{title(name)} {level_text(levels[0])} to {level_text(levels[-1])}"
-    return f"{len(levels)} of {len(there)} levels of {title(name)}"
+    return f"{len(levels)} of {len(all_levels)} levels of {title(name)}"
 
 
-def _rank(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
-    """A key that sorts combinations of levels as tables list them."""
-    place = {name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names}
-    return lambda levels: [place[name].get(levels[name], -1) for name in names]
+def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
+    """Return a key that sorts combinations of levels as tables do."""
+    positions = {name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names}
+    return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 
-def _looks(runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-    """A series for each combination of the levels of `names` that occurs, as many as there are looks."""
-    combined = sorted(combinations(runs, names), key=_rank(runs, names))
+def _make_series(runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
+    """Return a series for each combination of levels of `names` that occurs, as many as there are styles."""
+    combined = sorted(level_combinations(runs, names), key=_level_order(runs, names))
     if list(names) == ["framework"]:
-        return [Series(levels["framework"], levels, style.look(levels["framework"])) for levels in combined]
+        return [Series(levels["framework"], levels, style.framework_style(levels["framework"])) for levels in combined]
     if "framework" not in names:
         return [
-            Series(treatment_text(levels), levels, look)
-            for levels, look in zip(combined, style.TREATMENT_LOOKS, strict=False)
+            Series(treatment_text(levels), levels, series_style)
+            for levels, series_style in zip(combined, style.TREATMENT_STYLES, strict=False)
         ]
     texts = [treatment_text({name: levels[name] for name in names if name != "framework"}) for levels in combined]
-    number = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
     return [
-        Series(f"{levels['framework']}, {text}", levels, style.variant(levels["framework"], number[text]))
+        Series(f"{levels['framework']}, {text}", levels, style.variant_style(levels["framework"], number[text]))
         for levels, text in zip(combined, texts, strict=True)
         if number[text] < len(style.VARIANTS)
     ]

@@ -1,4 +1,4 @@
-"""What if: time that one change would save by a replay of traced steps, and what it saved where the study tried it. Rows: changes."""
+"""Draw the time that one change would save, predicted by replay of traced steps, and measured."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,56 +15,58 @@ from prediction.what_if import NO_TRACE, PREDICTION_METHOD, TARGET_ERROR, gain, 
 
 ROW_IN = 0.19
 AXIS_IN = 0.42
-APART = 0.17  # of a row, from the middle to what was predicted and to what was measured
-PREDICTED, MEASURED = (style.TREATMENT_LOOKS[place] for place in (0, 1))
+ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured value
+PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
-MOST_PANELS = 6
-WHAT = "Time of a sample that one change saves (below 0: costs), predicted by replaying traced steps, and measured where the study has the cell."
+MAX_PANELS = 6
+HEADING = "Time per sample that one change saves (below 0: costs), predicted by replaying traced steps, and measured where the study has the cell."
 
 
-def draw(records: Records, asked: Declared) -> tuple[Figure, panels.Caption]:
-    """The figure and its caption, of the table that prediction.what_if wrote."""
+def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
+    """Return the figure of the table `what_if`, and its caption."""
     rows = records.table("what_if")
     if rows.empty:
-        return panels.not_drawn(
+        return panels.empty_figure(
             records.runs, panels.as_clause(NO_TRACE), conditions.traced_runs_without_phases(records.every_run)
         )
-    words = cell_words(traced(records.every_run), but=["trace"])
+    names = cell_words(traced(records.every_run), but=["trace"])
     cells = list(dict.fromkeys(rows["cell"]))
-    shown = cells[:MOST_PANELS]
-    changes = in_order(rows[rows["cell"].isin(shown)])
+    drawn_cells = cells[:MAX_PANELS]
+    changes = in_order(rows[rows["cell"].isin(drawn_cells)])
     height = len(changes) * ROW_IN + AXIS_IN
-    down, columns, width = panels.layout(len(shown), 2)
-    drawn = style.figure(
-        width if len(shown) < 2 else style.PAGE_IN,
-        down * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width),
+    n_rows, columns, width = panels.layout(len(drawn_cells), 2)
+    figure = style.new_figure(
+        width if len(drawn_cells) < 2 else style.PAGE_IN,
+        n_rows * (height + panels.TITLE_ROW_IN) + panels.legend_height(2, width),
     )
-    axes = panels.grid(drawn, (down, columns), len(shown))
-    for ax, cell in zip(axes, shown, strict=True):
-        here = rows[rows["cell"] == cell].set_index("change").reindex(changes)
-        for name, one, shift in (("ratio", PREDICTED, -APART), ("measured_ratio", MEASURED, APART)):
-            _points(ax, gain(here, name), one, shift)
+    axes = panels.create_axes(figure, (n_rows, columns), len(drawn_cells))
+    for ax, cell in zip(axes, drawn_cells, strict=True):
+        cell_rows = rows[rows["cell"] == cell].set_index("change").reindex(changes)
+        for name, series_style, shift in (("ratio", PREDICTED, -ROW_OFFSET), ("measured_ratio", MEASURED, ROW_OFFSET)):
+            _draw_points(ax, gain(cell_rows, name), series_style, shift)
         ax.axvline(0, color=style.MUTED, linewidth=0.7, zorder=1)
         ax.grid(True, axis="x")
         if len(cells) > 1:
-            ax.set_title(words[cell])
+            ax.set_title(names[cell])
     axes[0].set_yticks(range(len(changes)), changes)
     axes[0].set_ylim(len(changes) - 0.4, -0.6)
-    drawn.supxlabel("time saved (%)", fontsize=style.FONT_SIZE)
+    figure.supxlabel("time saved (%)", fontsize=style.FONT_SIZE)
     errors = rows["error"].dropna().abs()
-    panels.legend(drawn, SERIES[: 2 if len(errors) else 1], lines=False)
-    said = _errors(errors)
-    text = f"{len(cells) - len(shown)} of {len(cells)} traced cells are not drawn; the table has them."
-    left = Note("cells-left-out", text, drawn=len(shown), cells=len(cells)) if len(cells) > len(shown) else ""
-    return drawn, panels.two_paragraphs(
-        [WHAT, said, _bars(rows), left, conditions.setting_note(records.runs)],
+    panels.add_legend(figure, SERIES[: 2 if len(errors) else 1], lines=False)
+    errors_note = _errors_note(errors)
+    text = f"{len(cells) - len(drawn_cells)} of {len(cells)} traced cells are not drawn; the table has them."
+    left_out = (
+        Note("cells-left-out", text, drawn=len(drawn_cells), cells=len(cells)) if len(cells) > len(drawn_cells) else ""
+    )
+    return figure, panels.split_caption(
+        [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
         [PREDICTION_METHOD, conditions.traced_runs_without_phases(records.every_run)],
-        first=[WHAT, said],
+        first=[HEADING, errors_note],
     )
 
 
-def _errors(errors: pd.Series) -> str:
-    """How far predictions are off; empty where the study has none of what is asked."""
+def _errors_note(errors: pd.Series) -> str:
+    """Return the errors of predictions; empty if no predicted change was measured."""
     if errors.empty:
         return ""
     within = int((errors <= TARGET_ERROR).sum())
@@ -75,17 +77,19 @@ def _errors(errors: pd.Series) -> str:
     return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
 
 
-def _bars(rows: pd.DataFrame) -> str:
-    """What bars are, where there are any."""
-    least, most = int(rows["runs"].min()), int(rows["runs"].max())
-    if most == 1:
+def _intervals_note(rows: pd.DataFrame) -> str:
+    """Return what bars mean; empty if there are none."""
+    min_runs, max_runs = int(rows["runs"].min()), int(rows["runs"].max())
+    if max_runs == 1:
         return ""
-    text = f"Bars: 95 % intervals over {least if least == most else f'{least} to {most}'} runs."
-    return Note("intervals", text, least_runs=least, most_runs=most)
+    text = f"Bars: 95 % intervals over {min_runs if min_runs == max_runs else f'{min_runs} to {max_runs}'} runs."
+    return Note("intervals", text, least_runs=min_runs, most_runs=max_runs)
 
 
-def _points(ax: Axes, saved: pd.DataFrame, look: style.Look, shift: float) -> None:
-    """Markers with their intervals; `saved`: value, low, high of each row."""
+def _draw_points(ax: Axes, saved: pd.DataFrame, series_style: style.SeriesStyle, shift: float) -> None:
+    """Draw markers with their intervals; `saved` has value, low and high of each row."""
     for y, (value, low, high) in enumerate(saved.itertuples(index=False, name=None)):
         if pd.notna(value):
-            panels.interval(ax, look, y + shift, Estimate(value, low, high), pd.Series(dtype=float), 0.0, upright=False)
+            panels.draw_interval(
+                ax, series_style, y + shift, Estimate(value, low, high), pd.Series(dtype=float), 0.0, vertical=False
+            )

@@ -62,7 +62,7 @@ def appendix_sections(
             for data_set in setting.data_sets(list(dict.fromkeys(runs["dataset"])), site, runs)
         ],
     )
-    execution = setting.again(campaign, site, "available", state)
+    execution = setting.reproduction(campaign, site, "available", state)
     yield Section(
         "Installation and execution",
         [

@@ -1,4 +1,4 @@
-"""The state of the checkout that a report is made in: the commit, and what differs from it."""
+"""Determine the state of the checkout that a report is made in: the commit, and files that differ from it."""
 
 import json
 import os
@@ -13,27 +13,39 @@ GIT_LIMIT_S = 30
 
 @dataclass(frozen=True)
 class State:
-    """`commit`: 40 hex digits, None where there is no git. `changed`: files that differ from it or are not in it."""
+    """The state of a checkout.
+
+    Attributes:
+        commit: 40 hex digits; None without git.
+        changed: Files that differ from the commit or are not in it.
+    """
 
     commit: str | None
     changed: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """As a command line takes it."""
+        """Return the state as a command line takes it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "State":
-        """The inverse of `to_json`. ValueError for anything else."""
+        """Return the state that `to_json` wrote.
+
+        Raises:
+            ValueError: If the text is anything else.
+        """
         try:
-            said = json.loads(text)
-            return cls(said["commit"], tuple(said["changed"]))
+            fields = json.loads(text)
+            return cls(fields["commit"], tuple(fields["changed"]))
         except (TypeError, KeyError) as error:
             raise ValueError(f"is no state of a checkout: {error}") from None
 
 
 def state(folder: Path = CHECKOUT) -> State:
-    """The state of the checkout in `folder`; without a commit where that is no checkout of its own, or there is no git."""
+    """Return the state of the checkout in `folder`.
+
+    Its commit is None without git, or if `folder` is not a repository's root.
+    """
     try:
         top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").splitlines()
         if Path(top).resolve() != folder.resolve():

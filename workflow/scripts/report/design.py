@@ -1,4 +1,4 @@
-"""The design in words and rows: factors with their levels, what is excluded and why, replicates, seeds and the order of runs."""
+"""Describe the design: factors, exclusions with reasons, replicates, seeds and the order of runs."""
 
 import itertools
 import re
@@ -24,14 +24,14 @@ _COMMENT = re.compile(r"(?:^|\s)#\s*(.+)$")
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Levels that no cell combines, and the study's own comment on it, which may be missing."""
+    """Levels that no cell combines, and the study's comment on it, if there is one."""
 
     levels: str
     reason: str | None
 
 
 def factors(study: Study) -> list[Grid]:
-    """Two tables of factors: those that vary, and those that are held."""
+    """Return two tables of factors: those that vary, and those with one level."""
     header = ["factor", "levels", "meaning"]
     rows = {
         name: [title_with_unit(name), ", ".join(map(level_text, levels)), _meaning(study, name)]
@@ -40,13 +40,13 @@ def factors(study: Study) -> list[Grid]:
     varies = {name: len(levels) > 1 for name, levels in study.factors.items()}
     captions = {True: "Factors that vary, with their levels.", False: "Factors that have one level in all cells."}
     return [
-        Grid(caption, header, [rows[name] for name in rows if varies[name] is which], tuple(header))
-        for which, caption in captions.items()
+        Grid(caption, header, [rows[name] for name in rows if varies[name] is varying], tuple(header))
+        for varying, caption in captions.items()
     ]
 
 
 def _meaning(study: Study, name: str) -> str:
-    """What a factor is; of frameworks, data sets and models what their levels are."""
+    """Return what a factor is; for frameworks, data sets and models what their levels are."""
     levels = study.factors[name]
     match name:
         case "framework":
@@ -55,12 +55,12 @@ def _meaning(study: Study, name: str) -> str:
             return "; ".join(str(load_dataset(level)["title"]) for level in levels)
         case "model":
             pairs = [(model, data) for model in levels for data in study.factors["dataset"]]
-            return "; ".join(said for m, d in pairs if (said := _size(m, d)))
+            return "; ".join(size_text for m, d in pairs if (size_text := _size(m, d)))
     return str(factor_table()[name]["description"])
 
 
 def _size(model: str, dataset: str) -> str:
-    """How large a model is for a data set; nothing where the two do not fit, so that the study excludes them."""
+    """Return the size of a model for a data set; empty if the two do not fit."""
     try:
         return f"{model} for {dataset}: {model_graph(model, dataset).parameters:,} parameters"
     except ValueError:
@@ -68,7 +68,10 @@ def _size(model: str, dataset: str) -> str:
 
 
 def exclusions(study: Study) -> list[Exclusion]:
-    """What the study excludes; a reason is a comment in its file, beside the entry or in the lines right above."""
+    """Return what the study excludes.
+
+    A reason is a comment in its file, next to the entry or right above it.
+    """
     if not study.exclude:
         return []
     text = study.file.read_text(encoding="utf-8")
@@ -90,31 +93,35 @@ def _comment(lines: list[str], node: Any) -> str | None:
     above = first
     while above and lines[above - 1].strip().startswith("#"):
         above -= 1
-    said = [found[1].strip() for line in lines[above : last + 1] if (found := _COMMENT.search(line))]
-    return " ".join(said) or None
+    comments = [match[1].strip() for line in lines[above : last + 1] if (match := _COMMENT.search(line))]
+    return " ".join(comments) or None
 
 
 def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
     """Return how many runs a cell has, by which rule, and how they stand in blocks."""
-    each = runs.groupby("cell")["replicate"].nunique()
-    least, most = int(each.min()), int(each.max())
-    n = number_of(most, "replicate") if least == most else f"{least} to {most} replicates"
+    per_cell = runs.groupby("cell")["replicate"].nunique()
+    fewest, max_replicates = int(per_cell.min()), int(per_cell.max())
+    n = (
+        number_of(max_replicates, "replicate")
+        if fewest == max_replicates
+        else f"{fewest} to {max_replicates} replicates"
+    )
     return Note(
         "replication",
-        f"{number_of(len(runs), 'run')}: {number_of(len(each), 'cell')}, each with {n}, "
+        f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, "
         f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
         f"(a block contains every cell once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
         f"within each block. {precision_note(runs, rule)}".rstrip(),
         runs=len(runs),
-        cells=len(each),
-        replicates=sorted(set(each)),
+        cells=len(per_cell),
+        replicates=sorted(set(per_cell)),
         blocks=runs["block"].nunique(),
         is_adaptive=rule.adaptive,
     )
 
 
 def kept_order(runs: pd.DataFrame) -> Note:
-    """Return whether the runs started in the planned order, as far as their clocks show it."""
+    """Return whether the runs started in the planned order, as far as their clocks show."""
     started = runs[runs["started_at"].notna()].sort_values("order_key")["started_at"].tolist()
     if len(started) < 2:
         return Note("order-unknown", "Start times were not recorded, so only the planned order is known.")
@@ -131,6 +138,6 @@ def kept_order(runs: pd.DataFrame) -> Note:
 
 
 def seeds(runs: pd.DataFrame) -> list[tuple[int, int]]:
-    """Replicate and the seed that all its runs have; more than one row of a replicate where they do not."""
+    """Return each replicate with the seed of its runs; several rows for a replicate whose runs differ."""
     rows = runs[["replicate", "seed"]].drop_duplicates().sort_values(["replicate", "seed"])
     return [(int(replicate), int(seed)) for replicate, seed in rows.itertuples(index=False, name=None)]

@@ -1,4 +1,4 @@
-"""Every run for the page: a row of the table of runs, and what opens on a click (curves, phases, record, the end of its log)."""
+"""Collect every run for the page: its row in the table of runs, and the details that open on a click."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from runs.phases import START, WAIT
 from traces.cells import PHASES, STEP, in_order, phase_label
 
 CURVES = ("epoch_time_s", "train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
-LOGS_TOGETHER = 12_000_000  # characters of all logs' ends
-LOG_LEAST, LOG_MOST = 1_000, 20_000  # of one
-MOST_LEVELS = 40  # that a filter lists
-DIGITS = 3  # of the numbers in the table; those that are opened have DETAIL_DIGITS
+MAX_LOG_CHARACTERS = 12_000_000  # of all log tails together
+MIN_LOG_CHARACTERS, MAX_CHARACTERS_PER_LOG = 1_000, 20_000  # of one log tail
+MAX_FILTER_LEVELS = 40  # in the list of a filter
+DIGITS = 3  # of numbers in the table; details have DETAIL_DIGITS
 DETAIL_DIGITS = 6
-ELSEWHERE = Note(
+RECORDS_ELSEWHERE = Note(
     "records-elsewhere",
     "Logs and records are where the campaign ran; this page was made from its published tables alone.",
 )
@@ -35,8 +35,16 @@ ELSEWHERE = Note(
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of runs. `kind`: order, number, level, text, run; `decimals` of numbers; `choose`: it has a list to
-    filter by; `hidden`: it is there to be searched and filtered by alone."""
+    """A column of the table of runs.
+
+    Attributes:
+        name: Its key.
+        title: Its heading.
+        kind: order, number, level, text or run.
+        decimals: Decimals of numbers.
+        choose: It can be filtered by a list of its values.
+        hidden: It is only searched and filtered.
+    """
 
     name: str
     title: str
@@ -47,40 +55,41 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A number of runs.csv that the table shows: its column, heading, and the factor to the heading's unit."""
+class Measurement:
+    """A number of runs.csv in the table of runs: its column, heading, and factor to the heading's unit."""
 
     column: str
     heading: str
     scale: float = 1.0
 
 
-MEASURED = (
-    Measured("epoch_time_s", "epoch time (s)"),
-    Measured("validation_accuracy", "validation accuracy (%)", 100),
-    Measured("perplexity", "perplexity"),
-    Measured("startup_s", "start-up (s)"),
-    Measured("wall_s", "whole run (s)"),
-    Measured("foreign_cpu_share", "foreign CPU (%)", 100),
+MEASUREMENTS = (
+    Measurement("epoch_time_s", "epoch time (s)"),
+    Measurement("validation_accuracy", "validation accuracy (%)", 100),
+    Measurement("perplexity", "perplexity"),
+    Measurement("startup_s", "start-up (s)"),
+    Measurement("wall_s", "whole run (s)"),
+    Measurement("foreign_cpu_share", "foreign CPU (%)", 100),
 )
 
 
 @dataclass(frozen=True)
 class Table:
-    """The table of runs: its columns, and a row for each run in the order of runs.csv; None is an empty field."""
+    """The table of runs: its columns, and a row per run in the order of runs.csv; None is an empty field."""
 
     columns: list[Column]
     rows: list[list[Any]]
 
     def to_json(self) -> dict[str, Any]:
-        """For the page's program."""
+        """Return the table as the page's program reads it."""
         return {"columns": [asdict(column) for column in self.columns], "rows": self.rows}
 
 
-def order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
-    """The place of each run, 1 for the first, by the clock where all successful ones say when they started, else as planned.
+def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
+    """Return the position of each run, from 1, and whether it is by the clock.
 
-    By the clock a run that never started has none. Second: whether it is by the clock.
+    It is by the clock if all successful runs recorded their start (a run that never started then has no
+    position), else as planned.
     """
     done = runs["status"] == "ok"
     by_clock = bool(done.any()) and bool(runs.loc[done, "started_at"].notna().all())
@@ -88,102 +97,116 @@ def order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
     return pd.Series(np.arange(1.0, len(times) + 1), index=times.index).reindex(runs.index), by_clock
 
 
-def series(material: Material) -> pd.Series:
-    """The name of each run's series, as the figures' legends have it."""
+def series_names(material: Material) -> pd.Series:
+    """Return the name of each run's series, as in the legends of figures."""
     runs, names = material.every_run, series_factors(material.runs)
     if names == ["framework"]:
         return runs["framework"]
-    said = runs[names].drop_duplicates().to_dict("records")
-    texts = {tuple(levels.values()): treatment_text({str(k): v for k, v in levels.items()}) for levels in said}
+    combinations = runs[names].drop_duplicates().to_dict("records")
+    texts = {tuple(levels.values()): treatment_text({str(k): v for k, v in levels.items()}) for levels in combinations}
     return pd.Series([texts[levels] for levels in runs[names].itertuples(index=False, name=None)], index=runs.index)
 
 
-def table(material: Material) -> Table:
-    """The table of all runs of the design, whether or not they succeeded."""
+def run_table(material: Material) -> Table:
+    """Return the table of all runs of the design, successful or not."""
     runs = material.every_run
-    made: list[tuple[Column, list[Any]]] = [(Column("order", "run", "order", 0), _numbers(order(runs)[0], 0))]
+    columns: list[tuple[Column, list[Any]]] = [(Column("order", "run", "order", 0), _numbers(run_order(runs)[0], 0))]
     for name in varying(runs):
-        few = runs[name].nunique() <= MOST_LEVELS
+        is_filter = runs[name].nunique() <= MAX_FILTER_LEVELS
         kind = "level" if is_numeric(name) else "text"
-        values = [_plain(level) for level in runs[name]] if is_numeric(name) else [level_text(x) for x in runs[name]]
-        made.append((Column(name, title(name), kind, choose=few), values))
-    made.append((Column("replicate", "replicate", "number", 0), _numbers(runs["replicate"], 0)))
-    if 1 < runs["session"].nunique() <= MOST_LEVELS:
-        made.append((Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"])))
-    made.append((Column("status", "status", "text", choose=True), _texts(runs["status"])))
-    for response in MEASURED:
+        values = (
+            [_json_value(level) for level in runs[name]] if is_numeric(name) else [level_text(x) for x in runs[name]]
+        )
+        columns.append((Column(name, title(name), kind, choose=is_filter), values))
+    columns.append((Column("replicate", "replicate", "number", 0), _numbers(runs["replicate"], 0)))
+    if 1 < runs["session"].nunique() <= MAX_FILTER_LEVELS:
+        columns.append((Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"])))
+    columns.append((Column("status", "status", "text", choose=True), _texts(runs["status"])))
+    for response in MEASUREMENTS:
         values = runs[response.column].astype(float) * response.scale
         if values.notna().any():
             decimals = _decimals(values)
-            made.append((Column(response.column, response.heading, "number", decimals), _numbers(values, decimals + 2)))
+            columns.append(
+                (Column(response.column, response.heading, "number", decimals), _numbers(values, decimals + 2))
+            )
     if runs["reason"].notna().any():
-        made.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
-    made.append((Column("run_id", "name", "run"), runs["run_id"].tolist()))
-    rows = zip(*(values for _, values in made), strict=True)
-    return Table([column for column, _ in made], [list(row) for row in rows])
+        columns.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
+    columns.append((Column("run_id", "name", "run"), runs["run_id"].tolist()))
+    rows = zip(*(values for _, values in columns), strict=True)
+    return Table([column for column, _ in columns], [list(row) for row in rows])
 
 
-def details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
-    """What opens on a click, in the order of the table: run_id, epochs by column, phases of a traced run (`phases_of`) or why it has none,
-    record or row, log and where it lies."""
+def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, Any]]:
+    """Yield the details of each run, in the order of the table.
+
+    These are its epochs by column, the phases of a traced run or why there are none, its record or row, and
+    its log with its path.
+    """
     curves = _curves(material.epochs)
-    told = {str(run_id): phases_of(rows) for run_id, rows in material.phases.groupby("run_id", sort=False)}
-    characters = max(LOG_LEAST, min(LOG_MOST, LOGS_TOGETHER // max(1, len(material.every_run))))
+    phases_by_run = {str(run_id): phase_details(rows) for run_id, rows in material.phases.groupby("run_id", sort=False)}
+    characters = max(
+        MIN_LOG_CHARACTERS, min(MAX_CHARACTERS_PER_LOG, MAX_LOG_CHARACTERS // max(1, len(material.every_run)))
+    )
     for row in material.every_run.to_dict("records"):
-        found = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"]), **_phases(row, told)}
+        entry = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"]), **_phase_fields(row, phases_by_run)}
         if campaign.published is not None:
-            yield found | {"row": _told(row), "note": ELSEWHERE}
+            yield entry | {"row": _known_fields(row), "note": RECORDS_ELSEWHERE}
             continue
         folder = campaign.results / "runs" / str(row["run_id"]) / str(row["key"])
-        record, attempt = _record(folder), _attempt(folder, row)
+        record, attempt = _read_record(folder), _find_attempt(folder, row)
         log = tail(attempt / "log.txt", characters) if attempt else None
-        yield found | {
-            **({"record": record} if record else {"row": _told(row)}),
-            **_log(attempt, log),
+        yield entry | {
+            **({"record": record} if record else {"row": _known_fields(row)}),
+            **_log_fields(attempt, log),
         }
 
 
-def _phases(row: dict[str, Any], told: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What is told of a run's phases; nothing of a run that was not traced or did not succeed."""
-    if row["run_id"] in told:
-        return {"phases": told[row["run_id"]]}
+def _phase_fields(row: dict[str, Any], phases_by_run: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the phases of a run; nothing for a run that was not traced or did not succeed."""
+    if row["run_id"] in phases_by_run:
+        return {"phases": phases_by_run[row["run_id"]]}
     return {} if pd.isna(row["without_phases"]) else {"without_phases": clean(str(row["without_phases"]))}
 
 
-def phases_of(rows: pd.DataFrame) -> dict[str, Any]:
-    """The phases of a run, of its rows of phases.csv: of a step (name, share of the step in %, ms as a mean over ranks, of the median rank
-    and of the slowest one), of the start (name, s as a mean over ranks and of the rank for which it takes longest).
+def phase_details(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the phases of a run, from its rows of phases.csv.
 
-    Ranks are ordered by what they compute in a step, which is all but waiting; `median` and `slowest` are their numbers.
+    A step has name, share in %, and ms: mean over ranks, median rank, slowest rank. The start has name, and
+    s: mean over ranks, slowest rank. Ranks are ordered by their computation, all of a step but waiting;
+    `median` and `slowest` are their numbers.
     """
     steps, start = (
         rows[rows["scope"] == scope].pivot(index="rank", columns="phase", values=column).astype(float).fillna(0.0)
         for scope, column in (("step", "step_s"), ("start", "seconds"))
     )
     ordered = (steps.sum(axis=1) - steps.get(WAIT, 0.0)).sort_values(kind="stable").index
-    found: dict[str, Any] = {"step": [], "start": []}
+    details: dict[str, Any] = {"step": [], "start": []}
     if len(ordered):
         median, slowest = ordered[(len(ordered) - 1) // 2], ordered[-1]
-        whole = 1e3 * steps.assign(**{STEP: steps.sum(axis=1)})
+        milliseconds = 1e3 * steps.assign(**{STEP: steps.sum(axis=1)})
         for name in [*in_order(steps, PHASES), STEP]:
-            mean = float(whole[name].mean())
-            numbers = [100 * mean / float(whole[STEP].mean()), mean, *whole.loc[[median, slowest], name].tolist()]
-            found["step"].append([phase_label("step", name), *(_short(number) for number in numbers)])
-        found |= {"ranks": len(ordered), "median": int(median), "slowest": int(slowest)}
+            mean = float(milliseconds[name].mean())
+            numbers = [
+                100 * mean / float(milliseconds[STEP].mean()),
+                mean,
+                *milliseconds.loc[[median, slowest], name].tolist(),
+            ]
+            details["step"].append([phase_label("step", name), *(_round_short(number) for number in numbers)])
+        details |= {"ranks": len(ordered), "median": int(median), "slowest": int(slowest)}
     for name in in_order(start, START):
-        found["start"].append([name, _short(start[name].mean()), _short(start[name].max())])
-    return found
+        details["start"].append([name, _round_short(start[name].mean()), _round_short(start[name].max())])
+    return details
 
 
-def _short(number: float) -> float:
+def _round_short(number: float) -> float:
     return float(f"{number:.{DIGITS}g}")
 
 
-def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
-    """Return the end of the log, and a note of where it is, or of why there is none."""
+def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
+    """Return the end of the log, and a note of where it is, or why there is none."""
     if attempt is None:
         return {"note": Note("not-attempted", "This run was not attempted here.")}
-    ended = clean(_text(attempt / UNFINISHED)) if (attempt / UNFINISHED).is_file() else None
+    ended = clean(_read_text(attempt / UNFINISHED)) if (attempt / UNFINISHED).is_file() else None
     left = f" It left no record: {ended}." if ended is not None else ""
     if log is None:
         return {"note": Note("no-log", f"{attempt} has no log.{left}", attempt=attempt, unfinished=ended)}
@@ -203,8 +226,8 @@ def _log(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     return {"note": note, "log": log.text}
 
 
-def _attempt(folder: Path, row: dict[str, Any]) -> Path | None:
-    """The attempt that the row is made of, else the last one."""
+def _find_attempt(folder: Path, row: dict[str, Any]) -> Path | None:
+    """Return the attempt that the row comes from, else the last one."""
     if not folder.is_dir():
         return None
     tried = {path.name: path for path in attempts(folder)}
@@ -212,14 +235,14 @@ def _attempt(folder: Path, row: dict[str, Any]) -> Path | None:
     return named or (list(tried.values())[-1] if tried else None)
 
 
-def _record(folder: Path) -> Any:
+def _read_record(folder: Path) -> Any:
     try:
         return _without_controls(read_json(folder / "record.json"))
     except (OSError, ValueError):
         return None
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
@@ -234,13 +257,13 @@ def _without_controls(value: Any) -> Any:
     return [_without_controls(part) for part in value] if isinstance(value, list) else value
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of runs.csv as far as it says something; factors that are at their place in the table of factors come with it."""
-    return {name: _plain(value) for name, value in row.items() if not pd.isna(value)}
+def _known_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row of runs.csv that are not empty."""
+    return {name: _json_value(value) for name, value in row.items() if not pd.isna(value)}
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+def _json_value(value: Any) -> Any:
+    """Return a value as JSON represents it."""
     if pd.isna(value):
         return None
     if isinstance(value, np.generic):
@@ -260,27 +283,27 @@ def _numbers(column: pd.Series, decimals: int) -> list[float | int | None]:
 
 
 def _decimals(values: pd.Series) -> int:
-    """Decimals that give the median DIGITS digits."""
+    """Return the decimals that give the median DIGITS digits."""
     middle = float(values.abs().median())
     return max(0, DIGITS - 1 - math.floor(math.log10(middle))) if middle > 0 else DIGITS - 1
 
 
 def _curves(epochs: pd.DataFrame) -> dict[str, dict[str, list[Any]]]:
-    """By run: epoch, how many of them are warm-up, and those of CURVES that it has."""
-    there = [name for name in CURVES if epochs[name].notna().any()]
-    values = {name: _shortened(epochs[name].to_numpy(float)) for name in there}
+    """Return, by run, the epochs, how many of them are warm-up, and the CURVES that it has."""
+    present = [name for name in CURVES if epochs[name].notna().any()]
+    values = {name: _round_all(epochs[name].to_numpy(float)) for name in present}
     number, warm_up = epochs["epoch"].to_numpy(int), epochs["warm_up"].to_numpy(bool)
-    found = {}
+    curves_by_run = {}
     for run_id, rows in epochs.groupby("run_id", sort=False).indices.items():
-        columns = {name: [values[name][row] for row in rows] for name in there}
-        found[str(run_id)] = {
+        columns = {name: [values[name][row] for row in rows] for name in present}
+        curves_by_run[str(run_id)] = {
             "epoch": number[rows].tolist(),
             "warm_up": int(warm_up[rows].sum()),
             **{name: column for name, column in columns.items() if any(value is not None for value in column)},
         }
-    return found
+    return curves_by_run
 
 
-def _shortened(values: np.ndarray) -> list[float | None]:
-    """Numbers of DETAIL_DIGITS digits; None for none."""
+def _round_all(values: np.ndarray) -> list[float | None]:
+    """Return numbers rounded to DETAIL_DIGITS digits; None for missing ones."""
     return [float(f"{x:.{DETAIL_DIGITS}g}") if math.isfinite(x) else None for x in values.tolist()]

@@ -1,4 +1,4 @@
-"""Pieces of a LaTeX document: text, citations, references, figures, and the bibliography."""
+"""Write pieces of a LaTeX document: text, citations, references, figures and the bibliography."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,68 +10,71 @@ from common.notes import Note
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
-_OF = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
-_FIELD = {name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<said>.*)\}},$", re.MULTILINE) for name in ("author", "year")}
+_KEYWORDS = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
+_FIELD = {name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<value>.*)\}},$", re.MULTILINE) for name in ("author", "year")}
 
 
-def text(said: str) -> str:
-    """Return what a person or a program wrote as LaTeX prints it; long names may be broken. A note keeps its code and facts."""
-    printed = latex_text(said, breaks=True)
-    return Note(said.code, printed, **said.facts) if isinstance(said, Note) else printed
+def to_latex(source: str) -> str:
+    """Return text as LaTeX prints it, with line breaks allowed in long names.
+
+    A note keeps its code and facts.
+    """
+    printed = latex_text(source, breaks=True)
+    return Note(source.code, printed, **source.facts) if isinstance(source, Note) else printed
 
 
 def cite(*keys: str) -> str:
-    """A citation, with the space before it that no line breaks at; nothing for no key."""
+    """Return a citation with a non-breaking space before it; empty for no key."""
     return rf"~\cite{{{','.join(keys)}}}" if keys else ""
 
 
-def cited(said: str) -> str:
-    """Text in which works are named as in `Smyth 2004`, with the citation of each that is in the bibliography."""
+def cited(source: str) -> str:
+    """Return text in which each work of the bibliography that is named as in `Smyth 2004` is cited."""
     for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
         author, year = (_FIELD[name].search(entry[0]) for name in ("author", "year"))
         if author and year:
-            family = author["said"].split(" and ")[0].split()[-1]
-            named = re.compile(rf"(\b{re.escape(family)}(?: \\& \w+| et al\.)?,? {year['said']}\b)")
-            said = named.sub(rf"\1~\\cite{{{entry['key']}}}", said)
-    return said
+            family = author["value"].split(" and ")[0].split()[-1]
+            named = re.compile(rf"(\b{re.escape(family)}(?: \\& \w+| et al\.)?,? {year['value']}\b)")
+            source = named.sub(rf"\1~\\cite{{{entry['key']}}}", source)
+    return source
 
 
 def see(kind: str, name: str) -> str:
-    """A reference to a figure (fig) or a table (tab) by its name."""
+    """Return a reference to a figure (fig) or a table (tab) by its name."""
     return rf"{'Figure' if kind == 'fig' else 'Table'}~\ref{{{kind}:{name}}}"
 
 
-def listed(words: Iterable[str]) -> str:
-    """Words as a sentence lists them: a, b and c."""
+def join_words(words: Iterable[str]) -> str:
+    """Return words as a sentence lists them: a, b and c."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def paragraph(heading: str, sentences: Iterable[str]) -> str:
-    """Sentences under a heading; nothing where there are none."""
-    said = [sentence for sentence in sentences if sentence]
-    return "\n".join([rf"\subsection{{{heading}}}", *said, ""]) if said else ""
+    """Return sentences under a heading; empty without sentences."""
+    nonempty = [sentence for sentence in sentences if sentence]
+    return "\n".join([rf"\subsection{{{heading}}}", *nonempty, ""]) if nonempty else ""
 
 
 def items(entries: Iterable[str]) -> str:
-    """A list with a point for each entry; nothing where there are none."""
-    made = [rf"\item {entry}" for entry in entries if entry]
-    return "\n".join([r"\begin{itemize}", *made, r"\end{itemize}", ""]) if made else ""
+    """Return a list with an item per entry; empty without entries."""
+    lines = [rf"\item {entry}" for entry in entries if entry]
+    return "\n".join([r"\begin{itemize}", *lines, r"\end{itemize}", ""]) if lines else ""
 
 
 def command(line: str) -> str:
-    """A command as a person types it."""
-    return rf"\texttt{{{text(line).replace('--', '-{}-')}}}"  # which would be a dash
+    """Return a command line in LaTeX."""
+    return rf"\texttt{{{to_latex(line).replace('--', '-{}-')}}}"  # LaTeX prints -- as a dash
 
 
 def figure(name: str, caption: str) -> str:
-    """A figure of figures/ with its caption; the first sentence is its entry in a list of figures."""
+    """Return a figure of figures/ with its caption, whose first sentence stands in the list of figures."""
     return "\n".join(
         [
             r"\begin{figure}[!htbp]",
             r"\centering",
             rf"\fitgraphics{{figures/{name}.pdf}}",
-            rf"\caption[{{{text(first_sentence(caption))}}}]{{{text(caption)}}}\label{{fig:{name}}}",
+            rf"\caption[{{{to_latex(first_sentence(caption))}}}]{{{to_latex(caption)}}}\label{{fig:{name}}}",
             r"\end{figure}",
             "",
         ]
@@ -79,14 +82,14 @@ def figure(name: str, caption: str) -> str:
 
 
 def first_sentence(caption: str) -> str:
-    """What a caption begins with, without its full stop."""
+    """Return the first sentence of a caption without its full stop."""
     return re.split(r"\.\s+(?=[A-Z])", " ".join(caption.split()), maxsplit=1)[0].rstrip(".")
 
 
 def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
-    """The bibliography: what studies are measured by and with, and where the data sets (name -> entry) come from."""
+    """Return the bibliography of methods, software and data sets (name -> entry)."""
     entries = [
-        f"@misc{{{dataset_key(name)},\n  note = {{{text(entry['citation'])}}},\n}}\n"
+        f"@misc{{{dataset_key(name)},\n  note = {{{to_latex(entry['citation'])}}},\n}}\n"
         for name, entry in datasets.items()
         if published(entry)
     ]
@@ -94,20 +97,20 @@ def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def published(entry: Mapping[str, Any]) -> bool:
-    """Whether a data set's entry is that of a published one, which is to be cited: nobody made its samples here."""
+    """Return whether a data set is a published one that has to be cited."""
     return bool(entry.get("citation")) and (bool(entry.get("files")) or entry["format"] == "scikit-learn")
 
 
 def dataset_key(name: str) -> str:
-    """The key of a data set in the bibliography."""
+    """Return the key of a data set in the bibliography."""
     return f"data-{name}"
 
 
 def keys_of(*names: str) -> list[str]:
-    """The keys of the entries in the bibliography that say (in `keywords`) that they are of one of these names."""
-    found = []
+    """Return the keys of bibliography entries whose `keywords` contain one of these names."""
+    keys = []
     for entry in _ENTRY.finditer(BIBLIOGRAPHY.read_text(encoding="utf-8")):
-        said = _OF.search(entry[0])
-        if said and {name.strip() for name in said["names"].split(",")} & set(names):
-            found.append(entry["key"])
-    return found
+        keywords = _KEYWORDS.search(entry[0])
+        if keywords and {name.strip() for name in keywords["names"].split(",")} & set(names):
+            keys.append(entry["key"])
+    return keys

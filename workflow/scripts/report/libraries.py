@@ -1,7 +1,9 @@
-"""The JavaScript that the page carries, as the controller's locked packages bring it in their wheels; nothing is fetched.
+"""Load the JavaScript that the page embeds, from the wheels of the controller's locked packages.
 
-Tables: DataTables with jQuery, in the offline bundle of itables (a module, MIT). Charts: BokehJS (two scripts, BSD-3-Clause).
-Their own notices of copyright and licence stand in the files.
+Nothing is downloaded.
+
+Tables: DataTables with jQuery, in the offline bundle of itables (a module, MIT). Charts: BokehJS (two
+scripts, BSD-3-Clause). The files contain their own notices of copyright and licence.
 """
 
 import importlib.metadata
@@ -18,7 +20,7 @@ CHARTS = ("server/static/js/bokeh.min.js", "server/static/js/bokeh-api.min.js")
 
 @dataclass(frozen=True)
 class Libraries:
-    """The scripts' texts, the style of tables, and what they are, by name."""
+    """The texts of the scripts, the style sheet of tables, and the versions by package."""
 
     tables: str
     tables_style: str
@@ -27,7 +29,11 @@ class Libraries:
 
 
 def load() -> Libraries:
-    """Read them. InputError where the environment lacks a package, or a package no longer has its file."""
+    """Return the libraries.
+
+    Raises:
+        InputError: If a package is not installed, or no longer contains its file.
+    """
     style = _text("itables", TABLES_STYLE)
     if "</" in style or "@import" in style or "url(http" in style:
         raise InputError(
@@ -42,8 +48,8 @@ def load() -> Libraries:
 
 
 def _text(package: str, name: str) -> str:
-    found = importlib.util.find_spec(package)  # which does not import it
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)  # does not import it
+    if spec is None or spec.origin is None:
         raise InputError(
             "not-installed",
             f"package {package} is not installed",
@@ -51,7 +57,7 @@ def _text(package: str, name: str) -> str:
             got=package,
             hint="remove .venv and call make again",
         )
-    file = Path(found.origin).parent / name
+    file = Path(spec.origin).parent / name
     if not file.is_file():
         raise InputError(
             "missing-file", f"has no {name}", file=package, got=name, expected="it in the version of requirements.txt"

@@ -1,6 +1,6 @@
-"""The report of a study: one page that carries all that it shows, made of what earlier stages made and of the records.
+"""Render the report of a study as one page that embeds all that it shows.
 
-No number is made here that a table does not have, apart from those that hold the twelve rules against the study.
+Every number comes from a table, apart from those that check the twelve rules.
 """
 
 import base64
@@ -23,47 +23,47 @@ from common.options import run_program
 from common.tables import read_table
 from declared.figures import Declared
 from figures import panels, style
-from figures.view import view
+from figures.view import build_view
 from plan.campaign import Campaign, measured_campaign
 from report import answer, content, design, every_run, libraries, quality, setting, twelve_rules
 from report.checkout import State
 from report.every_run import Table
 from report.libraries import Libraries
-from report.material import Made, Material, column, current, made, picture
+from report.material import Material, StageTable, column, current_rows, read_picture, read_table_files
 from report.packing import block, json_element, json_text
 from report.setting import Grid
 from report.text import clean
 from report.twelve_rules import Verdict
 
 PAGE, STYLE, PROGRAM = "page.html.jinja", "page.css", "page.js"
-RUNS_IN_BLOCK = 16  # that are opened together: neighbours are alike, so that they are small together
+RUNS_IN_BLOCK = 16  # compressed together, because neighbouring runs are similar
 SECTIONS = ("design", "environment", "data", "figures", "failures", "runs", "reproduce")
-MOST_REASONS = 50
-RUNS_OF_A_REASON = 3
+MAX_REASONS = 50
+RUNS_PER_REASON = 3
 OVERVIEW = Declared("overview", "overview")  # series and their colours are those of this figure
-OTHER_COLOUR = style.MUTED  # of runs that do not count
-# Who may open it: top-level await, DecompressionStream and <dialog>.
+OTHER_COLOUR = style.MUTED  # of runs that did not succeed
+# The page needs top-level await, DecompressionStream and <dialog>.
 BROWSERS = "Chrome or Edge 89, Firefox 113, Safari 16.4 or newer"
 
 
-def page(material: Material, campaign: Campaign, records: str, state: State, carried: Libraries) -> str:
-    """The page as HTML."""
+def render_page(material: Material, campaign: Campaign, records: str, state: State, carried: Libraries) -> str:
+    """Return the page as HTML."""
     runs = material.runs
-    verdicts = twelve_rules.judged(material)
-    table = every_run.table(material)
+    verdicts = twelve_rules.judge_all(material)
+    table = every_run.run_table(material)
     program = (Path(__file__).parent / PROGRAM).read_text(encoding="utf-8")
-    found = design.exclusions(material.study)
+    exclusions = design.exclusions(material.study)
     return _template().render(
         study=material.study,
         title=" ".join(material.study.title.split()),
         question=" ".join(material.study.question.split()),
         published=campaign.published,
         run_ids=set(runs["run_id"]),
-        answer=answer.answer(material),
+        answer=answer.find_answer(material),
         marks=list(quality.marks(material, verdicts)),
         left_out=content.left_out(material.left_out),
         factors=design.factors(material.study),
-        exclusions=found,
+        exclusions=exclusions,
         replication=design.replication(runs, material.study.replicates),
         kept_order=design.kept_order(runs),
         seeds=design.seeds(runs),
@@ -74,87 +74,89 @@ def page(material: Material, campaign: Campaign, records: str, state: State, car
         network=setting.network(material.data("network")),
         locks=setting.locks(campaign, material.site, runs),
         data_sets=setting.data_sets(material.study.factors["dataset"], material.site, runs),
-        verdicts=[(rule, linked(verdict, material)) for rule, verdict in verdicts],
+        verdicts=[(rule, keep_valid_links(verdict, material)) for rule, verdict in verdicts],
         has_network="network" in material.tables,
         summary=twelve_rules.summary(verdicts),
         pictures=material.pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained=[
-            (name, one.table.title, one.table.apart) for name, one in material.tables.items() if one.table.apart
+            (name, table.table.title, table.table.apart) for name, table in material.tables.items() if table.table.apart
         ],
-        tables=[grid_of(one) for one in material.tables.values()],
-        sources={one.name: block(json_text({"csv": one.csv, "latex": one.latex})) for one in material.tables.values()},
-        reasons=reasons(material),
+        tables=[table_grid(table) for table in material.tables.values()],
+        sources={
+            table.name: block(json_text({"csv": table.csv, "latex": table.latex})) for table in material.tables.values()
+        },
+        reasons=failure_reasons(material),
         missing=missing_cells(runs),
         counts=runs["status"].value_counts().sort_index().to_dict(),
-        again=setting.again(campaign, material.site, records, state),
+        reproduction=setting.reproduction(campaign, material.site, records, state),
         browsers=BROWSERS,
         versions=carried.versions,
         page_data=json_element(page_data(material, table)),
-        blocks=blocks(every_run.details(material, campaign)),
+        blocks=run_blocks(every_run.run_details(material, campaign)),
         tables_script=block(carried.tables),
         charts_scripts=[block(text) for text in carried.charts],
         style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),  # noqa: S704 (ours)
         tables_style=Markup(carried.tables_style),  # noqa: S704 (checked when loaded)
         program=Markup(program),  # noqa: S704 (ours)
         program_hash=base64.b64encode(sha256(program.encode()).digest()).decode(),
-        series=view(runs, OVERVIEW).told_apart,
+        series=build_view(runs, OVERVIEW).series_description,
     )
 
 
 def page_data(material: Material, table: Table) -> dict[str, Any]:
-    """What the page's program draws: the table of runs, each run's series, the colours of series and of other groups."""
-    by_clock = every_run.order(material.every_run)[1]
-    seen = view(material.runs, OVERVIEW)
+    """Return what the page's program draws: table of runs, series of each run, and colours."""
+    by_clock = every_run.run_order(material.every_run)[1]
+    view = build_view(material.runs, OVERVIEW)
     return {
         **table.to_json(),
         "in_block": RUNS_IN_BLOCK,
         "order": "run, in the order in which they started" if by_clock else "run, in the planned order",
-        "series": every_run.series(material).tolist(),
-        "series_title": seen.told_apart.partition(" (")[0],
-        "colours": {one.name: one.look.colour for one in seen.series},
-        "palette": [look.colour for look in style.TREATMENT_LOOKS],
+        "series": every_run.series_names(material).tolist(),
+        "series_title": view.series_description.partition(" (")[0],
+        "colours": {series.name: series.style.colour for series in view.series},
+        "palette": [series_style.colour for series_style in style.TREATMENT_STYLES],
         "other_colour": OTHER_COLOUR,
         "log_from": panels.LOG_FROM_RATIO,
     }
 
 
-def blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
-    """The runs' details, compressed, RUNS_IN_BLOCK together."""
-    left = iter(details)
-    return [block(json_text(some)) for some in iter(lambda: list(islice(left, RUNS_IN_BLOCK)), [])]
+def run_blocks(details: Iterable[dict[str, Any]]) -> list[Markup]:
+    """Return the details of runs, compressed in groups of RUNS_IN_BLOCK."""
+    remaining = iter(details)
+    return [block(json_text(group)) for group in iter(lambda: list(islice(remaining, RUNS_IN_BLOCK)), [])]
 
 
-def linked(verdict: Verdict, material: Material) -> Verdict:
-    """A verdict with its links as far as they lead anywhere on this page."""
-    there = {
+def keep_valid_links(verdict: Verdict, material: Material) -> Verdict:
+    """Return a verdict with only those links whose target is on this page."""
+    targets = {
         *SECTIONS,
         *(f"table-{name}" for name in material.tables),
-        *(f"figure-{one.name}" for one in material.pictures),
+        *(f"figure-{picture.name}" for picture in material.pictures),
     }
-    return replace(verdict, links=tuple(link for link in verdict.links if link[0] in there))
+    return replace(verdict, links=tuple(link for link in verdict.links if link[0] in targets))
 
 
-def reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
-    """Status, reason, number of runs and the first of them, for what did not succeed; the most frequent first."""
-    bad = unsuccessful(material.every_run)
-    groups = bad.assign(reason=[one_line(reason) or "no reason is given" for reason in bad["reason"]])
-    found = [
-        (str(status), str(reason), len(own), own["run_id"].head(RUNS_OF_A_REASON).tolist())
-        for (status, reason), own in groups.groupby(["status", "reason"], sort=True)
+def failure_reasons(material: Material) -> list[tuple[str, str, int, list[str]]]:
+    """Return status, reason, number of runs and the first of them, the most frequent first."""
+    failed = unsuccessful(material.every_run)
+    groups = failed.assign(reason=[one_line(reason) or "no reason is given" for reason in failed["reason"]])
+    rows = [
+        (str(status), str(reason), len(runs), runs["run_id"].head(RUNS_PER_REASON).tolist())
+        for (status, reason), runs in groups.groupby(["status", "reason"], sort=True)
     ]
-    return sorted(found, key=lambda group: -group[2])[:MOST_REASONS]
+    return sorted(rows, key=lambda group: -group[2])[:MAX_REASONS]
 
 
-def grid_of(one: Made) -> Grid:
-    """A table of an earlier stage, as the page shows it."""
-    shown = one.table.display
-    rows = [list(row) for row in shown.itertuples(index=False, name=None)]
-    return Grid(one.table.title, list(shown), rows, tuple(one.table.words), one.name, tuple(one.table.below))
+def table_grid(table: StageTable) -> Grid:
+    """Return a table of an earlier stage as the page shows it."""
+    frame = table.table.display
+    rows = [list(row) for row in frame.itertuples(index=False, name=None)]
+    return Grid(table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below))
 
 
 def _template() -> Any:
-    """The page's template, which escapes all text, and cleans it of what no page should hold."""
+    """Return the page's template, which escapes and cleans all text."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -166,22 +168,22 @@ def _template() -> Any:
     return environment.get_template(PAGE)
 
 
-def material_of(campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]) -> Material:
-    """Read what a report is made of."""
+def read_material(campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]) -> Material:
+    """Read what a report needs."""
     runs = files.runs
-    pictures, every = [picture(stem) for stem in figures], [made(stem) for stem in tables]
-    empty = {one.name: content.why_not_drawn(one.caption) for one in pictures}
-    empty |= {one.name: content.why_empty(one.table) for one in every}
+    pictures, stage_tables = [read_picture(stem) for stem in figures], [read_table_files(stem) for stem in tables]
+    empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
+    empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
     return Material(
         study=campaign.study,
         site=setting.site_of(campaign, runs),
         runs=runs,
         every_run=files.every_run,
-        epochs=current(read_table(files.epochs_csv, "epochs"), files.every_run),
-        pictures=[one for one in pictures if not empty[one.name]],
-        tables={one.name: one for one in every if not empty[one.name]},
-        left_out={name: why for name, why in empty.items() if why},
-        phases=current(files.table("phases"), files.every_run),
+        epochs=current_rows(read_table(files.epochs_csv, "epochs"), files.every_run),
+        pictures=[item for item in pictures if not empty_reasons[item.name]],
+        tables={item.name: item for item in stage_tables if not empty_reasons[item.name]},
+        left_out={name: reason for name, reason in empty_reasons.items() if reason},
+        phases=current_rows(files.table("phases"), files.every_run),
     )
 
 
@@ -218,8 +220,8 @@ def main(
         raise InputError("wrong-type", str(error), file="--checkout") from None
     campaign = measured_campaign(study, site, records)
     files = Records(runs, epochs, {"phases": phases})
-    material = material_of(campaign, files, figures, tables)
-    write_text(out, page(material, campaign, records, state, libraries.load()))
+    material = read_material(campaign, files, figures, tables)
+    write_text(out, render_page(material, campaign, records, state, libraries.load()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a paper says of how a study was made: text from its study, its site and its records, so that it says what was done.
+"""Write a paper's text on how a study was made, from its study file, its site and its records.
 
-Every sentence is LaTeX. What captions and the notes of tables say, too, is taken from where they take it.
+Every sentence is LaTeX. Statements that captions and table notes make, too, come from the same functions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,14 +41,26 @@ from network import fit
 from plan.cost import fraction_line
 from plan.design import InfeasibleCell, geometry
 from precision.reached import precision_note
-from report.latex import cite, cited, command, dataset_key, items, keys_of, listed, paragraph, published, see, text
+from report.latex import (
+    cite,
+    cited,
+    command,
+    dataset_key,
+    items,
+    join_words,
+    keys_of,
+    paragraph,
+    published,
+    see,
+    to_latex,
+)
 from report.setting import node_memory
 
-FEW_REPLICATES = 5
-FEW_EPOCHS = 50
-DIGEST = 12  # hex digits that name an environment
-MOST_REASONS = 10
-CONSEQUENCES = {  # of a check that fails, for what is said of the study
+MIN_REPLICATES = 5
+MIN_EPOCHS = 50
+DIGEST_DIGITS = 12  # hex digits of an environment's digest
+MAX_REASONS = 10
+CONSEQUENCES = {  # of a failed check, for the study's conclusions
     "normal residuals": " Intervals and tests are approximate for cells with few runs.",
     "equal spread in all cells": " So the intervals of cells with few runs are approximate, although their variances are moderated.",
     "no drift over run order": " Drift within a block adds to the spread of the cells.",
@@ -56,22 +68,22 @@ CONSEQUENCES = {  # of a check that fails, for what is said of the study
     "sessions alike": " Comparisons within blocks of one session remove this difference; intervals of means do not.",
     "no run depends on the one before it": " Intervals assume that runs are independent.",
 }
-AXES_DO = {  # what its ranks do
-    "sharded": f"Along the axis sharded, ranks have samples of their own, and each keeps a share of the training's state (ZeRO{cite('rajbhandari2020')}).",
+AXIS_DESCRIPTIONS = {
+    "sharded": f"Along the axis sharded, ranks have their own samples, and each keeps a shard of the training state (ZeRO{cite('rajbhandari2020')}).",
     "tensor": (
         "Along the axis tensor, ranks see the same samples; each computes some heads of an attention, and of two dense layers in a row some columns of the first and "
         f"rows of the second{cite('shoeybi2019')}."
     ),
     "pipeline": f"Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the stages{cite('huang2019')}.",
 }
-OF_LAYERS = {  # what a level says where each layer is divided by itself
-    PLAIN: "With data, the samples of every layer are divided.",
+LAYER_STRATEGIES = {  # meaning of a level with strategies per layer
+    PLAIN: "With data, every layer is partitioned by samples.",
     EXPERT: (
-        f"With expert, convolutions are divided by samples and dense layers by units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their "
+        f"With expert, convolutions are partitioned by samples and dense layers by units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their "
         f"own{cite('wu2016')}."
     ),
-    FOUND: f"With found, a search by simulation has chosen, from measured costs of parts and the swept links{cite('jia2019')}.",
-    RANDOM: "With random and a number, parts and their ranks are drawn.",
+    FOUND: f"With found, a search by simulation has chosen, from measured costs of parts and links{cite('jia2019')}.",
+    RANDOM: "With random and a number, parts and their ranks are drawn at random.",
 }
 SCHEDULES = {
     "gpipe": f"GPipe{cite('huang2019')} (all forward passes, then all backward passes)",
@@ -82,10 +94,16 @@ CLOCKS = {"ranks": "all ranks", "master": "master"}
 
 @dataclass(frozen=True)
 class Facts:
-    """What a paper is made from. `site` is None where its file is not at hand; `shown` names the paper's tables, `beside` those of
-    its supplement.
+    """What a paper is based on.
 
-    `checks` is the table of checks (analysis/checks.py), None where there is none.
+    Attributes:
+        study: The study.
+        site: The site, None if its file is not available.
+        runs: All runs of the design.
+        network: Rows of network.csv; None without a collective benchmark.
+        checks: The table `checks` (analysis/checks.py); None without one.
+        paper_tables: Names of the paper's tables.
+        supplement_tables: Names of the supplement's tables.
     """
 
     study: Study
@@ -93,24 +111,29 @@ class Facts:
     runs: pd.DataFrame
     network: pd.DataFrame | None
     checks: pd.DataFrame | None
-    shown: Sequence[str]
-    beside: Sequence[str] = ()
+    paper_tables: Sequence[str]
+    supplement_tables: Sequence[str] = ()
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The runs that numbers are made of."""
+        """Return the successful runs."""
         return successful(self.runs)
 
     def see(self, name: str, before: str = " (", after: str = ")") -> str:
-        """A reference to a table, or to the supplement that has it, in brackets; nothing where neither does."""
-        if name not in (*self.shown, *self.beside):
+        """Return a reference to a table, or to the supplement that has it, in brackets.
+
+        Empty if neither does.
+        """
+        if name not in (*self.paper_tables, *self.supplement_tables):
             return ""
-        return f"{before}{see('tab', name) if name in self.shown else 'the supplement'}{after}"
+        return f"{before}{see('tab', name) if name in self.paper_tables else 'the supplement'}{after}"
 
 
 def methods(facts: Facts) -> str:
     """Return the section on methods, without its heading."""
-    return "\n".join(made for heading, notes in method_notes(facts).items() if (made := paragraph(heading, notes)))
+    return "\n".join(
+        section for heading, notes in method_notes(facts).items() if (section := paragraph(heading, notes))
+    )
 
 
 def method_notes(facts: Facts) -> dict[str, list[str]]:
@@ -135,13 +158,13 @@ def threats(facts: Facts) -> str:
 
 
 def reproducibility(facts: Facts) -> str:
-    """How to make the study and this paper again."""
+    """Return how to reproduce the study and this paper."""
     name, site = facts.study.name, facts.site.name if facts.site else "SITE"
-    said = [
+    parts = [
         f"The study was planned, run and analysed by Ringside, a Snakemake{cite('koster2012')} workflow. "
         f"Its study file, {command(f'config/studies/{name}.yaml')}, and the site's, "
         f"{command(f'config/sites/{site}.yaml')}, state every choice. A run has a key, made of its settings and of digests of "
-        "its environment, its code and its data. After a change, only the runs that depend on it are measured again. The keys of "
+        "its environment, its code and its data. After a change, only the runs that depend on it are repeated. The keys of "
         "all runs are in the records.",
         r"\begin{itemize}",
         rf"\item Measure it again: {command(f'./ringside run {name} --site {site}')}"
@@ -152,63 +175,65 @@ def reproducibility(facts: Facts) -> str:
         )
         + ".",
         r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv and, where the "
-        f"network was swept, network.csv: {command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
+        f"collective benchmark was run, network.csv: {command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
         r"\end{itemize}",
     ]
     digests = facts.ok["environment_digest"].dropna().nunique()
     if digests:
-        said.append(
+        parts.append(
             f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its digest, which "
             "covers its lock, with the hash of every package, and its recipe."
         )
-    return "\n".join(said) + "\n"
+    return "\n".join(parts) + "\n"
 
 
 def factor_table(facts: Facts) -> str:
-    """The factors that vary, with their levels; nothing where none does."""
+    """Return the factors that vary, with their levels; empty if none does."""
     names = varying(facts.runs)
-    shown = pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "factor": [title_with_unit(name) for name in names],
-            "levels": [", ".join(_level(name, level) for level in levels_in_order(facts.runs, name)) for name in names],
+            "levels": [
+                ", ".join(_level_text(name, level) for level in levels_in_order(facts.runs, name)) for name in names
+            ],
         }
     )
-    made = tables.Table("Factors that vary, and their levels", shown, shown, words=["factor", "levels"])
-    return tables.latex(made, "tab:factors") if names else ""
+    table = tables.Table("Factors that vary, and their levels", frame, frame, words=["factor", "levels"])
+    return tables.latex(table, "tab:factors") if names else ""
 
 
 def framework_table(facts: Facts) -> str:
-    """The frameworks with versions, exchange, clock and environment."""
+    """Return the frameworks with versions, transport, clock and environment."""
     rows = []
     for name in framework_order(facts.runs):
-        own = facts.ok[facts.ok["framework"] == name]
-        found = _framework(name)
+        framework_runs = facts.ok[facts.ok["framework"] == name]
+        description = _find_framework(name)
         rows.append(
             {
                 "framework": name,
-                "is": found.title if found else tables.DASH,
-                "library": _distinct(own["library_version"]),
-                "Python": _distinct(own["python_version"]),
-                "exchange": _distinct(own["transport"]),
-                "clock": _distinct(own["timing_scope"].map(CLOCKS)),
-                "environment": _distinct(own["environment_digest"].str[:DIGEST]),
+                "is": description.title if description else tables.DASH,
+                "library": _distinct(framework_runs["library_version"]),
+                "Python": _distinct(framework_runs["python_version"]),
+                "transport": _distinct(framework_runs["transport"]),
+                "clock": _distinct(framework_runs["timing_scope"].map(CLOCKS)),
+                "environment": _distinct(framework_runs["environment_digest"].str[:DIGEST_DIGITS]),
             }
         )
-    shown = pd.DataFrame(rows)
-    return tables.latex(tables.Table("Frameworks as they were run", shown, shown, words=list(shown)), "tab:frameworks")
+    frame = pd.DataFrame(rows)
+    return tables.latex(tables.Table("Frameworks as they were run", frame, frame, words=list(frame)), "tab:frameworks")
 
 
 def _distinct(values: pd.Series) -> str:
-    """All that a column says, in words; a dash for nothing."""
+    """Return all distinct values of a column in words; a dash for none."""
     return "; ".join(sorted(set(values.dropna().astype(str)))) or tables.DASH
 
 
-def _level(name: str, level: Any) -> str:
+def _level_text(name: str, level: Any) -> str:
     return f"{level_text(level)} (the site's)" if conditions.SITE_DEFAULTS.get(name) == level else level_text(level)
 
 
-def _framework(name: str) -> Framework | None:
-    """A framework's description; None where this checkout has none."""
+def _find_framework(name: str) -> Framework | None:
+    """Return a framework's description; None if this checkout has none."""
     try:
         return load_framework(name)
     except InputError:
@@ -218,51 +243,51 @@ def _framework(name: str) -> Framework | None:
 def _design(facts: Facts) -> Iterator[str]:
     study, runs = facts.study, facts.runs
     cells, replicates = runs["cell"].nunique(), runs.groupby("cell").size()
-    each = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
+    per_cell = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
     if len(replicates) and replicates.min() < replicates.max():
-        each = f"{replicates.min()} to {each}"
-    several = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
+        per_cell = f"{replicates.min()} to {per_cell}"
+    scope = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
     if study.fraction:
-        kind = f"a fraction, {text(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
+        kind = f"a fraction, {to_latex(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
     else:
         kind = f"a full factorial design{cite('jain1991')}"
     yield Note(
         "design",
-        f"The study is {kind} {several}: {number_of(cells, 'cell')}, each with {each}, {number_of(len(runs), 'run')} in all.",
+        f"The study is {kind} {scope}: {number_of(cells, 'cell')}, each with {per_cell}, {number_of(len(runs), 'run')} in all.",
         cells=cells,
         replicates=sorted(set(replicates)),
         runs=len(runs),
         fraction=study.fraction.name() if study.fraction else None,
     )
     if study.fraction:
-        yield Note("aliases", f"Aliases of effects: {text(fraction_line(study.fraction).partition(': ')[2])}.")
-    yield text(conditions.constants_note(runs))
-    yield text(precision_note(runs, study.replicates))
-    later = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
+        yield Note("aliases", f"Aliases of effects: {to_latex(fraction_line(study.fraction).partition(': ')[2])}.")
+    yield to_latex(conditions.constants_note(runs))
+    yield to_latex(precision_note(runs, study.replicates))
+    later_blocks = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
         "blocks",
         "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized complete block "
-        f"design{cite('jain1991')}: a block contains every cell once{later}, in an order that was drawn from the study's seed "
+        f"design{cite('jain1991')}: a block contains every cell once{later_blocks}, in an order drawn from the study's seed "
         f"({study.seed}) before the first run. So slow changes of the machine add noise to cells, not "
         f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
         "random numbers).",
         seed=study.seed,
         is_adaptive=study.replicates.adaptive,
     )
-    yield _when(facts)
+    yield _sessions_note(facts)
 
 
-def _when(facts: Facts) -> str:
-    """In how many sessions the runs were made, from when to when."""
+def _sessions_note(facts: Facts) -> str:
+    """Return the number and the period of sessions."""
     started = facts.runs["started_at"].dropna()
     if started.empty:
         return ""
     first, last = (datetime.fromisoformat(date) for date in (started.min(), facts.runs["ended_at"].dropna().max()))
     sessions = facts.runs["session"].dropna().nunique()
-    when = f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    period = f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
     return Note(
         "sessions",
-        f"They were made in {number_of(sessions, 'session')} {when} (UTC).",
+        f"They were measured in {number_of(sessions, 'session')} {period} (UTC).",
         sessions=sessions,
         first=first.date(),
         last=last.date(),
@@ -270,67 +295,71 @@ def _when(facts: Facts) -> str:
 
 
 def _frameworks(facts: Facts) -> Iterator[str]:
-    named = []
+    names = []
     for name in framework_order(facts.runs):
-        found = _framework(name)
-        keys = keys_of(name, *(found.libraries if found else ()))
-        named.append(f"{text(name)} ({text(found.title) if found else 'a framework of its own'}{cite(*keys)})")
-    one = len(named) == 1
+        description = _find_framework(name)
+        keys = keys_of(name, *(description.libraries if description else ()))
+        names.append(
+            f"{to_latex(name)} ({to_latex(description.title) if description else 'a framework of its own'}{cite(*keys)})"
+        )
+    is_single = len(names) == 1
     yield Note(
         "frameworks",
-        f"{'The framework is' if one else 'The study compares'} {listed(named)}, in the versions of {see('tab', 'frameworks')}.",
+        f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the versions of {see('tab', 'frameworks')}.",
         frameworks=framework_order(facts.runs),
     )
     bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][["framework", "base"]].drop_duplicates()
-    own = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
-    said = [f"{text(str(base))} for {text(listed(names))}" for base, names in own.items() if names]
-    if said:
+    users = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
+    base_texts = [f"{to_latex(str(base))} for {to_latex(join_words(own))}" for base, own in users.items() if own]
+    if base_texts:
         yield Note(
-            "speedup-bases", f"Speed-ups are relative to an undistributed framework: {listed(said)}.", frameworks=own
+            "speedup-bases",
+            f"Speed-ups are relative to a single-device baseline: {join_words(base_texts)}.",
+            frameworks=users,
         )
-    brought = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
-    if facts.site and set(facts.runs["framework"]) - set(brought):
+    installed = sorted(set(facts.ok.loc[facts.ok["deployment"] == "installed", "framework"]))
+    if facts.site and set(facts.runs["framework"]) - set(installed):
         kind = "images" if facts.site.deployment == "apptainer" else "virtual environments"
         yield Note(
             "locked-software",
             f"Software is installed in {kind}, from locks that list every package with its hash.",
             deployment=facts.site.deployment,
         )
-    if brought:
-        modules = sorted({name for names in facts.ok["modules"].dropna() for name in names.split("; ")})
-        loaded = f" (environment modules: {text(listed(modules))})" if modules else ""
+    if installed:
+        modules = sorted({name for users in facts.ok["modules"].dropna() for name in users.split("; ")})
+        loaded = f" (environment modules: {to_latex(join_words(modules))})" if modules else ""
         yield Note(
             "site-software",
-            f"The software of {text(listed(brought))} is the site's own{loaded}; the records list its packages.",
-            frameworks=brought,
+            f"The software of {to_latex(join_words(installed))} is the site's own{loaded}; the records list its packages.",
+            frameworks=installed,
             modules=modules,
         )
 
 
 def _strategies(facts: Facts) -> Iterator[str]:
-    """What the ranks of each strategy divide; nothing where all divide samples alone."""
-    yield from _of_layers(facts)
+    """Yield what the ranks of each strategy partition; nothing for data parallelism alone."""
+    yield from _layer_strategies(facts)
     levels = facts.runs[["parallelism", "ranks"]].drop_duplicates().itertuples(index=False, name=None)
-    divided = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
-    if not divided:
+    meshes = {level: mesh_of(level, int(ranks)) for level, ranks in levels if divides_more(level, int(ranks))}
+    if not meshes:
         return
-    used = {axis for mesh in divided.values() for axis in mesh.axes}
+    axes = {axis for mesh in meshes.values() for axis in mesh.axes}
     yield Note(
         "meshes",
-        f"Beside data parallelism, in which every rank has the whole model and samples of its own, ranks divide the training by {text(listed(divided))}. "
-        "A name lists axes of a mesh of ranks, with their sizes, from the outermost to that of neighbouring ranks; an axis without a size takes "
-        "the ranks that the others leave.",
-        strategies=list(divided),
+        f"Besides data parallelism, in which every rank has the whole model and its own samples, training is partitioned by {to_latex(join_words(meshes))}. "
+        "A name lists the axes of a device mesh with their sizes, from the outermost axis to that of neighbouring ranks; an axis without a size takes "
+        "the remaining ranks.",
+        strategies=list(meshes),
     )
-    yield from (Note("axis", AXES_DO[axis], axis=axis) for axis in AXES_DO if axis in used)
+    yield from (Note("axis", AXIS_DESCRIPTIONS[axis], axis=axis) for axis in AXIS_DESCRIPTIONS if axis in axes)
     ok = facts.runs
-    if "pipeline" in used:
-        own = ok[ok["parallelism"].isin([level for level, mesh in divided.items() if mesh.pipeline > 1])]
-        schedules = [name for name in SCHEDULES if name in set(own["schedule"])]
-        counts = sorted(set(own["microbatches"].astype(int)))
+    if "pipeline" in axes:
+        pipeline_runs = ok[ok["parallelism"].isin([level for level, mesh in meshes.items() if mesh.pipeline > 1])]
+        schedules = [name for name in SCHEDULES if name in set(pipeline_runs["schedule"])]
+        counts = sorted(set(pipeline_runs["microbatches"].astype(int)))
         yield Note(
             "microbatches",
-            f"A batch has {listed(map(str, counts))} microbatches, scheduled by {listed(SCHEDULES[name] for name in schedules)}.",
+            f"A batch has {join_words(map(str, counts))} microbatches, scheduled by {join_words(SCHEDULES[name] for name in schedules)}.",
             microbatches=counts,
             schedules=schedules,
         )
@@ -341,20 +370,20 @@ def _strategies(facts: Facts) -> Iterator[str]:
     )
 
 
-def _of_layers(facts: Facts) -> Iterator[str]:
-    """How frameworks divide that divide each layer by itself; nothing without one."""
-    own = facts.runs[facts.runs["framework"].map(has_strategies).astype(bool)]
-    kinds = {kind_of(level)[0] for level in own["parallelism"]}
+def _layer_strategies(facts: Facts) -> Iterator[str]:
+    """Yield how frameworks with strategies per layer partition the layers; nothing without one."""
+    strategy_runs = facts.runs[facts.runs["framework"].map(has_strategies).astype(bool)]
+    kinds = {kind_of(level)[0] for level in strategy_runs["parallelism"]}
     if not kinds:
         return
-    frameworks = listed(sorted(set(own["framework"])))
+    frameworks = join_words(sorted(set(strategy_runs["framework"])))
     yield Note(
         "layers-divided",
-        f"With {text(frameworks)} each layer is divided by itself{cite('jia2019')}: its output is cut along samples, along height, width or "
-        "positions, and along channels, units or heads, and each part has a rank.",
-        frameworks=sorted(set(own["framework"])),
+        f"With {to_latex(frameworks)} each layer is partitioned separately{cite('jia2019')}: its output is split along samples, along height, width or "
+        "positions, and along channels, units or heads, and each part is assigned to a rank.",
+        frameworks=sorted(set(strategy_runs["framework"])),
     )
-    yield from (Note("layer-strategy", OF_LAYERS[kind], kind=kind) for kind in OF_LAYERS if kind in kinds)
+    yield from (Note("layer-strategy", LAYER_STRATEGIES[kind], kind=kind) for kind in LAYER_STRATEGIES if kind in kinds)
 
 
 def _workload(facts: Facts) -> Iterator[str]:
@@ -365,36 +394,39 @@ def _workload(facts: Facts) -> Iterator[str]:
             for model, dataset in pairs
             if model == name and (size := _parameters(name, dataset)) is not None
         }
-        found = models().get(name)
-        source = f", {text(found.source)}" if found and found.source else ""
-        what = f" ({text(found.title)}{source})" if found else ""
+        description = models().get(name)
+        source = f", {to_latex(description.source)}" if description and description.source else ""
+        explanation = f" ({to_latex(description.title)}{source})" if description else ""
         counts = [
-            f"{count:,}" + (f" with {text(dataset)}" if len(sizes) > 1 else "") for count, dataset in sizes.items()
+            f"{count:,}" + (f" with {to_latex(dataset)}" if len(sizes) > 1 else "") for count, dataset in sizes.items()
         ]
         yield Note(
             "model",
-            f"The model {text(name)}{what}"
-            + (f" has {listed(counts)} trained parameters." if counts else " is trained."),
+            f"The model {to_latex(name)}{explanation}"
+            + (f" has {join_words(counts)} trained parameters." if counts else " is trained."),
             model=name,
             parameters=sorted(sizes),
         )
     yield Note(
         "one-graph",
-        "A model is described once, as a graph of operators. Every framework's model is built from this graph, and all begin with "
+        "A model is described once, as a graph of operators. Every framework's model is built from this graph, and all start with "
         "the same weights, drawn once for each seed.",
     )
     for name in dict.fromkeys(dataset for _, dataset in pairs):
         yield _dataset(name)
     yield Note(
         "same-samples",
-        "Every framework reads the same samples in the same order. Every replica reads an equal part of each epoch and "
+        "Every framework reads the same samples in the same order. Every replica reads an equal share of each epoch and "
         "makes the same number of steps. Samples that do not fill a step (at most 2~\\% of all) are left out of an epoch, and "
         "the epoch time is scaled to all samples.",
     )
 
 
 def _parameters(model: str, dataset: str) -> int | None:
-    """The trained parameters of a model for a data set's samples; None where one of the two is not known here."""
+    """Return the trained parameters of a model for a data set's samples.
+
+    None if one of them is unknown here.
+    """
     try:
         return model_graph(model, dataset).parameters
     except (InputError, KeyError, ValueError):
@@ -405,23 +437,25 @@ def _dataset(name: str) -> str:
     try:
         entry = load_dataset(name)
     except InputError:
-        return Note("unknown-dataset", f"The data set {text(name)} is not described here.", dataset=name)
-    cited = cite(dataset_key(name)) if published(entry) else ""
-    made = "" if cited else ", generated for measurements,"
+        return Note("unknown-dataset", f"The data set {to_latex(name)} is not described here.", dataset=name)
+    citation = cite(dataset_key(name)) if published(entry) else ""
+    origin = "" if citation else ", generated for measurements,"
     if kind(entry) == TOKENS:
-        told = (
+        targets_text = (
             "labels are the next tokens, loss and accuracy are means over positions"
             if targets(entry) == NEXT
             else f"each is of one of {class_count(entry)} classes"
         )
-        shape = f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {told}"
+        shape = (
+            f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {targets_text}"
+        )
     else:
         height, width, channels = entry["shape"]
         shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
     return Note(
         "dataset",
-        f"The data set {text(name)} ({text(entry['title'])}{cited}){made} has {entry['train_samples']:,} training and "
-        f"{entry['validation_samples']:,} validation {shape}; its licence: {text(entry['licence'])}.",
+        f"The data set {to_latex(name)} ({to_latex(entry['title'])}{citation}){origin} has {entry['train_samples']:,} training and "
+        f"{entry['validation_samples']:,} validation {shape}; its licence: {to_latex(entry['licence'])}.",
         dataset=name,
         train_samples=entry["train_samples"],
         validation_samples=entry["validation_samples"],
@@ -435,16 +469,16 @@ def _machine(facts: Facts) -> Iterator[str]:
         description = load_yaml(facts.site.file)["description"]
         yield Note(
             "site",
-            f"The runs were made at the site {text(facts.site.name)}: {text(description)}.",
+            f"The runs were measured at the site {to_latex(facts.site.name)}: {to_latex(description)}.",
             site=facts.site.name,
         )
     if hosts := distinct_names(ok, "hosts"):
-        yield Note("hosts", f"Host names of the nodes: {text(conditions.join_names(hosts))}.", hosts=hosts)
+        yield Note("hosts", f"Host names of the nodes: {to_latex(conditions.join_names(hosts))}.", hosts=hosts)
     if memory := node_memory(ok):
         least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
         yield Note("node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes)
     if below := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
-        yield Note("systems", f"Systems and drivers: {text('; '.join(below))}.", systems=below)
+        yield Note("systems", f"Systems and drivers: {to_latex('; '.join(below))}.", systems=below)
     devices = distinct_names(ok, "devices")
     cores = sorted(set(ok["cores_per_rank"].dropna()))
     if devices and cores:
@@ -452,38 +486,38 @@ def _machine(facts: Facts) -> Iterator[str]:
         threads = "thread" if cores == [1] else "threads"
         yield Note(
             "devices",
-            f"Training device: {text(listed(devices))}{unnamed}; each rank has {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
-            f"for computation.{_cores(facts.site)}",
+            f"Training device: {to_latex(join_words(devices))}{unnamed}; each rank has {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
+            f"for computation.{_cores_sentence(facts.site)}",
             devices=devices,
             threads=cores,
             placement=facts.site.placement if facts.site else None,
         )
-    yield text(conditions.circumstances_note(facts.runs))
+    yield to_latex(conditions.circumstances_note(facts.runs))
 
 
-def _cores(site: Site | None) -> str:
-    """Whose cores the ranks have, as the site's file says it; nothing where that is not at hand."""
+def _cores_sentence(site: Site | None) -> str:
+    """Return whose cores the ranks use, according to the site's file; empty without one."""
     if site is None:
         return ""
-    cores = load_yaml(site.file)["cores"]  # not Site's number, which auto makes of the machine that writes the paper
+    cores = load_yaml(site.file)["cores"]  # Site.cores resolves auto on the machine that writes the paper
     count = "the cores" if cores == "auto" else number_of(cores, "core")
-    said = {
+    by_placement = {
         "emulated": f"All ranks of a run share {count} of one machine.",
         "virtual": "All nodes share the cores of one machine.",
         "distinct-nodes": f"The ranks of a node share {count} of it.",
     }
-    return f" {said[site.placement]}"
+    return f" {by_placement[site.placement]}"
 
 
-def _compared(runs: pd.DataFrame) -> str:
-    """What the study puts in an order; nothing where it has one framework, trained in one way."""
+def _compared_subject(runs: pd.DataFrame) -> str:
+    """Return what the study ranks; empty for one framework that is trained in one way."""
     return "frameworks" if runs["framework"].nunique() > 1 else "treatments" if treatments(runs) else ""
 
 
 def _measurement(facts: Facts) -> Iterator[str]:
     runs = facts.runs
     counts = {name: sorted(runs[name].unique()) for name in ("epochs", "warmup_epochs")}
-    epochs, warm_up = (listed(map(level_text, levels)) for levels in counts.values())
+    epochs, warm_up = (join_words(map(level_text, levels)) for levels in counts.values())
     yield Note(
         "epoch-timing",
         "A run starts new processes. All ranks meet at a barrier before and after each epoch; the barrier uses TCP and is the same "
@@ -491,18 +525,20 @@ def _measurement(facts: Facts) -> Iterator[str]:
         "epoch, when its device is synchronized. The epoch time is that of the slowest rank, always for the same number of samples. "
         "Start-up, imports, the first step and validation are timed separately.",
     )
-    masters = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
-    if masters:
+    master_timed = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
+    if master_timed:
         yield Note(
-            "master-clock", f"For {text(listed(masters))}, only the master's clock is known.", frameworks=masters
+            "master-clock",
+            f"For {to_latex(join_words(master_timed))}, only the master's clock is known.",
+            frameworks=master_timed,
         )
-    warm = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
+    warm_up_text = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
         warm_up, f"of which the first {warm_up} are warm-up, which does not count"
     )
     yield Note(
         "epochs",
-        f"A run has {epochs} epochs, {warm}; its epoch time is the arithmetic mean "
-        "of the others. Runs of the study do not overlap. The processor time that other processes use meanwhile is measured. A run is invalid if this was too much, if its gradients did not use the site's network, if its ranks "
+        f"A run has {epochs} epochs, {warm_up_text}; its epoch time is the arithmetic mean "
+        "of the others. Runs of the study do not overlap. CPU time of other processes is measured. A run is invalid if it exceeds the site's limit, if its gradients did not use the site's network, if its ranks "
         "were not placed as planned, or if its loss is not finite.",
         **counts,
     )
@@ -512,62 +548,62 @@ def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
         yield Note(
             "network-not-measured",
-            "The network was not measured on its own: the study has no exchange between nodes, or no sweep was made.",
+            "The network was not measured separately: the study has no gradient all-reduce between nodes, or no collective benchmark was run.",
         )
         return
-    found = fit.measured(facts.network)
-    if len(found):
-        sizes = sorted(set(found["bytes"]))
+    benchmarks = fit.measured(facts.network)
+    if len(benchmarks):
+        sizes = sorted(set(benchmarks["bytes"]))
         span = (
             fit.bytes_text(sizes[0])
             if len(sizes) == 1
             else f"{fit.bytes_text(sizes[0])} to {fit.bytes_text(sizes[-1])}"
         )
-        nodes = listed([str(count) for count in sorted(set(found["nodes"]))])
-        others = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(found["collective"])]
+        nodes = join_words([str(count) for count in sorted(set(benchmarks["nodes"]))])
+        collectives = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(benchmarks["collective"])]
         yield Note(
             "collectives-swept",
-            f"In the same campaign, {titles([ALL_REDUCE, *others])} {'were' if others else 'was'} swept through the library of each "
-            f"distributed framework{' that has them' if others else ''}, on {nodes} nodes, "
+            f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} timed through the library of each "
+            f"distributed framework{' that has them' if collectives else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
             rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}.",
-            collectives=[ALL_REDUCE, *others],
-            nodes=sorted(set(found["nodes"])),
+            collectives=[ALL_REDUCE, *collectives],
+            nodes=sorted(set(benchmarks["nodes"])),
             sizes_bytes=sizes,
         )
-        for factor in dict.fromkeys(COLLECTIVES[name].factor for name in others):
-            own = [name for name in others if COLLECTIVES[name].factor == factor]
+        for factor in dict.fromkeys(COLLECTIVES[name].factor for name in collectives):
+            names = [name for name in collectives if COLLECTIVES[name].factor == factor]
             yield Note(
                 "bytes-counted",
-                f"In {titles(own)}, bytes count ${factor.replace('−', '-')}$ times.",
-                collectives=own,
+                f"In {titles(names)}, bytes count ${factor.replace('−', '-')}$ times.",
+                collectives=names,
                 factor=factor,
             )
-        yield text(fit.circumstances(facts.network))
-        yield text(fit.link_rates_text(facts.network))
-    yield text(fit.shortfall(facts.network))
+        yield to_latex(fit.circumstances(facts.network))
+        yield to_latex(fit.link_rates_text(facts.network))
+    yield to_latex(fit.shortfall(facts.network))
 
 
 def _statistics(facts: Facts) -> Iterator[str]:
-    yield cited(text(conditions.replicates_note(facts.runs)))
+    yield cited(to_latex(conditions.replicates_note(facts.runs)))
     if len(facts.ok):
-        yield cited(text(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
+        yield cited(to_latex(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
-        "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its base in "
+        "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its baseline in "
         f"seconds{cite('hoefler2015')}{facts.see('speedup')}.",
     )
-    told = {
+    by_table = {
         "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
         "regression": f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}",
-        "adjusted": "Means adjusted by a fixed piece of work beside each run, or by the processor time that others took, are an analysis of covariance; they stand beside plain means",
+        "adjusted": "Means adjusted for machine speed, by the reference benchmark around each run or by CPU time of others, are an analysis of covariance; they complement plain means",
         "scaling": f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and Flatt{cite('karp1990')}",
         "prediction": "Predictions are compared with cells that were left out of the fit",
     }
-    for name, sentence in told.items():
-        if name in (*facts.shown, *facts.beside):
+    for name, sentence in by_table.items():
+        if name in (*facts.paper_tables, *facts.supplement_tables):
             yield Note("table-method", f"{sentence}{facts.see(name)}.", table=name)
     yield Note("table-notes", "The notes of each table say how its numbers are computed.")
 
@@ -575,40 +611,40 @@ def _statistics(facts: Facts) -> Iterator[str]:
 def _left_out(facts: Facts) -> Iterator[str]:
     for entry in facts.study.exclude:
         names = combination_text({name: " or ".join(map(level_text, levels)) for name, levels in entry.items()})
-        why = _why_excluded(facts, entry)
+        reason = _exclusion_reason(facts, entry)
         yield Note(
             "excluded",
-            f"Not part of the design: {text(names)}, {f'because {text(why)}' if why else 'by choice'}.",
+            f"Not part of the design: {to_latex(names)}, {f'because {to_latex(reason)}' if reason else 'by choice'}.",
             levels=entry,
-            reason=why,
+            reason=reason,
         )
-    bad = unsuccessful(facts.runs)
-    if bad.empty:
+    failed = unsuccessful(facts.runs)
+    if failed.empty:
         yield Note(
             "all-succeeded",
             f"All {number_of(len(facts.runs), 'run')} of the design succeeded.",
             runs=len(facts.runs),
         )
     else:
-        counts = _reasons(bad)
+        counts = _reasons(failed)
         yield Note(
             "unsuccessful-runs",
-            f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(bad):,} did not succeed"
-            f"{facts.see('missing')} and are in no mean: {text(_reasons_text(counts))}.",
+            f"Of the {number_of(len(facts.runs), 'run')} of the design, {len(failed):,} did not succeed"
+            f"{facts.see('missing')} and are in no mean: {to_latex(_reasons_text(counts))}.",
             runs=len(facts.runs),
-            unsuccessful=len(bad),
+            unsuccessful=len(failed),
             reasons=counts,
         )
-        yield text(conditions.shortfall_note(facts.runs))
-    again = facts.runs[facts.runs["attempt"].fillna(1) > 1]
-    if len(again):
-        lost = again["unfinished_attempts"].notna().sum()
+        yield to_latex(conditions.shortfall_note(facts.runs))
+    repeated = facts.runs[facts.runs["attempt"].fillna(1) > 1]
+    if len(repeated):
+        n_without_record = repeated["unfinished_attempts"].notna().sum()
         yield Note(
             "repeated-runs",
-            f"{number_of(len(again), 'run')} {'was' if len(again) == 1 else 'were'} made in more than one attempt ("
-            f"{lost} after an attempt that left no record, the others on request); the last attempt counts.",
-            runs=len(again),
-            without_record=int(lost),
+            f"{number_of(len(repeated), 'run')} took more than one attempt ("
+            f"{n_without_record} after an attempt that left no record, the others on request); the last attempt counts.",
+            runs=len(repeated),
+            without_record=int(n_without_record),
         )
     yield Note(
         "no-value-left-out",
@@ -616,19 +652,19 @@ def _left_out(facts: Facts) -> Iterator[str]:
     )
 
 
-def _why_excluded(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
-    """Why no cell of an excluded entry can be trained; nothing where one could be."""
+def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
+    """Return why no cell of an excluded entry can be trained; empty if one could be."""
     if facts.site is None:
         return ""
-    why: dict[str, None] = {}
+    reasons: dict[str, None] = {}
     for levels in facts.study.combinations():
         if all(levels[name] in entry[name] for name in entry):
             try:
                 geometry(levels, load_framework(levels["framework"]), facts.site)
                 return ""
             except InfeasibleCell as infeasible:
-                why[infeasible.reason] = None
-    return conditions.join_names(list(why), "; ")
+                reasons[infeasible.reason] = None
+    return conditions.join_names(list(reasons), "; ")
 
 
 def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -642,32 +678,32 @@ def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
 def _reasons_text(counts: Mapping[tuple[str, str], int]) -> str:
     """Render what `_reasons` returns."""
     parts = [f"{count} {status} ({reason})" for (status, reason), count in counts.items()]
-    more = sum(list(counts.values())[MOST_REASONS:])
-    return "; ".join([*parts[:MOST_REASONS], *([f"{more} for other reasons"] if more else [])])
+    n_left_out = sum(list(counts.values())[MAX_REASONS:])
+    return "; ".join([*parts[:MAX_REASONS], *([f"{n_left_out} for other reasons"] if n_left_out else [])])
 
 
 def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
-    """What others took from successful runs."""
-    if (most := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
+    """Yield how much CPU time successful runs lost to others."""
+    if (largest := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
         yield Note(
             "other-programs",
-            f"Beside runs, other programs used up to {100 * most:.2g}~\\% of the processor time, so differences between cells may be theirs.",
-            share=most,
+            f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs, which may explain differences between cells.",
+            share=largest,
         )
-    stolen = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
-    if stolen.any():
+    affected = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
+    if affected.any():
         yield Note(
             "cpu-steal",
-            f"A hypervisor took more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% of the processor time in "
-            f"{stolen.sum():,} of {len(ok):,} runs; none was left out for this reason.",
+            f"CPU steal was more than {100 * conditions.NOTABLE_STEAL_SHARE:.0f}~\\% in "
+            f"{affected.sum():,} of {len(ok):,} runs; none was left out for this reason.",
             share=conditions.NOTABLE_STEAL_SHARE,
-            runs=int(stolen.sum()),
+            runs=int(affected.sum()),
             successful=len(ok),
         )
 
 
 def threat_notes(facts: Facts) -> Iterator[str]:
-    """Yield what limits the study's conclusions, as far as its records show it, a sentence or two for each limit."""
+    """Yield what limits the study's conclusions, as far as its records show it."""
     ok = facts.ok
     if ok.empty:
         yield Note("no-success", "No run succeeded: nothing can be concluded.")
@@ -676,7 +712,7 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if "emulated" in placements:
         yield Note(
             "emulated-nodes",
-            "Nodes are groups of processes on one machine that exchange gradients through its memory: the results do not show how "
+            "Nodes are groups of processes on one machine that communicate through its memory: the results do not show how "
             "a real network would perform, and ranks compete for caches and memory bandwidth.",
         )
     if "virtual" in placements:
@@ -685,16 +721,16 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             "Nodes are those of a virtual cluster: they share one machine's memory and caches, their processors are parts of "
             "its cores, and their links are shaped by its kernel. With faster processors, the same network would matter more.",
         )
-    where = f" ({text(facts.site.name)})" if facts.site else ""
-    compared = _compared(facts.runs)
-    other = f"rank {compared} differently" if compared else "give other times"
+    site_text = f" ({to_latex(facts.site.name)})" if facts.site else ""
+    compared = _compared_subject(facts.runs)
+    outcome = f"rank {compared} differently" if compared else "give other times"
     yield Note(
         "one-site",
-        f"All runs are of one site{where} and one version of each library: other machines, versions and settings may {other}.",
+        f"All runs were measured at one site{site_text} and one version of each library: other machines, versions and settings may {outcome}.",
         compared=compared,
     )
     counts = ok.groupby("cell").size()
-    if counts.min() < FEW_REPLICATES:
+    if counts.min() < MIN_REPLICATES:
         yield Note(
             "few-replicates",
             f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences cannot be detected"
@@ -702,37 +738,37 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             least=int(counts.min()),
         )
     if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
-        told = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
-        for row in told.itertuples():
-            so = CONSEQUENCES.get(str(row.assumption), "")
+        failed = facts.checks[(facts.checks["p"] < 0.05) & facts.checks["run_id"].isna()]
+        for row in failed.itertuples():
+            consequence = CONSEQUENCES.get(str(row.assumption), "")
             yield Note(
                 "failed-check",
-                f"Check of the assumption ``{text(str(row.assumption))}'': {text(str(row.verdict))}{facts.see('checks')}.{so}",
+                f"Check of the assumption ``{to_latex(str(row.assumption))}'': {to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}",
                 assumption=row.assumption,
                 p=row.p,
             )
     if work := conditions.work_note(facts.runs) if "nodes" in varying(facts.runs) else "":
-        yield text(work)
-    crowded = ok["oversubscribed"].fillna(False).astype(bool)
-    if crowded.any():
+        yield to_latex(work)
+    oversubscribed = ok["oversubscribed"].fillna(False).astype(bool)
+    if oversubscribed.any():
         yield Note(
             "oversubscribed",
-            f"{number_of(int(crowded.sum()), 'run')} had more threads than cores, so ranks competed for cores.",
-            runs=int(crowded.sum()),
+            f"{number_of(int(oversubscribed.sum()), 'run')} had more threads than cores, so ranks competed for cores.",
+            runs=int(oversubscribed.sum()),
         )
     yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
             "network-swept-once",
-            "Each sweep of the network was made once, in one set of processes: its intervals do not cover changes from day to day.",
+            "Each collective benchmark was run once, in one set of processes: its intervals do not cover changes from day to day.",
         )
     if len(unsuccessful(facts.runs)):
         yield Note(
             "failed-runs",
-            f"Failed runs are in no mean{facts.see('missing')}: if slow runs are the ones that failed, means look better than they are.",
+            f"Failed runs are in no mean{facts.see('missing')}: if mostly slow runs failed, means are too optimistic.",
         )
-    if ok["epochs"].max() < FEW_EPOCHS:
+    if ok["epochs"].max() < MIN_EPOCHS:
         yield Note(
             "short-training",
-            "Training runs are short: accuracies are those after few epochs, not those that training reaches in the end.",
+            "Training runs are short: accuracies are those after a few epochs, not those at convergence.",
         )

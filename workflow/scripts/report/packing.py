@@ -1,4 +1,4 @@
-"""What the page carries for its program: JSON that cannot end a script element, and compressed blocks that are opened when needed."""
+"""Encode what the page embeds: JSON that cannot end a script element, and compressed blocks."""
 
 import base64
 import gzip
@@ -11,7 +11,11 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def json_text(value: Any) -> str:
-    """`value` as JSON in ASCII, without a character that means something to HTML. ValueError for NaN and infinity."""
+    """Return `value` as JSON in ASCII, without characters that are special in HTML.
+
+    Raises:
+        ValueError: For NaN and infinity.
+    """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for character, escaped in _ESCAPED.items():
         text = text.replace(character, escaped)
@@ -19,11 +23,11 @@ def json_text(value: Any) -> str:
 
 
 def json_element(value: Any) -> Markup:
-    """`value` for a script element of type application/json."""
+    """Return `value` for a script element of type application/json."""
     return Markup(json_text(value))  # noqa: S704 (nothing in it can end the element)
 
 
 def block(text: str) -> Markup:
-    """`text` compressed (gzip, without a date) and in base64, for a script element that is no program."""
+    """Return `text` compressed (gzip, without a date), in base64, for a script element of data."""
     raw = gzip.compress(text.encode("utf-8", errors="replace"), compresslevel=9, mtime=0)
     return Markup(base64.b64encode(raw).decode("ascii"))  # noqa: S704 (letters, digits, + / =)

@@ -1,12 +1,12 @@
-"""The sources of a study's paper, made anew from its records: results/<study>/paper/, all but main.tex, which is its author's.
+"""Write the sources of a study's paper, results/<study>/paper/, all but main.tex, which its author owns.
 
-    preamble.tex                what the other files need; the study's title and question
+    preamble.tex                packages and commands; the study's title and question
     methods.tex, threats.tex, reproducibility.tex    text
-    results.tex, tables.tex     the answer, the paper's figures and tables; figures/ and tables/ have each by itself
+    results.tex, tables.tex     the answer, the paper's figures and tables, each in figures/ and tables/
     supplement.tex              a document of its own, with all other figures and tables
-    references.bib              what is cited
+    references.bib              bibliography
 
-The figures and tables are copies, so that the folder can be taken elsewhere as it is.
+Figures and tables are copies, so the folder can be moved elsewhere.
 """
 
 import shutil
@@ -29,11 +29,11 @@ from declared.datasets import load_dataset
 from declared.site import load_site
 from declared.study import Study, load_study
 from report import content
-from report.latex import figure, first_sentence, references, see, text
+from report.latex import figure, first_sentence, references, see, to_latex
 from report.methods import Facts, factor_table, framework_table, methods, reproducibility, threats
 
-MADE = "% Written again by every `snakemake paper`: to change this text, copy it into main.tex.\n"
-# TeX fits what is too large, whoever drew it; long captions leave that much of a page to their figure.
+GENERATED_HEADER = "% Overwritten by every `snakemake paper`: to change this text, copy it into main.tex.\n"
+# Graphics are scaled to the line width, and to a height that leaves room for long captions.
 PREAMBLE = r"""\usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
 \usepackage{mathptmx}
@@ -61,7 +61,7 @@ PREAMBLE = r"""\usepackage[T1]{fontenc}
 """
 
 NO_AUTHORS = "TODO: name the authors"
-NOTHING_MORE = "All figures and tables of the study are in its paper.\n"
+NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
 SUPPLEMENT = r"""\documentclass[10pt]{article}
 \input{preamble}
 \renewcommand{\thefigure}{S\arabic{figure}}
@@ -79,45 +79,45 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A part of what a study shows: figures with their captions, and tables, each in its order."""
+class Selection:
+    """Figures with captions, and tables of a study, each in order."""
 
     captions: Mapping[str, str]
     tables: Sequence[str]
 
-    def only(self, figures: Sequence[str], tables: Sequence[str]) -> "Shown":
-        """Those of these names, in their order."""
-        return Shown(
+    def select(self, figures: Sequence[str], tables: Sequence[str]) -> "Selection":
+        """Return those of these names, in their order."""
+        return Selection(
             {name: self.captions[name] for name in figures if name in self.captions},
             [name for name in tables if name in self.tables],
         )
 
-    def others(self, than: "Shown") -> "Shown":
-        """All that are not in the other part."""
-        return self.only(
-            [name for name in self.captions if name not in than.captions],
-            [name for name in self.tables if name not in than.tables],
+    def remainder(self, paper: "Selection") -> "Selection":
+        """Return those that are not in the other selection."""
+        return self.select(
+            [name for name in self.captions if name not in paper.captions],
+            [name for name in self.tables if name not in paper.tables],
         )
 
 
-def texts(
-    facts: Facts, paper: Shown, supplement: Shown, answer: Sequence[Sentence], notes: Mapping[str, str]
+def generated_files(
+    facts: Facts, paper: Selection, supplement: Selection, answer: Sequence[Sentence], notes: Mapping[str, str]
 ) -> dict[str, str]:
-    """The generated files that are not copies: name -> content. `notes`: what is to be said of figures apart from their captions."""
-    facts = replace(facts, shown=paper.tables, beside=supplement.tables)
-    said = {"title": facts.study.title, "question": facts.study.question}
+    """Return the contents of the generated files by name; `notes` are printed apart from captions."""
+    facts = replace(facts, paper_tables=paper.tables, supplement_tables=supplement.tables)
+    commands = {"title": facts.study.title, "question": facts.study.question}
     return {
         "preamble.tex": PREAMBLE
-        + "".join(rf"\newcommand{{\study{name}}}{{{text(value)}}}" + "\n" for name, value in said.items())
-        + rf"\newcommand{{\studyauthors}}{{{authors(facts.study)}}}"
+        + "".join(rf"\newcommand{{\study{name}}}{{{to_latex(value)}}}" + "\n" for name, value in commands.items())
+        + rf"\newcommand{{\studyauthors}}{{{author_names(facts.study)}}}"
         + "\n",
         "methods.tex": methods(facts) + factor_table(facts) + framework_table(facts),
         "results.tex": results(facts, paper.captions, answer),
-        "tables.tex": inputs(paper.tables),
+        "tables.tex": input_tables(paper.tables),
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
         "supplement.tex": SUPPLEMENT
-        % (figures_shown(supplement.captions) + inputs(supplement.tables) + notes_of(notes) or NOTHING_MORE),
+        % (show_figures(supplement.captions) + input_tables(supplement.tables) + caption_notes(notes) or NO_SUPPLEMENT),
         **{
             f"figures/{name}.tex": figure(name, caption)
             for name, caption in {**paper.captions, **supplement.captions}.items()
@@ -125,94 +125,113 @@ def texts(
     }
 
 
-def authors(study: Study) -> str:
-    """The authors of a study as a title has them; without any, what is to be done."""
-    named = [
-        text(f"{one.given_names} {one.family_names}") + (rf"\\{text(one.affiliation)}" if one.affiliation else "")
-        for one in study.authors
+def author_names(study: Study) -> str:
+    """Return the authors for the title, or a reminder to name them."""
+    names = [
+        to_latex(f"{author.given_names} {author.family_names}")
+        + (rf"\\{to_latex(author.affiliation)}" if author.affiliation else "")
+        for author in study.authors
     ]
-    return r" \and ".join(named) or NO_AUTHORS
+    return r" \and ".join(names) or NO_AUTHORS
 
 
 def results(facts: Facts, captions: Mapping[str, str], answer: Sequence[Sentence]) -> str:
-    """The answer in sentences, then the figures, each with the sentence that it shows."""
-    done, planned = len(facts.ok), number_of(len(facts.runs), "run")
-    first, more = ([_said(one) for one in some] for some in split_opening(answer))
+    """Return the answer in sentences, then the figures, each after the sentence that it shows."""
+    n_done, planned = len(facts.ok), number_of(len(facts.runs), "run")
+    opening_sentences, further_sentences = (
+        [_answer_sentence(sentence) for sentence in group] for group in split_opening(answer)
+    )
     lines = [
-        *first,
-        *([text(NOTE)] if any(one.subject for one in answer) else []),
-        f"{done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}.",
-        *more,
+        *opening_sentences,
+        *([to_latex(NOTE)] if any(sentence.subject for sentence in answer) else []),
+        f"{n_done:,} of {planned} succeeded{facts.see('cells', '; the means of all cells are in ', '')}.",
+        *further_sentences,
     ]
-    return "\n\n".join(lines) + "\n\n" + figures_shown(captions)
+    return "\n\n".join(lines) + "\n\n" + show_figures(captions)
 
 
-def _said(one: Sentence) -> str:
-    return rf"\textbf{{{text(one.subject)}}}: {text(one.text)}" if one.subject else text(one.text)
+def _answer_sentence(sentence: Sentence) -> str:
+    return (
+        rf"\textbf{{{to_latex(sentence.subject)}}}: {to_latex(sentence.text)}"
+        if sentence.subject
+        else to_latex(sentence.text)
+    )
 
 
-def figures_shown(captions: Mapping[str, str]) -> str:
-    """Figures, each after the sentence that it shows."""
+def show_figures(captions: Mapping[str, str]) -> str:
+    """Return figures, each after the sentence that it shows."""
     parts = [
-        f"{see('fig', name)}: {text(first_sentence(said))}.\n\n\\input{{figures/{name}}}\\floatsfirst"
-        for name, said in captions.items()
+        f"{see('fig', name)}: {to_latex(first_sentence(caption))}.\n\n\\input{{figures/{name}}}\\floatsfirst"
+        for name, caption in captions.items()
     ]
     return "\n\n".join([*parts, "\\clearpage\n"]) if parts else ""
 
 
-def notes_of(notes: Mapping[str, str]) -> str:
-    """What captions leave out, in a section of its own: a paragraph for each figure and table. Empty without notes."""
-    said = [rf"\paragraph{{{text(name)}}} {text(note)}" for name, note in notes.items()]
-    return "\n\n".join([r"\section*{Notes on figures and tables}", *said, ""]) if said else ""
+def caption_notes(notes: Mapping[str, str]) -> str:
+    """Return the notes of captions in a section of their own, a paragraph per figure and table.
+
+    Empty without notes.
+    """
+    paragraphs = [rf"\paragraph{{{to_latex(name)}}} {to_latex(note)}" for name, note in notes.items()]
+    return "\n\n".join([r"\section*{Notes on figures and tables}", *paragraphs, ""]) if paragraphs else ""
 
 
-def inputs(names: Sequence[str]) -> str:
-    """All tables of these names."""
+def input_tables(names: Sequence[str]) -> str:
+    """Return commands that input all tables of these names."""
     return "".join(f"\\input{{tables/{name}}}\\floatsfirst\n" for name in names)
 
 
-def site_of(runs: pd.DataFrame, configured: str) -> str:
-    """The site where the runs were made, by their records, whatever is configured."""
-    named = runs["site"].dropna().unique()
-    return str(named[0]) if len(named) == 1 else configured
+def site_name(runs: pd.DataFrame, configured: str) -> str:
+    """Return the name of the site that the runs recorded, else the configured one."""
+    names = runs["site"].dropna().unique()
+    return str(names[0]) if len(names) == 1 else configured
 
 
-def copied(source: Path, target: Path) -> None:
-    """`source` as the file `target`, whole or not at all."""
+def copy_file(source: Path, target: Path) -> None:
+    """Copy `source` to the file `target`, whole or not at all."""
     with written_whole(target) as partial:
         shutil.copyfile(source, partial)
 
 
-def write(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
+def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes."""
-    said = {stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n") for stem in figures}
-    captions = {name: below.rstrip(".") + "." for name, (below, *_) in said.items()}
-    made = {stem.name: tables.read(stem) for stem in all_tables}
-    every = Shown(
+    paragraphs_of = {
+        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n") for stem in figures
+    }
+    captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs_of.items()}
+    tables_by_name = {stem.name: tables.read(stem) for stem in all_tables}
+    selection = Selection(
         {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
-        [name for name, table in made.items() if not content.why_empty(table)],
+        [name for name, table in tables_by_name.items() if not content.why_empty(table)],
     )
     choice = facts.study.paper
-    paper = every.only(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
-    data = {name: made[name].data if name in made else pd.DataFrame() for name in ("effects", "anova")}
+    paper = selection.select(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
+    data = {
+        name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame() for name in ("effects", "anova")
+    }
     answer = answer_sentences(facts.runs, data["effects"], data["anova"])
-    notes = {name: apart[0] for name, (_, *apart) in said.items() if apart and name in every.captions}
-    notes |= {f"table {name}": " ".join(made[name].apart) for name in every.tables if made[name].apart}
-    for name, content_of in texts(facts, paper, every.others(paper), answer, notes).items():
-        write_text(out / name, MADE + content_of)
+    notes = {name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions}
+    notes |= {
+        f"table {name}": " ".join(tables_by_name[name].apart) for name in selection.tables if tables_by_name[name].apart
+    }
+    for name, content_of in generated_files(facts, paper, selection.remainder(paper), answer, notes).items():
+        write_text(out / name, GENERATED_HEADER + content_of)
     for stem in figures:
-        if stem.name not in every.captions:  # Snakemake is promised a file for each
-            write_text(out / "figures" / f"{stem.name}.tex", f"{MADE}% {captions[stem.name].replace(chr(10), ' ')}\n")
-        copied(Path(f"{stem}.pdf"), out / "figures" / f"{stem.name}.pdf")
+        if stem.name not in selection.captions:  # Snakemake expects a file for each
+            write_text(
+                out / "figures" / f"{stem.name}.tex",
+                f"{GENERATED_HEADER}% {captions[stem.name].replace(chr(10), ' ')}\n",
+            )
+        copy_file(Path(f"{stem}.pdf"), out / "figures" / f"{stem.name}.pdf")
     for stem in all_tables:
-        copied(Path(f"{stem}.tex"), out / "tables" / f"{stem.name}.tex")
-    known = {}
+        copy_file(Path(f"{stem}.tex"), out / "tables" / f"{stem.name}.tex")
+    datasets = {}
     for name in dict.fromkeys(facts.runs["dataset"]):
         try:
-            known[name] = load_dataset(name)
-        except InputError:  # a data set of another checkout: methods.tex says so
+            datasets[name] = load_dataset(name)
+        except InputError:  # a data set of another checkout, which methods.tex states
             continue
-    write_text(out / "references.bib", references(known))
+    write_text(out / "references.bib", references(datasets))
 
 
 def main(
@@ -238,19 +257,19 @@ def main(
     """
     measured = read_timed(runs)
     try:
-        there = load_site(site_of(measured, site))
-    except InputError:  # of published tables the site's file may be elsewhere
-        there = None
+        site_of_runs = load_site(site_name(measured, site))
+    except InputError:  # the site of published tables may be unknown here
+        site_of_runs = None
     checks = [Path(f"{stem}.csv") for stem in tables if stem.name == "checks"]
     facts = Facts(
         study=load_study(study),
-        site=there,
+        site=site_of_runs,
         runs=measured,
         network=read_table(network[0], "network") if network else None,
         checks=pd.read_csv(checks[0]) if checks else None,
-        shown=[stem.name for stem in tables],
+        paper_tables=[stem.name for stem in tables],
     )
-    write(facts, figures, tables, out)
+    write_sources(facts, figures, tables, out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A paper's PDF from its sources, by pdfLaTeX and BibTeX as Debian has them; what they leave beside it is thrown away."""
+"""Compile a paper to PDF with pdfLaTeX and BibTeX as Debian packages them; auxiliary files are discarded."""
 
 import os
 import re
@@ -13,25 +13,28 @@ from common.files import shown, write_text, written_whole
 from common.options import run_program
 
 PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
-MOST_PASSES = 6  # widths of long tables settle in four
-_AGAIN = re.compile(r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)")
-_PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
-_ERROR = re.compile(rf"(?:{_PLACE.pattern}|^! )(?P<said>.+)$", re.MULTILINE)
+MAX_PASSES = 6  # widths of long tables converge in four
+_RERUN = re.compile(r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)")
+_LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
+_ERROR = re.compile(rf"(?:{_LOCATION.pattern}|^! )(?P<message>.+)$", re.MULTILINE)
 _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
 
 
-def compiled(main: Path, work: Path, log: Path) -> str:
-    """Compile the file `main` to a PDF of the same name in `work`; what TeX said at last, which is in `log`. InputError with its
-    first error."""
-    said, cited = "", False
-    for _ in range(MOST_PASSES):
-        said = _tex(main, work, log)
-        if not cited and r"\citation" in (work / f"{main.stem}.aux").read_text(errors="replace"):
+def compile_pdf(main: Path, work: Path, log: Path) -> str:
+    """Compile the file `main` to `work`, and return TeX's last output, which is also in `log`.
+
+    Raises:
+        InputError: With TeX's first error.
+    """
+    output, has_bibliography = "", False
+    for _ in range(MAX_PASSES):
+        output = _tex(main, work, log)
+        if not has_bibliography and r"\citation" in (work / f"{main.stem}.aux").read_text(errors="replace"):
             _bibtex(main, work)
-            cited = True
-        elif not _AGAIN.search(said):
+            has_bibliography = True
+        elif not _RERUN.search(output):
             break
-    return said
+    return output
 
 
 def _tex(main: Path, work: Path, log: Path) -> str:
@@ -47,11 +50,11 @@ def _tex(main: Path, work: Path, log: Path) -> str:
     done = subprocess.run(
         command, cwd=main.parent, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
-    said = done.stdout.decode(errors="replace")
-    write_text(log, said)
+    output = done.stdout.decode(errors="replace")
+    write_text(log, output)
     if done.returncode:
-        raise tex_error(said, main)
-    return said
+        raise tex_error(output, main)
+    return output
 
 
 def _bibtex(main: Path, work: Path) -> None:
@@ -60,35 +63,35 @@ def _bibtex(main: Path, work: Path) -> None:
     done = subprocess.run(
         command, cwd=work, env={**_environment(), **places}, stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
-    if done.returncode > 1:  # 1: warnings, or a database that the author broke in a place that nobody cites
+    if done.returncode > 1:  # 1: warnings, or a broken entry that is not cited
         lines = done.stdout.decode(errors="replace").splitlines()
         telling = [line for line in lines if "---" in line or line.startswith("I ")] or lines or ["failed"]
         raise InputError("broken-file", f"bibtex: {telling[0]}", file=f"{shown(main.parent)}/references.bib")
 
 
 def _environment() -> dict[str, str]:
-    """Lines of the log are not to be broken: they are searched."""
+    """Return an environment in which TeX does not wrap the lines of its log, which are searched."""
     return {**os.environ, "max_print_line": "10000"}
 
 
 def tex_error(log: str, main: Path) -> InputError:
-    """Return TeX's first error: its place, its message, and what to install where a package is missing."""
+    """Return TeX's first error: its location, its message, and what to install if a package is missing."""
     message = _ERROR.search(log)
     if not message:
         return InputError("tex-failed", "pdflatex failed without a message", file=shown(main))
-    place = _PLACE.search(log)  # of a missing file it comes in a later line
+    place = _LOCATION.search(log)  # for a missing file it stands in a later line
     file, line = (place["file"].removeprefix("./"), f":{place['line']}") if place else (main.name, "")
-    is_package = ".sty' not found" in message["said"]
+    is_package = ".sty' not found" in message["message"]
     return InputError(
         "not-installed" if is_package else "tex-error",
-        message["said"].strip(),
+        message["message"].strip(),
         file=f"{shown(main.parent)}/{file}{line}",
-        hint=install() if is_package else "",
+        hint=install_hint() if is_package else "",
     )
 
 
-def install() -> str:
-    """How to get what is missing."""
+def install_hint() -> str:
+    """Return how to install what is missing."""
     return f"on Debian: apt-get install {' '.join(PACKAGES)}"
 
 
@@ -103,16 +106,16 @@ def main(*, main: Path, out: Path, log: Path) -> None:
     if missing := [program for program in ("pdflatex", "bibtex") if not shutil.which(program)]:
         raise InputError(
             "not-installed",
-            f"{' and '.join(missing)} not found on this machine ({install()})",
+            f"{' and '.join(missing)} not found on this machine ({install_hint()})",
             file=shown(out),
             got=missing,
             hint=f"the sources are in {shown(main.parent)}",
         )
     with tempfile.TemporaryDirectory(prefix="ringside-tex-") as work:
-        said = compiled(main, Path(work), log)
+        output = compile_pdf(main, Path(work), log)
         with written_whole(out) as partial:
             shutil.copyfile(Path(work, f"{main.stem}.pdf"), partial)
-    pages = _PAGES.search(said)
+    pages = _PAGES.search(output)
     print(f"{shown(out)}: {pages[1] if pages else '?'} pages")
 
 

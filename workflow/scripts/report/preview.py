@@ -1,9 +1,9 @@
-"""Figures and tables of the records that are there now, beside a campaign and without disturbing it: `ringside preview`.
+"""Draw figures and tables of the records so far during a campaign, without disturbing it: `ringside preview`.
 
-They are made in results/<study>/preview/, by Snakemake, in a folder that looks like the checkout but whose results are that
-one: so the campaign's own figures, tables, and Snakemake's lock stay untouched. Where this machine is the one that measures,
-its lock is taken, so nothing is drawn beside a run: the next run waits until all is drawn, before its time begins. On
-the login node of a cluster nobody holds that lock.
+Snakemake writes them to results/<study>/preview/, in a folder that mirrors the checkout but has only those
+results, so the campaign's own figures, tables and lock stay untouched. On the machine that measures, the
+preview holds the machine's lock, so nothing is drawn during a run: the next run waits before its time starts.
+On a cluster's login node nobody holds that lock.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from plan.recorded import record_status
 from runs.attempts import machine_lock
 
 NICE = 19
-SHARED = (BINDING, "runs", "precision", "network")  # of the campaign's results: read, never written
-OWN = ("results", ".snakemake")  # what is not the checkout's own in the folder that looks like it
+SHARED = (BINDING, "runs", "precision", "network")  # of the campaign's results, read only
+OWN = ("results", ".snakemake")  # not linked from the checkout
 
 
 @contextlib.contextmanager
 def workplace(results: Path, preview: Path) -> Iterator[Path]:
-    """A folder that looks like the checkout, with `preview` in the place of `results` (results/<study>) and of Snakemake's state."""
+    """Yield a mirror of the checkout with `preview` in place of `results` and of Snakemake's state."""
     memory = preview / ".snakemake"
     memory.mkdir(parents=True, exist_ok=True)
     for name in SHARED:
@@ -51,9 +51,9 @@ def workplace(results: Path, preview: Path) -> Iterator[Path]:
 
 
 def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
-    """Make `targets` in the workplace; Snakemake's exit status. Whatever ends this process ends Snakemake and its programs, too."""
+    """Build `targets` in the mirror and return Snakemake's exit status; Snakemake ends with this process."""
     with contextlib.chdir(work):
-        unlock.main(if_stale=True)  # of a preview that was killed
+        unlock.main(if_stale=True)  # left by a preview that was killed
         command = [sys.executable, "-m", "snakemake", *targets, "--profile", "profiles/local", "--config", *config]
         snakemake = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
@@ -62,13 +62,13 @@ def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
             kill([snakemake])
 
 
-def main(*, study: str = "", site: str = "", only: Sequence[str] = ("figures",)) -> None:
+def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures",)) -> None:
     """Draw the runs so far, beside a campaign, into results/<study>/preview.
 
     Args:
         study: name of a file in config/studies/; default: that of config.yaml
         site: name of a file in config/sites/; default: that of config.yaml
-        only: targets of Snakemake, such as tables; default: figures and tables
+        targets: targets of Snakemake, such as tables; default: figures and tables
     """
     os.nice(NICE)
     study = str(configured(study, site)["study"])
@@ -94,7 +94,7 @@ def main(*, study: str = "", site: str = "", only: Sequence[str] = ("figures",))
     folder = results / "preview"
     with machine_lock(holder, waiting), workplace(results, folder) as work:
         named = [f"site={site}"] if site else []
-        status = draw(work, only, [f"study={study}", *named, "records=available"])
+        status = draw(work, targets, [f"study={study}", *named, "records=available"])
     if status:
         sys.exit(status)
     print(

@@ -1,4 +1,4 @@
-"""Where and with what the runs were made: site, software, data sets, and how to make them again."""
+"""Describe where and with what the runs were made: site, software, data sets, and how to reproduce them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,17 +26,26 @@ from report.checkout import State
 from report.material import column
 
 GIB = 2**30
-LONG = 36  # characters of what stands in one line
-BROAD = 130  # characters of a row, with GAP between columns
-GAP = 2
-SHOWN_DIGITS = 12  # of digests in tables; the table of runs has them whole
+MAX_UNWRAPPED = 36  # characters; longer cells are wrapped
+BROAD_FROM = 130  # characters of a row, with COLUMN_GAP between columns
+COLUMN_GAP = 2
+SHOWN_DIGITS = 12  # of digests in tables; details of a run have all
 SPLITS = ("train", "validation")
 Row = list[str]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A small table of the page: its columns, rows of text, and the columns that are set to the left."""
+    """A small table of the page.
+
+    Attributes:
+        caption: Its caption.
+        header: Names of the columns.
+        rows: Texts of the cells.
+        left: Columns that are aligned left.
+        name: Name of the table that it shows, if any.
+        notes: Notes below it.
+    """
 
     caption: str
     header: Row
@@ -47,26 +56,32 @@ class Grid:
 
     @property
     def kinds(self) -> list[str]:
-        """How each column is set: number, to the right; prose, to the left in lines; or nothing, to the left in one line."""
-        return [self._kind(name, place) for place, name in enumerate(self.header)]
+        """Return the class of each column: number (right), prose (left, wrapped), empty (left)."""
+        return [self._kind(name, index) for index, name in enumerate(self.header)]
 
     @property
     def is_broad(self) -> bool:
-        """Whether it needs small letters."""
+        """Return whether the table needs a small font."""
         words = [max(map(len, name.split()), default=0) for name in self.header]
-        return sum(max(word, min(LONG, self._longest(place))) + GAP for place, word in enumerate(words)) > BROAD
+        return (
+            sum(max(word, min(MAX_UNWRAPPED, self._longest(index))) + COLUMN_GAP for index, word in enumerate(words))
+            > BROAD_FROM
+        )
 
-    def _kind(self, name: str, place: int) -> str:
+    def _kind(self, name: str, index: int) -> str:
         if name not in self.left:
             return "number"
-        return "prose" if self._longest(place) > LONG else ""
+        return "prose" if self._longest(index) > MAX_UNWRAPPED else ""
 
-    def _longest(self, place: int) -> int:
-        return max((len(row[place]) for row in self.rows), default=0)
+    def _longest(self, index: int) -> int:
+        return max((len(row[index]) for row in self.rows), default=0)
 
 
 def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
-    """The site that the runs say they were made at, as its file is now; the campaign's where none has run; None for unknown ones."""
+    """Return the site that the runs recorded, or the campaign's site before any run.
+
+    None for unknown or several ones.
+    """
     names = sorted(set(runs["site"].dropna()))
     if not names or names == [campaign.site.name]:
         return campaign.site
@@ -77,10 +92,10 @@ def site_of(campaign: Campaign, runs: pd.DataFrame) -> Site | None:
 
 
 def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
-    """The site and its nodes: what the records say, then what the site's file does."""
+    """Return names and texts that describe the site, first from records, then from the site's file."""
     ok = runs[runs["status"] == "ok"]
     hosts = distinct_names(runs, "hosts")
-    said = [
+    pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
         ("circumstances", conditions.circumstances_note(runs)),
         ("hosts", f"{len(hosts)}: {conditions.join_names(hosts)}" if hosts else ""),
@@ -93,60 +108,65 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("sessions", f"{runs['session'].nunique()}, {_span(runs)}" if runs["session"].notna().any() else ""),
     ]
     if site is not None:
-        said += [
+        pairs += [
             ("site's file", shown(site.file)),
             ("nodes", f"{site.nodes}, {site.ranks_per_node} rank{'s' * (site.ranks_per_node > 1)} on each"),
-            ("cores of a node", f"{site.cores}{_share(site)}"),
+            ("cores of a node", f"{site.cores}{_share_text(site)}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
             ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
-            ("the site's own software", _own_software(ok)),
+            ("the site's own software", _site_software(ok)),
             ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used more than "
-             f"{_foreign_limit(ok, site)} of the processor time, or a hypervisor withheld more than {100 * site.max_steal_share:g} %"),
+             f"{_foreign_limit_text(ok, site)} of the CPU time, or CPU steal was more than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
-    return [(name, text) for name, text in said if text]
+    return [(name, text) for name, text in pairs if text]
 
 
-def _foreign_limit(ok: pd.DataFrame, site: Site) -> str:
-    """What other processes might use beside the runs that are there: the limit that was the site's then."""
+def _foreign_limit_text(ok: pd.DataFrame, site: Site) -> str:
+    """Return the limit for CPU time of other processes that applied to the runs."""
     limits = sorted(set(ok["max_foreign_cpu_share"].dropna())) or [site.max_foreign_cpu_share]
     return f"{' to '.join(f'{100 * limit:g}' for limit in dict.fromkeys((limits[0], limits[-1])))} %"
 
 
-def _share(site: Site) -> str:
-    """How much of its cores a node may use, where that is not all."""
+def _share_text(site: Site) -> str:
+    """Return the share of its cores that a node may use, if it is not all."""
     shares = ", ".join(f"{share:g}" for share in site.cpu_shares or [site.cpu_share] if share)
     return f", of which {shares} may be used" if shares else ""
 
 
-def _own_software(runs: pd.DataFrame) -> str:
-    """Which frameworks ran in what the site has installed itself, with the environment modules that were loaded for them."""
-    own = runs[runs["deployment"] == "installed"]
-    modules = {name: "; ".join(sorted(set(some["modules"].dropna()))) for name, some in own.groupby("framework")}
+def _site_software(runs: pd.DataFrame) -> str:
+    """Return the frameworks that ran in the site's own software, with the loaded environment modules."""
+    installed = runs[runs["deployment"] == "installed"]
+    modules = {
+        name: "; ".join(sorted(set(framework_runs["modules"].dropna())))
+        for name, framework_runs in installed.groupby("framework")
+    }
     return ", ".join(f"{name} ({loaded})" if loaded else str(name) for name, loaded in modules.items())
 
 
 def node_memory(runs: pd.DataFrame) -> str:
-    """The memory of the runs' nodes, that of the smallest one of each run; empty where records do not tell."""
-    known = runs["node_memory_bytes"].dropna().astype(float)
-    return f"{_range(known / GIB)} GiB" if len(known) else ""
+    """Return the memory of the runs' nodes (of each run the smallest); empty if not recorded."""
+    bytes_of_nodes = runs["node_memory_bytes"].dropna().astype(float)
+    return f"{_range(bytes_of_nodes / GIB)} GiB" if len(bytes_of_nodes) else ""
 
 
 def software(runs: pd.DataFrame) -> Grid:
-    """What each framework was: versions from the records, and the digests that its runs' keys hold."""
-    header = ["framework", "library", "Python", "environment", "gradients go over", "code, by model", "runs"]
+    """Return versions of each framework from the records, and the digests in its runs' keys."""
+    header = ["framework", "library", "Python", "environment", "transport", "code, by model", "runs"]
     columns = ["framework", "library_version", "python_version", "environment_digest"]
     rows = []
-    for (framework, library, python, environment), own in runs.groupby(columns, dropna=False, sort=True):
-        transports = sorted(set(own["transport"].dropna()) - {"none"})
-        codes = sorted(set(own["code_digest"].dropna()))
-        said = [str(framework), _or_dash(library), _or_dash(python), _short(environment)]
-        rows.append([*said, ", ".join(transports) or DASH, ", ".join(map(_short, codes)) or DASH, str(len(own))])
+    for (framework, library, python, environment), framework_runs in runs.groupby(columns, dropna=False, sort=True):
+        transports = sorted(set(framework_runs["transport"].dropna()) - {"none"})
+        codes = sorted(set(framework_runs["code_digest"].dropna()))
+        texts = [str(framework), _or_dash(library), _or_dash(python), _short(environment)]
+        rows.append(
+            [*texts, ", ".join(transports) or DASH, ", ".join(map(_short, codes)) or DASH, str(len(framework_runs))]
+        )
     caption = "Versions from the records, and the digests of environment and code that are part of the runs' keys."
     return Grid(caption, header, rows, tuple(header[:-1]))
 
 
 def sessions(runs: pd.DataFrame) -> Grid:
-    """The sessions: when, how many runs, which jobs."""
+    """Return the sessions: when, how many runs, which jobs."""
     header = ["session", "first start (UTC)", "last end (UTC)", "runs", "not ok", "jobs"]
     rows = []
     for session, own in runs[runs["session"].notna()].groupby("session", sort=True):
@@ -157,25 +177,28 @@ def sessions(runs: pd.DataFrame) -> Grid:
     return Grid("Sessions: invocations or allocations of the campaign.", header, rows, (*header[:3], "jobs"))
 
 
-def network(sweeps: pd.DataFrame) -> str:
-    """Latency and bandwidth of all-reduce as it was swept, in a sentence; empty without a sweep. `sweeps`: the table's data."""
-    sums = sweeps[sweeps["collective"] == ALL_REDUCE] if "collective" in sweeps else sweeps
-    measured = sums[column(sums, "latency_s").notna()] if len(sums) else sums
+def network(benchmarks: pd.DataFrame) -> str:
+    """Return latency and bandwidth of all-reduce in a sentence; empty without a collective benchmark.
+
+    `benchmarks` are the data of the table `network`.
+    """
+    allreduces = benchmarks[benchmarks["collective"] == ALL_REDUCE] if "collective" in benchmarks else benchmarks
+    measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
     latency, rate = column(measured, "latency_s") * 1e3, column(measured, "bandwidth_bytes_s").dropna() / 1e6
-    said = f"All-reduce as swept in {len(measured)} settings: latency {_range(latency)} ms"
-    return said + (f", bus bandwidth {_range(rate)} MB/s." if len(rate) else ".")
+    text = f"Collective benchmark of all-reduce in {len(measured)} settings: latency {_range(latency)} ms"
+    return text + (f", bus bandwidth {_range(rate)} MB/s." if len(rate) else ".")
 
 
 def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
-    """The locked environments as they are in this checkout, and whether the runs were made with them."""
+    """Return the locked environments in this checkout, and whether the runs used them."""
     header = ["lock", "SHA-256", "environment", "measured with it"]
     rows = [["requirements.txt", digest_file(CHECKOUT / "requirements.txt"), "the workflow's own", DASH]]
     frameworks = campaign.study.factors["framework"]
     for name in sorted({load_framework(framework).environment for framework in frameworks}):
-        for which in [site.variant] if site else VARIANTS:
-            environment = read(name, which)
+        for variant in [site.variant] if site else VARIANTS:
+            environment = read(name, variant)
             if not environment.lock.is_file():
                 continue
             rows.append(
@@ -183,29 +206,33 @@ def locks(campaign: Campaign, site: Site | None, runs: pd.DataFrame) -> Grid:
                     shown(environment.lock),
                     digest_file(environment.lock),
                     name,
-                    _used(environment, frameworks, site, runs),
+                    _usage(environment, frameworks, site, runs),
                 ]
             )
     caption = "Locks of the software, as they are in the checkout that made this page."
     return Grid(caption, header, rows, tuple(header))
 
 
-def _used(environment: Environment, frameworks: Sequence[str], site: Site | None, runs: pd.DataFrame) -> str:
-    """How many runs hold the digest of the environment as it would be made now."""
-    mine = [name for name in frameworks if load_framework(name).environment == environment.name]
-    own = runs[runs["framework"].isin(mine) & runs["environment_digest"].notna() & (runs["status"] != "missing")]
-    if own.empty or site is None:
+def _usage(environment: Environment, frameworks: Sequence[str], site: Site | None, runs: pd.DataFrame) -> str:
+    """Return how many runs have the digest of the environment as it would be built now."""
+    names = [name for name in frameworks if load_framework(name).environment == environment.name]
+    framework_runs = runs[
+        runs["framework"].isin(names) & runs["environment_digest"].notna() & (runs["status"] != "missing")
+    ]
+    if framework_runs.empty or site is None:
         return DASH
     try:
-        same = int((own["environment_digest"] == digest(environment, site.realization)).sum())
+        n_matching = int((framework_runs["environment_digest"] == digest(environment, site.realization)).sum())
     except InputError:
         return DASH
-    return f"all {same} runs" if same == len(own) else f"{same} of {len(own)} runs"
+    return (
+        f"all {n_matching} runs" if n_matching == len(framework_runs) else f"{n_matching} of {len(framework_runs)} runs"
+    )
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: its title, facts with a name each, and the sums of what was prepared (file, SHA-256)."""
+    """A data set: its title, named facts, and the SHA-256 sums of its files."""
 
     name: str
     title: str
@@ -214,85 +241,85 @@ class Data:
 
 
 def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> list[Data]:
-    """The data sets with licence and citation; sums from the manifests where the prepared files are on this machine."""
-    found = []
+    """Return data sets with licence and citation, and sums if the prepared files are on this machine."""
+    data_sets = []
     for name in names:
         entry = load_dataset(name)
         digests = sorted(set(runs.loc[runs["dataset"] == name, "data_digest"].dropna()))
-        sums = _sums(data_folder(site, name)) if site is not None else []
+        sums = _read_sums(data_folder(site, name)) if site is not None else []
         current = data_digest(name)
-        said = [
+        pairs = [
             ("licence", entry["licence"]),
             ("citation", entry["citation"]),
             ("training samples", f"{entry['train_samples']:,}"),
             ("validation samples", f"{entry['validation_samples']:,}"),
             ("shape", " × ".join(map(str, entry["shape"])) + " tokens" * (kind(entry) == TOKENS)),
             ("vocabulary", f"{entry['vocabulary']:,}" if kind(entry) == TOKENS else ""),
-            ("made up", "yes: generated by a program, no benchmark" if drawn(name) else ""),
-            ("digest in the runs' keys", ", ".join(map(_short, digests)) + _same(digests, current)),
+            ("generated", "yes, by a program: no benchmark data set" if is_generated(name) else ""),
+            ("digest in the runs' keys", ", ".join(map(_short, digests)) + _checkout_text(digests, current)),
             ("sums", "" if sums else "the prepared files are not on this machine; the digest above identifies them"),
         ]
-        told = [(label, str(text)) for label, text in said if text]
-        found.append(Data(name, str(entry["title"]), told, sums if digests == [current] or not digests else []))
-    return found
+        nonempty = [(label, str(text)) for label, text in pairs if text]
+        data_sets.append(Data(name, str(entry["title"]), nonempty, sums if digests == [current] or not digests else []))
+    return data_sets
 
 
-def drawn(name: str) -> bool:
-    """Whether a data set is made by a program and not by nature: no result on it is one on a benchmark."""
+def is_generated(name: str) -> bool:
+    """Return whether a program generates the data set, so that its results are no benchmark results."""
     entry = load_dataset(name)
     return bool(entry.get("made_up")) or entry["format"] in ("patterns", "fresh")
 
 
-def _same(digests: list[str], current: str) -> str:
+def _checkout_text(digests: list[str], current: str) -> str:
     if not digests:
         return f"none recorded; in this checkout {_short(current)}"
     return " (as in this checkout)" if digests == [current] else f" (in this checkout: {_short(current)})"
 
 
-def _sums(folder: Path) -> list[tuple[str, str]]:
-    """File and SHA-256 of the archives, and of the files prepared from them; nothing where a manifest is absent or broken."""
+def _read_sums(folder: Path) -> list[tuple[str, str]]:
+    """Return file and SHA-256 of archives and prepared files; empty if a manifest is missing or broken."""
     try:
         source = read_json(folder / "manifest.json")["source"]
-        found = [(file["name"], file["sha256"]) for file in source.get("files", [])]
+        file_sums = [(file["name"], file["sha256"]) for file in source.get("files", [])]
         for split in SPLITS:
             if (manifest := folder / split / "manifest.json").is_file():
                 sums = read_json(manifest)["sha256"]
-                found += [(f"{split}/{name}", sha256) for name, sha256 in sums.items()]
-        return [(str(name), str(sha256)) for name, sha256 in found]
+                file_sums += [(f"{split}/{name}", sha256) for name, sha256 in sums.items()]
+        return [(str(name), str(sha256)) for name, sha256 in file_sums]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
 @dataclass(frozen=True)
-class Again:
-    """How to make it again: the commit in words, and command lines with what each does."""
+class Reproduction:
+    """How to reproduce the report: the commit in words, and command lines with their effects."""
 
     commit: Note
     commands: list[tuple[str, str]]
 
 
-def again(campaign: Campaign, site: Site | None, records: str, state: State) -> Again:
-    """What a reader types to get the same, from the same commit."""
+def reproduction(campaign: Campaign, site: Site | None, records: str, state: State) -> Reproduction:
+    """Return the commands that reproduce the report from the same commit."""
     name = campaign.study.name
-    at = site.name if site else campaign.site.name
+    site_name = site.name if site else campaign.site.name
     commands = []
     if state.commit:
         commands.append((f"git checkout {state.commit}", "the workflow, the study and the locks as they were"))
     if campaign.published is None:
-        run = cluster_commands(site.launcher, name, at).split(", or ") if site else []
+        run = cluster_commands(site.launcher, name, site_name).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
         commands.append(
             (
-                f"./ringside report {name} --site {at}",
-                "make records, figures, tables and this page; run what is missing",
+                f"./ringside report {name} --site {site_name}",
+                "build records, figures, tables and this page; run what is missing",
             )
         )
-        there = f"./ringside report {name} --site {at} --records available"
-        commands.append((there, "from the records that are there, training nothing"))
+        command = f"./ringside report {name} --site {site_name} --records available"
+        commands.append((command, "from existing records, without training"))
     else:
-        there = f"./ringside report {name} --site {at} --records {records}"
-        commands.append((there, "from the published tables, training nothing"))
-    return Again(_commit(state), commands)
+        command = f"./ringside report {name} --site {site_name} --records {records}"
+        commands.append((command, "from the published tables, without training"))
+    return Reproduction(_commit(state), commands)
 
 
 def _commit(state: State) -> Note:
@@ -325,7 +352,7 @@ def _span(runs: pd.DataFrame) -> str:
 
 
 def _moment(time: Any) -> str:
-    """A time of a record, to the second."""
+    """Return a time of a record, to the second."""
     return DASH if pd.isna(time) else str(time).replace("T", " ").partition(".")[0].removesuffix("Z")
 
 

@@ -1,4 +1,4 @@
-"""Text that others wrote (logs, reasons, titles) made fit for a page: nothing that steers a terminal, and not more than it bears."""
+"""Clean text that others wrote (logs, reasons, titles) for a page: no control sequences, limited length."""
 
 import itertools
 import re
@@ -9,34 +9,37 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import number_of, size
 
-TAIL_BYTES = 1 << 18  # of a log's end that are read, however long the log is
+TAIL_BYTES = 1 << 18  # read from the end of a log
 TAIL_LINES = 200
-LONGEST_LINE = 500
-# What terminals obey: colours and cursor (CSI), titles and links (OSC), strings of other kinds, two-character sequences. No part
-# of these looks beyond the next ESC, so that no text makes them slow.
-_SEQUENCE = re.compile(
+MAX_LINE_CHARACTERS = 500
+# Terminal sequences: colours and cursor (CSI), titles and links (OSC), other strings, two-character sequences. No part
+# of the pattern looks beyond the next ESC, so no text makes it slow.
+_TERMINAL_SEQUENCE = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b[PX^_][^\x1b\n]*(?:\x1b\\\\)?|\x1b[ -/]*[0-~]?"
 )
-# Controls that HTML does not have, halves of characters, and marks that turn the direction of what follows.
+# Controls that HTML forbids, surrogates, and marks that change text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-UNSHOWN = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The end of a log, and how much of it that is."""
+    """The end of a log, and a note on how much of the log that is."""
 
     text: str
     extent: Note
 
 
 def clean(text: str) -> str:
-    """`text` without what terminals obey; other controls but newline and tab become U+FFFD."""
-    return _CONTROL.sub(UNSHOWN, _SEQUENCE.sub("", text))
+    """Return `text` without terminal sequences; other controls except newline and tab become U+FFFD."""
+    return _CONTROL.sub(REPLACEMENT, _TERMINAL_SEQUENCE.sub("", text))
 
 
 def tail(log: Path, characters: int) -> Tail | None:
-    """The last TAIL_LINES lines of a log, cleaned, without passwords, cut to LONGEST_LINE each and to `characters` together; None without a log."""
+    """Return the last TAIL_LINES lines of a log, cleaned and without passwords; None without a log.
+
+    Lines are cut to MAX_LINE_CHARACTERS, and all lines together to `characters`.
+    """
     if not log.is_file():
         return None
     try:
@@ -49,21 +52,26 @@ def tail(log: Path, characters: int) -> Tail | None:
     rows = redact_log(raw.decode("utf-8", errors="replace")).split("\n")
     if rows[-1] == "":
         del rows[-1]
-    whole = length <= TAIL_BYTES
-    if not whole and len(rows) > 1:
-        del rows[0]  # which begins in its middle
-    # Of a line that was written over, what stood there last.
-    last = [row.rstrip("\r").rpartition("\r")[2] for row in rows[-TAIL_LINES:]]
-    lines = [_cut(line) for line in clean("\n".join(last)).split("\n")] if last else []
-    room = itertools.accumulate(map(len, reversed(lines)))
-    kept = lines[len(lines) - max(1, sum(used <= characters for used in room)) :] if lines else []
-    if whole and len(kept) == len(rows):
-        return Tail("\n".join(kept), Note("whole-log", "all of it") if kept else Note("empty-log", "is empty"))
+    is_complete = length <= TAIL_BYTES
+    if not is_complete and len(rows) > 1:
+        del rows[0]  # it is incomplete
+    # Of a line that carriage returns overwrote, keep the last text.
+    rows_shown = [row.rstrip("\r").rpartition("\r")[2] for row in rows[-TAIL_LINES:]]
+    lines = [_cut(line) for line in clean("\n".join(rows_shown)).split("\n")] if rows_shown else []
+    cumulative = itertools.accumulate(map(len, reversed(lines)))
+    kept_lines = lines[len(lines) - max(1, sum(used <= characters for used in cumulative)) :] if lines else []
+    if is_complete and len(kept_lines) == len(rows):
+        return Tail(
+            "\n".join(kept_lines), Note("whole-log", "all of it") if kept_lines else Note("empty-log", "is empty")
+        )
     extent = Note(
-        "last-lines", f"its last {number_of(len(kept), 'line')}, of {size(length)}", lines=len(kept), bytes=length
+        "last-lines",
+        f"its last {number_of(len(kept_lines), 'line')}, of {size(length)}",
+        lines=len(kept_lines),
+        bytes=length,
     )
-    return Tail("\n".join(kept), extent)
+    return Tail("\n".join(kept_lines), extent)
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} …"
+    return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[:MAX_LINE_CHARACTERS]} …"

@@ -38,8 +38,8 @@ def bars(graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]]
     grouped = {name: panel_rows(graph, space, parts) for name, parts in strategies.items()}
     n_rows = max(len(rows) for rows in grouped.values())
     height = min(MAX_HEIGHT_IN, max(MIN_HEIGHT_IN, ROW_HEIGHT_IN * n_rows))
-    figure = style.figure(style.PAGE_IN, height + 0.55)
-    axes = panels.grid(figure, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
+    figure = style.new_figure(style.PAGE_IN, height + 0.55)
+    axes = panels.create_axes(figure, (1, len(grouped)), len(grouped), share_x=False, share_y=False)
     colours = matplotlib.colormaps[DEVICE_COLOURS](np.linspace(0.05, 0.95, devices))
     for ax, (name, rows) in zip(axes, grouped.items(), strict=True):
         for y, (label, owners) in enumerate(rows):
@@ -60,7 +60,7 @@ def bars(graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]]
         ax=list(axes), location="bottom", fraction=0.03, pad=0.02, aspect=50,
     )  # fmt: skip
     scale.set_label("device", fontsize=style.FONT_SIZE)
-    return figure, panels.two_paragraphs([BARS.format(model=space.model, devices=devices)], [LETTERS_NOTE])
+    return figure, panels.split_caption([BARS.format(model=space.model, devices=devices)], [LETTERS_NOTE])
 
 
 def panel_rows(graph: Graph, space: Space, parts: Mapping[str, Any]) -> list[tuple[str, Sequence[int]]]:
@@ -87,23 +87,23 @@ def describe_degrees(graph: Graph, name: str, degrees: Sequence[int]) -> str:
 def progress(answers: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Figure, str]:
     """Return a figure of all searches among the answers, and its caption; `names` of methods and starts."""
     searched = [answer for answer in answers if answer.get("progress")]
-    figure = style.figure(style.PAGE_IN, 2.4)
-    (ax,) = panels.grid(figure, (1, 1), 1)
-    for answer, look_style in zip(searched, style.TREATMENT_LOOKS, strict=False):
+    figure = style.new_figure(style.PAGE_IN, 2.4)
+    (ax,) = panels.create_axes(figure, (1, 1), 1)
+    for answer, look_style in zip(searched, style.TREATMENT_STYLES, strict=False):
         proposals, times = zip(*answer["progress"], strict=True)
         name = f"{names[answer['method']]}, from {names[answer['start']]}"
         times_ms = [math.nan if s is None else 1e3 * s for s in times]
         ax.plot(proposals, times_ms, color=look_style.colour, linestyle=look_style.line, label=name)
     format_axes(ax)
     figure.legend(loc="outside upper center", ncols=3)
-    return figure, panels.two_paragraphs([PROGRESS], [])
+    return figure, panels.split_caption([PROGRESS], [])
 
 
 def format_axes(ax: Axes) -> None:
     """Set logarithmic axes with their labels."""
     ax.set_yscale("log")
     ax.set_xscale("log")
-    panels.round_numbers(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
+    panels.set_round_ticks(ax.yaxis, float(np.divide(*ax.get_ylim()[::-1])))
     ax.set_xlabel("proposals")
     ax.set_ylabel("step time (ms)")
     ax.grid(True)

@@ -138,12 +138,14 @@ def strategy_rows(answers: Mapping[Point, list[dict[str, Any]]]) -> pd.DataFrame
 
 def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     """Draw samples per second of each device, a panel per network."""
-    figure = style.figure(style.PAGE_IN, 3.4)
-    for ax, network in zip(panels.grid(figure, (2, 3), 6, share_y=False), NETWORKS, strict=True):
+    figure = style.new_figure(style.PAGE_IN, 3.4)
+    for ax, network in zip(panels.create_axes(figure, (2, 3), 6, share_y=False), NETWORKS, strict=True):
         for way in GRADIENTS:
             for line, (name, style_index) in LINES.items():
-                look_style = style.TREATMENT_LOOKS[style_index]
-                selected = panels.at(frame, {"network": network, "cluster": cluster, "gradients": way, "line": line})
+                look_style = style.TREATMENT_STYLES[style_index]
+                selected = panels.rows_at(
+                    frame, {"network": network, "cluster": cluster, "gradients": way, "line": line}
+                )
                 ax.plot(
                     selected["devices"], selected["rate"], color=look_style.colour, marker=look_style.marker, markersize=3,
                     linestyle="-" if way == RING else ":", zorder=3, markerfacecolor=look_style.colour if way == RING else "white",
@@ -157,35 +159,35 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     figure.supxlabel("devices", fontsize=style.FONT_SIZE)
     figure.supylabel("samples per second and device", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=3)
-    return figure, panels.two_paragraphs([THROUGHPUT.format(cluster=cluster)], [])
+    return figure, panels.split_caption([THROUGHPUT.format(cluster=cluster)], [])
 
 
 def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
     """Draw bytes sent in a step on the largest number of devices, a panel per network."""
     devices = max(CLUSTERS[cluster])
-    figure = style.figure(style.PAGE_IN, 1.8)
-    for ax, network in zip(panels.grid(figure, (1, 6), 6, share_y=False), NETWORKS, strict=True):
+    figure = style.new_figure(style.PAGE_IN, 1.8)
+    for ax, network in zip(panels.create_axes(figure, (1, 6), 6, share_y=False), NETWORKS, strict=True):
         selection = {"network": network, "cluster": cluster, "devices": devices, "gradients": MESSAGES}
         for place, line in enumerate(LINES):
-            (row,) = panels.at(frame, {**selection, "line": line}).to_dict("records")
+            (row,) = panels.rows_at(frame, {**selection, "line": line}).to_dict("records")
             gradients, exchanged = row["gradient_bytes"] / 1e9, row["exchanged_bytes"] / 1e9
-            ax.bar(place, gradients, color=style.TREATMENT_LOOKS[place].colour, width=0.8)
-            ax.bar(place, exchanged, bottom=gradients, color=style.TREATMENT_LOOKS[place].colour, width=0.8, alpha=0.4)
+            ax.bar(place, gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8)
+            ax.bar(place, exchanged, bottom=gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8, alpha=0.4)
         ax.set_title(network)
         ax.set_xticks(range(len(LINES)), ["data", "expert", "found"])
     figure.supylabel("GB sent in a step", fontsize=style.FONT_SIZE)
-    return figure, panels.two_paragraphs([SENT.format(cluster=cluster, devices=devices)], [])
+    return figure, panels.split_caption([SENT.format(cluster=cluster, devices=devices)], [])
 
 
 def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure, str]:
     """Draw the fastest strategy so far over the time of a search, for both ways of simulation."""
-    figure = style.figure(style.PAGE_IN, 2.0)
+    figure = style.new_figure(style.PAGE_IN, 2.0)
     for ax, network in zip(
-        panels.grid(figure, (1, 3), 3, share_x=False, share_y=False), PROGRESS_NETWORKS, strict=True
+        panels.create_axes(figure, (1, 3), 3, share_x=False, share_y=False), PROGRESS_NETWORKS, strict=True
     ):
         for full in (False, True):
             point_answers = answers[Point(network, "p100", max(CLUSTERS["p100"]), RING, full)]
-            for start, look_style in zip(STARTS, style.TREATMENT_LOOKS, strict=False):
+            for start, look_style in zip(STARTS, style.TREATMENT_STYLES, strict=False):
                 (answer,) = (
                     candidate
                     for candidate in point_answers
@@ -204,7 +206,7 @@ def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure
         ax.set_xlabel("duration of the search (s)")
     figure.supylabel("step time (ms)", fontsize=style.FONT_SIZE)
     figure.legend(loc="outside upper center", ncols=2)
-    return figure, panels.two_paragraphs([PROGRESS], [])
+    return figure, panels.split_caption([PROGRESS], [])
 
 
 def table(frame: pd.DataFrame) -> tables.Table:
