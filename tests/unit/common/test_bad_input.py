@@ -34,7 +34,7 @@ from common.written import load
 from datasets.archives import Archive
 from datasets.made_up import write_archives
 from datasets.prepare import READERS
-from datasets.prepared import write_part, write_tokens
+from datasets.prepared import write_images, write_tokens
 from declared import frameworks as described
 from declared.datasets import TOKENS, kind, load_dataset, read_datasets
 from declared.environments import EnvironmentKeys
@@ -419,7 +419,7 @@ def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
         if kind(entry) == TOKENS:
             write_tokens(out / part, blocks, samples, *entry["shape"], entry["vocabulary"], "it")
         else:
-            write_part(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
+            write_images(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
         sizes.append(len(np.load(out / part / f"{kind(entry)}.npy")))
     return sizes
 

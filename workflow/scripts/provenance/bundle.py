@@ -20,7 +20,7 @@ from common.errors import InputError, system_faults
 from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
 from common.python import python_abi
 from common.text import number_of, size
-from datasets.fetch import archives, store
+from datasets.fetch import archives, site_store
 from declared.configuration import load_config
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read
@@ -132,7 +132,7 @@ def add_environment(
 
 def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
     """Add the archives of a data set."""
-    entry, archive_store = load_dataset(dataset), store(campaign.site)
+    entry, archive_store = load_dataset(dataset), site_store(campaign.site)
     if "files" not in entry:
         content.report(f"{dataset}: needs no file")
     elif archive_store.folder:

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.files import CHECKOUT, digest_file, digest_text, shown, source_files
 from common.normal_form import digest_source
-from datasets.identity import NOT_PREPARING, data_digest
+from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
@@ -90,7 +90,7 @@ def training_code(campaign: Campaign) -> set[Path]:
 
 def data_code() -> list[Path]:
     """Return the code that prepares data sets, and the tables that describe them."""
-    code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NOT_PREPARING]
+    code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NON_PREPARING_MODULES]
     return [*code, DATASETS, *([OWN_DATASETS] if OWN_DATASETS.is_file() else [])]
 
 
