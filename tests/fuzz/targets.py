@@ -42,9 +42,9 @@ from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
 from plan.binding import read_binding
 from plan.campaign import published_tables
-from plan.design import design
-from plan.recorded import record_of
-from plan.strategies import found as read_strategies
+from plan.design import plan_design
+from plan.recorded import load_record
+from plan.strategies import read_strategies
 from provenance.manifest import read as read_manifest
 from provenance.verify import describe_difference
 from runs.epochs import read_epochs
@@ -299,7 +299,7 @@ def _header_of(table: str) -> Callable[[], list[bytes]]:
 
 
 def _read_study(file: Path) -> object:
-    return design(load_study(file.stem, file.parent), load_site("local"))
+    return plan_design(load_study(file.stem, file.parent), load_site("local"))
 
 
 TARGETS = {
@@ -307,7 +307,7 @@ TARGETS = {
     "site": Target("fuzzed.yaml", lambda file: load_site(file.stem, file.parent), _files("config/sites/*.yaml")),
     "yaml": Target("fuzzed.yaml", load_yaml, lambda: [b"a: [1, 2.5, yes, &x {b: 'c'}, *x]\n"]),
     "json": Target("fuzzed.json", read_json, lambda: [b'{"a": [1, -2.5e3, null, "\\u00e9"]}'], (ValueError, OSError)),
-    "record": Target("record.json", record_of, lambda: [json.dumps(record_content()).encode()]),
+    "record": Target("record.json", load_record, lambda: [json.dumps(record_content()).encode()]),
     "manifest": Target("manifest.json", read_manifest, lambda: [b'{"study": "a", "products": {}, "sources": {}}']),
     "runs": Target("runs.csv", lambda file: read_table(file, "runs"), _first_rows("runs")),
     "epochs": Target("epochs.csv", lambda file: read_table(file, "epochs"), _first_rows("epochs")),

@@ -17,7 +17,7 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
 from plan.cost import Cost, fraction_line, measured_at, report
-from plan.design import design, to_csv
+from plan.design import plan_design, to_csv
 from support.refusals import assert_refusal
 
 NAMES = [chr(ord("A") + place) for place in range(15)]
@@ -108,7 +108,7 @@ def written(folder: Path, **changes: object) -> Path:
 
 def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
-    runs = design(study, site)
+    runs = plan_design(study, site)
     assert len(runs) == 8 * 2 and len({run.cell for run in runs}) == 8
     assert to_csv(runs).count("\n") == 17
     levels = pd.DataFrame([run.levels for run in runs])
@@ -118,14 +118,14 @@ def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path)
 
 def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> None:
     few, site = load_study("s", written(tmp_path)), load_site("local")
-    every = {run.run_id: run for run in design(replace(few, fraction=None), site)}
+    every = {run.run_id: run for run in plan_design(replace(few, fraction=None), site)}
     assert len(every) == 2**7 * 2
-    assert all(every[run.run_id] == run for run in design(few, site))
+    assert all(every[run.run_id] == run for run in plan_design(few, site))
 
 
 def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
-    campaign = Campaign(study, site, "available", design(study, site), None)
+    campaign = Campaign(study, site, "available", plan_design(study, site), None)
     text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
     assert re.search(r"\b8 \w+ in 2 \w+", text), "cells and blocks"
     assert study.fraction is not None
@@ -159,5 +159,5 @@ def test_infeasible_cell_of_a_fraction_is_not_to_be_excluded(tmp_path: Path) -> 
     single = {**GOOD["factors"], "framework": ["pytorch-single", "pytorch-ddp"]}  # type: ignore[dict-item]
     study = load_study("s", written(tmp_path, factors=single))
     with pytest.raises(InputError) as refused:
-        design(study, load_site("local"))
+        plan_design(study, load_site("local"))
     assert str(tmp_path / "s.yaml") in str(refused.value) and "exclude" not in str(refused.value)

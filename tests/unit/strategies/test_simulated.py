@@ -18,7 +18,7 @@ from declared.site import load_site
 from declared.study import Replicates, Study, load_study
 from figures import panels
 from figures import simulated as figure
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from records.aggregate import planned_row
 from strategies.measured import Measurements
 from strategies.simulated import (
@@ -57,7 +57,7 @@ def campaign() -> Campaign:
     study: Study = replace(
         load_study("quickstart"), factors=levels, exclude=(single_rank,), replicates=Replicates(2, 2)
     )
-    return planned(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
+    return plan_campaign(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
 
 
 @pytest.fixture

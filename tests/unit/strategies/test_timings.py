@@ -24,7 +24,7 @@ from plan import strategies
 from plan.campaign import load_campaign
 from plan.design import design
 from plan.sweeps import sizes
-from plan.timings import MESSAGES, Timing, output, planned
+from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import alone
 from strategies import found, gather, measure
 
@@ -79,7 +79,7 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
         real(environment)
     before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
     assert before.unfound
-    records = [measure.measure(study, site, timing, results) for timing in planned(design(study, site), site)]
+    records = [measure.measure(study, site, timing, results) for timing in planned_timings(design(study, site), site)]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
         ("messages", "ok", None),
         ("parts", "ok", None),
@@ -163,7 +163,7 @@ def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkey
 
 
 def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) -> None:
-    timing: Timing = next(candidate for candidate in planned(design(study, site), site) if candidate.kind == MESSAGES)
+    timing: Timing = next(candidate for candidate in planned_timings(design(study, site), site) if candidate.kind == MESSAGES)
     file = output(results, site, timing)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):

@@ -71,7 +71,9 @@ def write_parts(dataset: str, entry: Mapping[str, Any], folder: Path, store: Sto
     if entry["format"] == FRESH:
         return {**manifest, "fresh": True, "source": {"format": FRESH}, **_fresh_keys(entry)}
     with open_archives(dataset, entry, store, folder) as archives_by_name:
-        print_progress(f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}")
+        print_progress(
+            f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}"
+        )
         content = READERS[entry["format"]](entry, archives_by_name)
         parts = {part: _write_part(dataset, entry, content, part, folder / part) for part in PARTS}
     manifest["source"] = describe_source(entry, archives_by_name)

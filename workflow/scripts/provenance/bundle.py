@@ -35,7 +35,7 @@ from environments.steps import build_lock, print_progress
 from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import cached_wheels, recorded_sha256
 from plan import timings
-from plan.campaign import Campaign, configured, planned
+from plan.campaign import Campaign, configured, plan_campaign
 from report.checkout import state
 
 CONTROLLER = CHECKOUT / "requirements.txt"
@@ -64,7 +64,7 @@ class Content:
 
 def environments(campaign: Campaign) -> list[Environment]:
     """Return the environments of the study at the site, with those of Extra-P and the planner if needed."""
-    is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
+    is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.required_timings(campaign.runs))}
     tool_environments = [read(name) for name, needed in is_needed.items() if needed]
     return [read(name, campaign.site.variant) for name in campaign.environments] + tool_environments
 
@@ -215,7 +215,7 @@ def tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
 def make_bundle(study: str = "", site: str = "") -> None:
     """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar."""
     config = load_config(configured(study, site))
-    campaign = planned(load_study(config.study), load_site(config.site))
+    campaign = plan_campaign(load_study(config.study), load_site(config.site))
     if not campaign.records:
         raise InputError(
             "nothing-to-run",

@@ -17,7 +17,7 @@ from declared.frameworks import load_framework
 from declared.records import RECORDS
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
-from plan.strategies import file_of
+from plan.strategies import strategy_file
 
 Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
@@ -30,7 +30,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
 
     For published tables only what this checkout adds: their own columns say how they were measured (`measured_with`).
     """
-    strategies = [file for file in [file_of(campaign.study.name, campaign.site.name)] if file.is_file()]
+    strategies = [file for file in [strategy_file(campaign.study.name, campaign.site.name)] if file.is_file()]
     paths = {
         "study": [campaign.study.file, *strategies],
         "locks": [WORKFLOW_LOCK],

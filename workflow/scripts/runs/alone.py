@@ -17,7 +17,7 @@ from declared.site import Site
 from declared.study import Study
 from environments.built import read_built
 from launchers import launch
-from plan.binding import bind, check_bound
+from plan.binding import bind_results, check_bound
 from plan.design import Run
 from plan.identity import environment_of
 from plan.specs import changed_since_planned
@@ -57,7 +57,7 @@ def settle(
         if done is None or attempts.read_record(done)["status"] != "ok":
             environment = read_built(environment_of(site, one.run.framework))
             ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
-            bind(results, study.name, site)
+            bind_results(results, study.name, site)
             with attempts.new_attempt(folder) as done:
                 record = attempt(environment, ranks, done) | {"session": current_session()}
                 attempts.finish(done, record, kind)

@@ -27,7 +27,7 @@ from declared.site import Site, load_site
 from declared.study import load_study
 from plan.design import Run, design
 from plan.identity import lacks
-from plan.strategies import ASKED, file_of, question
+from plan.strategies import ASKED, strategy_file, question
 from strategies.find import Question, interpreter, run_planner, strategy_name
 from strategies.measured import (
     Measurements,
@@ -183,7 +183,7 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
     """
     declared_site = load_site(site)
     questions = list_questions(design(load_study(study), declared_site), declared_site)
-    file = file_of(study, site)
+    file = strategy_file(study, site)
     content, rows, unanswered = answer_questions(
         questions, load_measurements(declared_site, costs, messages, network), interpreter(declared_site)
     )

@@ -20,7 +20,7 @@ from common.text import number_of
 from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.identity import lacks
-from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, wanted
+from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, required_timings
 from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from strategies.measure import read
 
@@ -112,7 +112,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
     site = campaign.site
     on_a_node = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     rows: dict[str, list[dict[str, Any]]] = {"costs": [], "messages": []}
-    for timing in wanted(campaign.runs):
+    for timing in required_timings(campaign.runs):
         table_rows, shared_columns = (
             rows["costs" if timing.kind == PARTS else "messages"],
             timing_columns(campaign, timing),

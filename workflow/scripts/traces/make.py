@@ -19,7 +19,7 @@ from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run
-from plan.identity import Planned, lacks, plan_run
+from plan.identity import Planned, plan_run, unsupported_reason
 from plan.scheduling import allocation_options
 from runs.attempts import finished, numbered, put_aside
 from runs.epochs import read_epochs
@@ -46,7 +46,7 @@ def the_one(campaign: Campaign, wanted: str) -> Run:
         problem = f"no run of {campaign.study.name} is called so"
         raise InputError("unknown-name", problem, file=wanted, got=wanted, hint=f"the nearest are {', '.join(close)}")
     run = known[fitting[0]]
-    if why := campaign.lacks(run):
+    if why := campaign.unsupported_reason(run):
         raise InputError("not-possible-here", why, file=run.run_id)
     return run
 
@@ -58,7 +58,7 @@ def at_level(campaign: Campaign, run: Run, level: str) -> Planned:
         why = run.framework.why.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {why}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
-    if lacking := lacks(campaign.site, levels):
+    if lacking := unsupported_reason(campaign.site, levels):
         raise InputError("not-possible-here", lacking, file=run.run_id)
     return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 
@@ -151,7 +151,7 @@ def trace_run(wanted: str, study: str = "", site: str = "", full: bool = False) 
     bound = read_binding(Path("results") / config["study"])
     if bound and not site:
         config["site"] = bound["site"]
-    campaign = load_campaign({**config, "records": "campaign"}, look=True)
+    campaign = load_campaign({**config, "records": "campaign"}, probe=True)
     run, level = the_one(campaign, wanted), "full" if full else "phases"
     there = traced(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
     attempt = there or measured(campaign, at_level(campaign, run, level))
