@@ -12,7 +12,7 @@ import yaml
 
 from common.errors import CodedValueError, InputError
 from declared.factors import factor_table
-from declared.fraction import Fraction, generated, of_resolution
+from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
@@ -53,19 +53,19 @@ GOOD = {
 @pytest.mark.parametrize(("asked", "published"), NIST.items())
 def test_fractions_are_as_small_as_the_published_ones(asked: tuple[int, int], published: tuple[int, int]) -> None:
     count, resolution = asked
-    fraction = of_resolution(NAMES[:count], resolution)
+    fraction = smallest_fraction(NAMES[:count], resolution)
     assert (count - fraction.basic, fraction.resolution) == published
 
 
 def test_the_columns_are_balanced_and_orthogonal() -> None:
-    cells = pd.DataFrame(list(of_resolution(NAMES[:9], 4).signs())) * 2 - 1
+    cells = pd.DataFrame(list(smallest_fraction(NAMES[:9], 4).signs())) * 2 - 1
     assert (cells.T @ cells == len(cells) * np.eye(9)).all(axis=None)
     assert (cells.sum() == 0).all()
 
 
 def test_jains_274_design() -> None:
     # Jain 1991, chapter 19: D = AB, E = AC, F = BC, G = ABC
-    fraction = of_resolution(NAMES[:7], 3)
+    fraction = smallest_fraction(NAMES[:7], 3)
     cells = pd.DataFrame(list(fraction.signs())) * 2 - 1
     assert len(cells) == 8
     for made, of in {"D": "AB", "E": "AC", "F": "BC", "G": "ABC"}.items():
@@ -79,7 +79,7 @@ def fraction_like(fraction: Fraction) -> list[str]:
 
 def test_generators_of_a_persons_own() -> None:
     # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB has III
-    better, worse = (generated(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
+    better, worse = (generated_fraction(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
     assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
     assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
     for bad, code, sentence in (
@@ -96,7 +96,7 @@ def test_generators_of_a_persons_own() -> None:
         ),
     ):
         with pytest.raises(CodedValueError) as refused:
-            generated(list("ABCD"), bad)
+            generated_fraction(list("ABCD"), bad)
         assert (refused.value.code, str(refused.value)) == (code, sentence)
 
 

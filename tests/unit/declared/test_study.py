@@ -361,7 +361,7 @@ def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) ->
     )
     entries = [{"optimizer": "adam", "momentum": 0.9}]
     error = refusal(written(tmp_path, factors=many, exclude=entries))
-    assert_refusal(error, error.code, error.key, ["hold bandwidth", "{nodes: 1, bandwidth: 500}"])
+    assert_refusal(error, error.code, error.key, ["fix bandwidth", "{nodes: 1, bandwidth: 500}"])
     entries.append({"nodes": 1, "bandwidth": 500})
     folder = written(tmp_path, factors=many, exclude=entries)
     assert len(plan_design(load_study("s", folder), load_site("local"))) == (3 + 2 * 3) * 2
