@@ -227,7 +227,7 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     assert unsupported_reason(nowhere, {**levels, "trace": "phases"}) is None
 
 
-def test_a_design_stands_until_it_would_plan_other_runs() -> None:
+def test_a_design_is_current_until_runs_change() -> None:
     study, site = load_study("quickstart"), load_site("local")
     assert not plan_campaign(study, site).is_design_current, "there is none"
     file = Path("results/quickstart/design.csv")

@@ -329,7 +329,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
     reader = Reader()
     path = measured.records[measured.runs[0].run_id]
     first = reader.read(path)
-    monkeypatch.setattr("records.time_left.record_of", lambda _: {"status": "failed"})
+    monkeypatch.setattr("records.time_left.load_record", lambda _: {"status": "failed"})
     assert reader.read(path) is first
     os.utime(path, (1, 1))
     assert (reader.read(path) or {})["status"] == "failed"
