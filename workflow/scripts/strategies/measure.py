@@ -12,7 +12,7 @@ from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
-from plan.design import design
+from plan.design import plan_design
 from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, output, planned_timings, spec
 from plan.timings import key as key_of
 from runs import alone, transport
@@ -82,7 +82,7 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = alone.named(KIND, planned_timings(design(study, site), site), name, study)
+    timing: Timing = alone.named(KIND, planned_timings(plan_design(study, site), site), name, study)
     return timing
 
 
