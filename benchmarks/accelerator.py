@@ -36,7 +36,7 @@ from epoch_times import Process, interval_of_median, run_all
 from launchers import launch
 from launchers.local import rank_cores
 from models.named import graph
-from plan.identity import lacks
+from plan.identity import unsupported_reason
 from runs.attempts import machine_lock
 from runs.epochs import read_epochs
 from runs.supervise import job, judge, measurement, with_last_line
@@ -281,7 +281,7 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
 def _lacking(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Why the site cannot do it, as a plan says it."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
-    return lacks(site, run.levels)
+    return unsupported_reason(site, run.levels)
 
 
 def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:

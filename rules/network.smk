@@ -7,14 +7,14 @@ from plan.scheduling import concurrent_share
 
 NETWORK_CSV = SWEEPS.table
 REQUIRED_SWEEPS = list(SWEEPS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
-NETWORK_RECORDS = [*REQUIRED_SWEEPS, NETWORK_CSV] if SWEEPS.worth_drawing else []
+NETWORK_RECORDS = [*REQUIRED_SWEEPS, NETWORK_CSV] if SWEEPS.has_results else []
 
 
 rule network:
     """Sweep all-reduce, and what else the study sends, over message sizes for every distributed framework and number of nodes; make the table, and the figure if declared."""
     input:
         NETWORK_RECORDS,
-        PRODUCTS.files("network.fit") if SWEEPS.worth_drawing else [],
+        PRODUCTS.files("network.fit") if SWEEPS.has_results else [],
         PRODUCTS.files_of_kind("network"),
 
 

@@ -31,7 +31,7 @@ rule plan:
 rule design:
     """Write design.csv: every run of the study, in randomized order, before anything runs. Made again where it would say otherwise."""
     input:
-        changed=lambda wildcards: [] if CAMPAIGN.design_stands else CALL.content.mark(),
+        changed=lambda wildcards: [] if CAMPAIGN.is_design_current else CALL.content.mark(),
     output:
         design=f"{RESULTS}/design.csv",
     log:

@@ -5,11 +5,11 @@
 
 import json
 
-from plan.decisions import rule_of
+from plan.decisions import rule_fields
 from precision.required import Required
 
 WANTED = CAMPAIGN.study.replicates
-RULE = json.dumps(rule_of(WANTED))
+RULE = json.dumps(rule_fields(WANTED))
 PILOT_FILES = PRODUCTS.files("precision.pilot")
 
 

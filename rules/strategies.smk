@@ -6,25 +6,25 @@
 #        config/strategies/<study>.<site>.json (config/schemas/strategies.schema.yaml), RESULTS/tables/strategies_found.*
 
 from common.files import shown
-from plan.strategies import file_of
-from plan.timings import COSTS, OF_MESSAGES
+from plan.strategies import strategy_file
+from plan.timings import COSTS_FILE, MESSAGES_FILE
 
 REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.mode == "campaign" else []
-COSTS_CSV, MESSAGES_CSV = (str(Path(RUNS_CSV).with_name(name)) for name in (COSTS, OF_MESSAGES))
+COSTS_CSV, MESSAGES_CSV = (str(Path(RUNS_CSV).with_name(name)) for name in (COSTS_FILE, MESSAGES_FILE))
 COSTS_FILES, FOUND_FILES = PRODUCTS.files("strategies.costs_table"), PRODUCTS.files("strategies.found")
-STRATEGIES_JSON = shown(file_of(STUDY, SITE))
+STRATEGIES_JSON = shown(strategy_file(STUDY, SITE))
 
 
 rule strategies:
     """Measure what parts of layers and messages cost at the site, and find the strategies that the study asks for."""
     input:
-        lambda wildcards: exit_on_input_error(lambda: TIMINGS.behind(COSTS_FILES + FOUND_FILES)),
+        lambda wildcards: exit_on_input_error(lambda: TIMINGS.check_available(COSTS_FILES + FOUND_FILES)),
 
 
 rule costs:
     """Time parts and messages alone, and make their table."""
     input:
-        lambda wildcards: exit_on_input_error(lambda: TIMINGS.behind(COSTS_FILES)),
+        lambda wildcards: exit_on_input_error(lambda: TIMINGS.check_available(COSTS_FILES)),
 
 
 if REQUIRED_TIMINGS:

@@ -24,11 +24,11 @@ from common.files import CHECKOUT, load_yaml, read_json
 from common.schemas import check, schema
 from common.tables import read_table
 from datasets.archives import Archive, read_tar, read_zip, zip_files
-from datasets.formats import READERS, picture
+from datasets.formats import READERS, decode_jpeg
 from datasets.lock import read_lock
 from datasets.made_up import write_archives
-from datasets.pack import pack_text, read_picture
-from datasets.verified import changed
+from datasets.pack import pack_text, read_image
+from datasets.verified import first_changed_file
 from declared import frameworks
 from declared.configuration import load_config, read_config
 from declared.datasets import read_datasets
@@ -42,9 +42,9 @@ from environments.unbundle import unbundle
 from environments.wheels import read_cached_wheel as read_wheel
 from plan.binding import read_binding
 from plan.campaign import published_tables
-from plan.design import design
-from plan.recorded import record_of
-from plan.strategies import found as read_strategies
+from plan.design import plan_design
+from plan.recorded import load_record
+from plan.strategies import read_strategies
 from provenance.manifest import read as read_manifest
 from provenance.verify import describe_difference
 from runs.epochs import read_epochs
@@ -223,7 +223,7 @@ def _pictures(*kinds: str) -> Callable[[], list[bytes]]:
 
 
 def _read_jpeg(file: Path) -> object:
-    return picture(_archive(file), "a.JPEG", file.read_bytes(), [4, 4, 3])
+    return decode_jpeg(_archive(file), "a.JPEG", file.read_bytes(), [4, 4, 3])
 
 
 def _compare(seed: bytes) -> Callable[[Path], object]:
@@ -299,7 +299,7 @@ def _header_of(table: str) -> Callable[[], list[bytes]]:
 
 
 def _read_study(file: Path) -> object:
-    return design(load_study(file.stem, file.parent), load_site("local"))
+    return plan_design(load_study(file.stem, file.parent), load_site("local"))
 
 
 TARGETS = {
@@ -307,7 +307,7 @@ TARGETS = {
     "site": Target("fuzzed.yaml", lambda file: load_site(file.stem, file.parent), _files("config/sites/*.yaml")),
     "yaml": Target("fuzzed.yaml", load_yaml, lambda: [b"a: [1, 2.5, yes, &x {b: 'c'}, *x]\n"]),
     "json": Target("fuzzed.json", read_json, lambda: [b'{"a": [1, -2.5e3, null, "\\u00e9"]}'], (ValueError, OSError)),
-    "record": Target("record.json", record_of, lambda: [json.dumps(record_content()).encode()]),
+    "record": Target("record.json", load_record, lambda: [json.dumps(record_content()).encode()]),
     "manifest": Target("manifest.json", read_manifest, lambda: [b'{"study": "a", "products": {}, "sources": {}}']),
     "runs": Target("runs.csv", lambda file: read_table(file, "runs"), _first_rows("runs")),
     "epochs": Target("epochs.csv", lambda file: read_table(file, "epochs"), _first_rows("epochs")),
@@ -325,7 +325,7 @@ TARGETS = {
     "tiny-imagenet": Target("a.zip", _samples("tiny-imagenet", bytes), _samples_seed("tiny-imagenet", bytes)),
     "text8": Target("text8", _read_text8, lambda: [b"the quick brown fox " * 8]),
     "jpeg": Target("a.jpeg", _read_jpeg, _pictures("JPEG")),
-    "picture": Target("a.png", lambda file: read_picture(file, 4), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
+    "picture": Target("a.png", lambda file: read_image(file, 4), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
     "text": Target("a.txt", lambda file: pack_text(file, file.with_name("a.zip"), 2, 0.5), lambda: ["größe a b\r\n a <unk> \n".encode() * 4]),
     "config": Target("config.yaml", lambda file: load_config(read_config(file)), _files("config/config.yaml")),
     "datasets": Target("table.yaml", lambda file: read_datasets(file, file.with_name("none")), _files("workflow/scripts/datasets/table.yaml")),
@@ -337,7 +337,7 @@ TARGETS = {
     "binding": Target("campaign.json", _in_folder(read_binding, "campaign.json"), lambda: [b'{"site": "local", "machine": "a", "cores": 2, "python_abi": "cp311", "installed": {}}']),
     "made": Target("environment.json", _in_folder(lambda folder: read_built(folder / "environments/a/0/environment.json"), "environments/a/0/environment.json"), lambda: [b'{"deployment": "venv", "python": {"executable": "/bin/sh"}, "image": null, "prefixes": ["/"]}']),
     "wheel": Target("wheel.json", _in_folder(lambda folder: read_wheel(folder / "wheels/0"), "wheels/0/wheel.json"), lambda: [b'{"file": "wheel.json", "sha256": "0"}']),
-    "verified": Target("verified.json", lambda file: changed(file.parent, [file]), lambda: [b'{"verified.json": {"written": [1, 2], "sha256": "0"}}']),
+    "verified": Target("verified.json", lambda file: first_changed_file(file.parent, [file]), lambda: [b'{"verified.json": {"written": [1, 2], "sha256": "0"}}']),
     "published": Target("runs.csv", _in_folder(_read_published, "runs.csv"), _first_rows("runs")),
     "product": Target("product.csv", _compare(b"a,b\n1,2\nx,nan\n"), lambda: [b"a,b\n1,3\ny,inf\n"]),
     "figure": Target("figure.png", _compare(_pictures("PNG")()[0]), _pictures("PNG")),

@@ -17,7 +17,7 @@ from analysis.measured import factors
 from common.schemas import schema
 from common.tables import read_table, write_table
 from declared.models import model_graph
-from plan.sweeps import sizes
+from plan.sweeps import message_sizes
 
 MIB = 2**20
 SAMPLES = 46080
@@ -195,7 +195,7 @@ def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, se
         }
         for n in nodes
         if n > 1
-        for collective, rate, size, number in itertools.product(collectives, rates, sizes(64 * MIB), range(1, 6))
+        for collective, rate, size, number in itertools.product(collectives, rates, message_sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
     return written(pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder)
 

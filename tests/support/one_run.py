@@ -6,7 +6,7 @@ from typing import Any
 from declared.factors import factor_table
 from declared.site import Site
 from declared.study import Replicates, Study
-from plan.design import Run, design
+from plan.design import Run, plan_design
 from plan.identity import spec
 
 
@@ -24,5 +24,5 @@ def one_run(site: Site, seed: int = 1, step_times: bool = False, **levels: Any) 
         factors=factors,
         step_times=step_times,
     )
-    (run,) = design(study, site)
+    (run,) = plan_design(study, site)
     return run, spec(study, site, run)

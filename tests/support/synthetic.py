@@ -16,7 +16,7 @@ from declared.frameworks import load_framework
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import load_study
-from plan.design import Geometry, design
+from plan.design import Geometry, plan_design
 
 BASES = {"pytorch-single": "pytorch-single", "tensorflow-single": "tensorflow-single"}
 DISTRIBUTED = {
@@ -270,7 +270,7 @@ def designed_campaign(
     rng = np.random.default_rng(seed)
     loaded_site = load_site(site)
     runs, epochs = [], []
-    for run in design(load_study(study), loaded_site):
+    for run in plan_design(load_study(study), loaded_site):
         levels, geometry = run.levels, run.geometry
         key = hashlib.sha256(run.run_id.encode()).hexdigest()[:12]
         time = designed_time(levels, geometry) * (1 + noise * rng.standard_normal())

@@ -12,8 +12,8 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
-from plan.design import Run, design
-from plan.sweeps import sizes
+from plan.design import Run, plan_design
+from plan.sweeps import message_sizes
 
 FRAMEWORK, DATASET = "pytorch-strategy", "synthetic-28x28x1-10-512"
 LATENCY_S, BANDWIDTH_BYTES_S = {"point_to_point": 2e-4, "all_reduce": 9e-4}, 11e6
@@ -25,7 +25,7 @@ def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> 
     held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [nodes], "batch_size": [64]}
     held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
-    (run,) = design(
+    (run,) = plan_design(
         replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1)), site
     )
     return run
@@ -38,7 +38,7 @@ def swept(collective: str, nodes: int = 4, bandwidth: int = 0, **other: Any) -> 
     rows = [
         {**told, "bytes": size, "round": number, "repetition": 1,
          "seconds": LATENCY_S[collective] + bus_bandwidth(size, 1, nodes, collective) / BANDWIDTH_BYTES_S, **other}
-        for number in (1, 2, 3) for size in sizes(2**20)
+        for number in (1, 2, 3) for size in message_sizes(2**20)
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(schema("network")["properties"]))
 
@@ -66,6 +66,6 @@ def handled() -> pd.DataFrame:
     head = {"study": "s", "framework": FRAMEWORK, "device": "site", "status": "ok", "reason": None, "n": 5}
     rows = [
         {**head, "bytes": size, "send_s": 5e-5 + 1e-9 * size, "receive_s": 8e-5 + 2e-9 * size, "seconds": 1.0}
-        for size in sizes(2**20)
+        for size in message_sizes(2**20)
     ]
     return pd.DataFrame(rows, columns=list(schema("messages")["properties"]))

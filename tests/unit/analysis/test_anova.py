@@ -13,7 +13,7 @@ from analysis import anova, conditions
 from analysis.intervals import ALL_THE_SAME
 from analysis.pooling import pooled
 from common.notes import find_note
-from declared.fraction import of_resolution
+from declared.fraction import smallest_fraction
 from support.published import JAIN_22R, JAIN_274, JAIN_CODE_SIZE, NPK, SIRSTV, TOOTH_GROWTH, WARPBREAKS
 
 
@@ -45,7 +45,7 @@ def test_jains_example_of_one_factor():
 
 def test_jains_example_of_a_fraction():
     # Chapter 19, the 2^(7-4) design: q = 12.62, 4.37, 13.62, 5.37, 0.125, 5.87, 0.37; 37.26, 4.47, 43.40, 6.75, 0, 8.06, 0.03 %
-    fraction = of_resolution(list("ABCDEFG"), 3)
+    fraction = smallest_fraction(list("ABCDEFG"), 3)
     factors = pd.DataFrame(list(fraction.signs())).sort_values(["C", "B", "A"]).reset_index(drop=True)
     analysis = anova.analyse(JAIN_274, factors)
     rows = analysis.rows.set_index("term")

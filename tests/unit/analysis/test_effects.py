@@ -16,7 +16,7 @@ from common.options import run_program
 from common.tables import read_table, write_table
 from declared.site import load_site
 from declared.study import load_study
-from plan.design import design
+from plan.design import plan_design
 from support.sentences import sentence, sentences
 from support.synthetic import (
     SECONDS_PER_EXCHANGE,
@@ -55,7 +55,7 @@ def exact(read):
 
 @pytest.fixture(scope="module")
 def truth():
-    runs = design(load_study("tf-strategies-virtual"), load_site("virtual"))
+    runs = plan_design(load_study("tf-strategies-virtual"), load_site("virtual"))
     return {run.cell: designed_time(run.levels, run.geometry) for run in runs}
 
 

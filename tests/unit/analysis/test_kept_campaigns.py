@@ -17,7 +17,7 @@ from common.tables import read_table
 from declared.site import load_site
 from declared.study import load_study
 from network.fit import round_medians
-from plan.design import design
+from plan.design import plan_design
 from prediction import crossover, hybrid, law, physics, what_if
 from prediction.held_out import ALL, evaluate
 from prediction.methods import PHYSICS, methods
@@ -43,7 +43,7 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
     (site,) = set(runs["site"])
     (name,) = set(runs["study"])
     study = load_study(name)
-    assert set(runs["run_id"]) == {run.run_id for run in design(study, load_site(site))}
+    assert set(runs["run_id"]) == {run.run_id for run in plan_design(study, load_site(site))}
     assert len(successful(runs)) == len(runs)
     assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(runs["run_id"], study.factors["epochs"][0])
 
@@ -565,7 +565,7 @@ def simulated_strategies() -> pd.DataFrame:
     costs = load_measurements(
         site, *(CAMPAIGNS / SEARCHED / f"{name}.csv" for name in ("costs", "messages", "network"))
     )
-    planned = {run.cell: run for run in design(study, site) if run.framework.strategies}
+    planned = {run.cell: run for run in plan_design(study, site) if run.framework.strategies}
     data, missing = simulated.compare(records(SEARCHED), planned, simulated.Simulator(costs, ""))
     assert missing == []
     written = pd.read_csv(CAMPAIGNS / SEARCHED / "simulated.csv")

@@ -34,7 +34,7 @@ from common.written import load
 from datasets.archives import Archive
 from datasets.made_up import write_archives
 from datasets.prepare import READERS
-from datasets.prepared import write_part, write_tokens
+from datasets.prepared import write_images, write_tokens
 from declared import frameworks as described
 from declared.datasets import TOKENS, kind, load_dataset, read_datasets
 from declared.environments import EnvironmentKeys
@@ -42,8 +42,8 @@ from declared.frameworks import FRAMEWORKS, load_framework
 from declared.site import load_site
 from declared.study import load_study
 from declared.topologies import TopologyKeys
-from plan.design import design
-from plan.recorded import record_of
+from plan.design import plan_design
+from plan.recorded import load_record
 from provenance import manifest
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines
@@ -209,7 +209,7 @@ def test_studies(folder: Path, content: bytes) -> None:
     with works_or_complains():
         study = load_study("bad", folder)
         if len(list(zip(range(2000), study.combinations(), strict=False))) < 2000:
-            design(study, load_site("local"))
+            plan_design(study, load_site("local"))
 
 
 @mutated(150)
@@ -219,7 +219,7 @@ def test_studies(folder: Path, content: bytes) -> None:
 def test_sites(folder: Path, content: bytes) -> None:
     (folder / "bad.yaml").write_bytes(content)
     with works_or_complains():
-        design(load_study("quickstart"), load_site("bad", folder))
+        plan_design(load_study("quickstart"), load_site("bad", folder))
 
 
 @mutated(100)
@@ -323,7 +323,7 @@ def test_what_is_mutated_works_as_it_is(folder: Path, archives: Any) -> None:
         assert len(read_table(folder / f"{name}.csv", name)) > 3
     analysed(folder, "runs.csv")
     (folder / "record.json").write_bytes(a_record()[1])
-    assert record_of(folder / "record.json")["status"] == "ok"
+    assert load_record(folder / "record.json")["status"] == "ok"
     attempt = folder / "0123456789ab" / "attempt-1"
     attempt.mkdir(parents=True, exist_ok=True)
     (attempt / "epochs.csv").write_bytes(EPOCHS)
@@ -378,7 +378,7 @@ def a_record() -> tuple[Any, bytes]:
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record.json").write_bytes(content)
     with works_or_complains():
-        said = record_of(folder / "record.json")
+        said = load_record(folder / "record.json")
         assert said["status"] != "broken" or (said["reason"] and "\n" not in said["reason"])
 
 
@@ -419,7 +419,7 @@ def prepared(out: Path, entry: Any, found: dict[str, Archive]) -> list[int]:
         if kind(entry) == TOKENS:
             write_tokens(out / part, blocks, samples, *entry["shape"], entry["vocabulary"], "it")
         else:
-            write_part(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
+            write_images(out / part, blocks, samples, entry["shape"], len(content.classes), "it")
         sizes.append(len(np.load(out / part / f"{kind(entry)}.npy")))
     return sizes
 

@@ -1,4 +1,4 @@
-"""A file server, and a store of archives in an empty cache that fetches from it without long pauses."""
+"""Fixtures: a file server, and a store of archives in an empty cache with short pauses."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from datasets.fetch import Store
-from datasets.transfer import Patience
+from datasets.transfer import RetryPolicy
 from support.file_server import FileServer, file_server
 
 
@@ -20,7 +20,7 @@ def server() -> Iterator[FileServer]:
 
 @pytest.fixture
 def store_at(tmp_path: Path) -> Callable[..., Store]:
-    """A maker of stores; what is said replaces the defaults."""
+    """Return a function that makes a store with changed defaults."""
 
     def make(**changes: Any) -> Store:
         defaults: dict[str, Any] = {
@@ -29,7 +29,7 @@ def store_at(tmp_path: Path) -> Callable[..., Store]:
             "mirror": None,
             "site": "config/sites/here.yaml",
             "table": tmp_path / "table.yaml",
-            "patience": Patience(connect_s=2, read_s=0.5, tries=3, pause_s=0.01, longest_pause_s=0.2),
+            "retry_policy": RetryPolicy(connect_s=2, read_s=0.5, n_attempts=3, pause_s=0.01, max_pause_s=0.2),
         }
         return Store(**{**defaults, **changes})
 
@@ -38,7 +38,7 @@ def store_at(tmp_path: Path) -> Callable[..., Store]:
 
 @pytest.fixture
 def declare() -> Callable[..., dict[str, Any]]:
-    """A maker of entries of archives, as the table has them; what is None is left out."""
+    """Return a function that makes the entry of an archive; keys that are None are left out."""
 
     def make(name: str, content: bytes, **changes: Any) -> dict[str, Any]:
         entry = {

@@ -25,18 +25,18 @@ def only_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert [path.name for path in tmp_path.rglob("*")] == ["here", "archive"], "nothing was written"
 
 
-def archive(folder: Path, content: bytes) -> Archive:
+def write_archive(folder: Path, content: bytes) -> Archive:
     (folder / "here" / "archive").write_bytes(content)
     return Archive(folder / "here" / "archive", LIMIT, "here")
 
 
-def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+def make_tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for info, content in members:
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
@@ -45,12 +45,12 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     return info
 
 
-def zipped(*members: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as opened, warnings.catch_warnings(action="ignore"):
+def make_zip(*members: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened, warnings.catch_warnings(action="ignore"):
         for info, content in members:
             opened.writestr(info, content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def zip_link(name: str, kind: int) -> zipfile.ZipInfo:
@@ -70,9 +70,11 @@ GOOD = (member("good"), b"good")
 
 
 def test_a_good_tar_is_read(tmp_path):
-    content = gzip.compress(tarred((member("a", tarfile.DIRTYPE), b""), (member("a/b"), b"12"), (member("./c"), b"3")))
-    found = read_tar(archive(tmp_path, content))
-    assert {name: bytes(data) for name, data in found.items()} == {"a/b": b"12", "./c": b"3"}
+    content = gzip.compress(
+        make_tar((member("a", tarfile.DIRTYPE), b""), (member("a/b"), b"12"), (member("./c"), b"3"))
+    )
+    members = read_tar(write_archive(tmp_path, content))
+    assert {name: bytes(data) for name, data in members.items()} == {"a/b": b"12", "./c": b"3"}
 
 
 @pytest.mark.parametrize(
@@ -91,27 +93,27 @@ def test_a_good_tar_is_read(tmp_path):
     ],
 )
 def test_an_evil_tar_is_refused(tmp_path, evil, code, name):
-    error = refusal(read_tar, archive(tmp_path, gzip.compress(tarred(GOOD, evil))))
+    error = refusal(read_tar, write_archive(tmp_path, gzip.compress(make_tar(GOOD, evil))))
     assert_refusal(error, code, "", [repr(name)], got=name)
 
 
 def test_bombs_are_not_unpacked(tmp_path):
     bomb = gzip.compress(bytes(50_000_000))
-    many = zipped(*((f"part{i}", bytes(30_000)) for i in range(4)))
+    large_zip = make_zip(*((f"part{i}", bytes(30_000)) for i in range(4)))
     for read, content in (
         (read_gzip, bomb),
-        (read_tar, gzip.compress(tarred((member("bomb"), bytes(10**6))))),
-        (zip_files, zipped(("bomb", bytes(10**6)))),
-        (zip_files, many),
+        (read_tar, gzip.compress(make_tar((member("bomb"), bytes(10**6))))),
+        (zip_files, make_zip(("bomb", bytes(10**6)))),
+        (zip_files, large_zip),
     ):
-        assert_refusal(refusal(read, archive(tmp_path, content)), "too-large", "", [LIMIT])
+        assert_refusal(refusal(read, write_archive(tmp_path, content)), "too-large", "", [LIMIT])
 
 
 def test_a_zip_that_lies_about_a_size_is_not_unpacked(tmp_path):
-    honest = zipped(("bomb", bytes(10**7)))
+    honest = make_zip(("bomb", bytes(10**7)))
     lying = honest.replace((10**7).to_bytes(4, "little"), (10).to_bytes(4, "little"))
     assert lying != honest
-    error = refusal(lambda: list(read_zip(archive(tmp_path, lying), ["bomb"])))
+    error = refusal(lambda: list(read_zip(write_archive(tmp_path, lying), ["bomb"])))
     assert_refusal(error, "broken-archive", got="bomb")
 
 
@@ -122,16 +124,16 @@ def test_a_zip_that_lies_about_a_size_is_not_unpacked(tmp_path):
 )
 def test_what_is_no_archive_is_refused(tmp_path, content):
     for read in (read_tar, zip_files):
-        assert_refusal(refusal(read, archive(tmp_path, content)), "broken-archive")
+        assert_refusal(refusal(read, write_archive(tmp_path, content)), "broken-archive")
 
 
 def test_a_tar_that_was_cut_is_refused(tmp_path):
-    cut = tarred((member("a"), b"1" * 5000))[:3000]
-    assert_refusal(refusal(read_tar, archive(tmp_path, gzip.compress(cut))), "broken-archive")
+    cut = make_tar((member("a"), b"1" * 5000))[:3000]
+    assert_refusal(refusal(read_tar, write_archive(tmp_path, gzip.compress(cut))), "broken-archive")
 
 
 def test_a_good_zip_is_read(tmp_path):
-    opened = archive(tmp_path, zipped(("a/", b""), ("a/b", b"12"), ("c", b"3")))
+    opened = write_archive(tmp_path, make_zip(("a/", b""), ("a/b", b"12"), ("c", b"3")))
     assert zip_files(opened) == ["a/b", "c"]
     assert list(read_zip(opened, ["c", "a/b"])) == [b"3", b"12"]
     assert_refusal(refusal(lambda: list(read_zip(opened, ["d"]))), "missing-member", "", ["'d'"], got="d")
@@ -150,7 +152,7 @@ def test_a_good_zip_is_read(tmp_path):
     ],
 )
 def test_an_evil_zip_is_refused(tmp_path, evil, code, name):
-    error = refusal(zip_files, archive(tmp_path, zipped(("good", b"good"), (evil, b"x"))))
+    error = refusal(zip_files, write_archive(tmp_path, make_zip(("good", b"good"), (evil, b"x"))))
     assert_refusal(error, code, got=name)
 
 
@@ -159,21 +161,21 @@ def test_an_evil_zip_is_refused(tmp_path, evil, code, name):
     [
         (member("../evil"), "member '../evil' would leave the folder"),
         (member("pipe", tarfile.FIFOTYPE), "member 'pipe' is neither a file nor a folder (a link, a device)"),
-        (member("good"), "member 'good' stands twice"),
+        (member("good"), "member 'good' occurs twice"),
     ],
 )
 def test_an_evil_archive_is_refused_in_words(tmp_path, evil, problem):
-    error = refusal(read_tar, archive(tmp_path, gzip.compress(tarred(GOOD, (evil, b"")))))
+    error = refusal(read_tar, write_archive(tmp_path, gzip.compress(make_tar(GOOD, (evil, b"")))))
     expected = "the archive that the data set's entry describes, as published"
     assert str(error) == f"{tmp_path}/here/archive: {problem}; expected {expected}"
 
 
 def test_a_spoilt_zip_member_is_refused(tmp_path):
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as opened:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as opened:
         opened.writestr("a", b"0123456789")
-    spoilt = made.getvalue().replace(b"0123456789", b"0123456780")
-    error = refusal(lambda: list(read_zip(archive(tmp_path, spoilt), ["a"])))
+    spoilt = buffer.getvalue().replace(b"0123456789", b"0123456780")
+    error = refusal(lambda: list(read_zip(write_archive(tmp_path, spoilt), ["a"])))
     assert_refusal(error, "broken-archive", "", ["Bad CRC-32"], got="a")
 
 
@@ -187,14 +189,14 @@ def nested_names(kind: bytes, number: int = 5000) -> bytes:
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
 def test_headers_without_end_are_refused(tmp_path: Path, kind: bytes) -> None:
-    whole = Archive(archive(tmp_path, gzip.compress(nested_names(kind))).path, 1 << 30, "here")
-    assert refusal(read_tar, whole).code == "broken-archive"
+    broken = Archive(write_archive(tmp_path, gzip.compress(nested_names(kind))).path, 1 << 30, "here")
+    assert refusal(read_tar, broken).code == "broken-archive"
 
 
 @pytest.mark.parametrize(("offset", "value"), [(6, 255), (8, 0x40)], ids=["version 25.5", "strong encryption"])
 def test_a_zip_that_nobody_can_read_is_refused(tmp_path: Path, offset: int, value: int) -> None:
-    content = bytearray(zipped(("a", b"1")))
+    content = bytearray(make_zip(("a", b"1")))
     content[content.index(b"PK\x01\x02") + offset] = value
     content[content.index(b"PK\x03\x04") + offset - 2] = value
-    whole = archive(tmp_path, bytes(content))
-    assert refusal(lambda: list(read_zip(whole, ["a"]))).code == "broken-archive"
+    broken = write_archive(tmp_path, bytes(content))
+    assert refusal(lambda: list(read_zip(broken, ["a"]))).code == "broken-archive"

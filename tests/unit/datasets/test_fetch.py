@@ -1,4 +1,4 @@
-"""Archives are fetched once, whole and verified, from servers that do all that servers do wrong."""
+"""Archives are fetched once, completely and verified, also from faulty servers."""
 
 import hashlib
 import os
@@ -16,9 +16,9 @@ import yaml
 
 from common.errors import SYSTEM_CODE, InputError
 from common.files import CHECKOUT
-from datasets.fetch import archive, archives, hold_to
+from datasets.fetch import archive, archives, lock_archives
 from datasets.lock import digests
-from datasets.transfer import Patience
+from datasets.transfer import RetryPolicy
 from support.file_server import (
     claiming,
     cut,
@@ -33,7 +33,7 @@ from support.file_server import (
 from support.refusals import assert_refusal
 
 CONTENT = np.random.default_rng(1).bytes(1_000_000)
-OTHER = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
+CHANGED_CONTENT = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def file(server, declare):
     return declare("a.gz", CONTENT, url=url, mirrors=[server.url("/mirror/a.gz")])
 
 
-def fetched(file, store):
+def fetch_content(file, store):
     got = archive("ours", file, store)
     assert got.path.read_bytes() == CONTENT
     left = [path.name for path in got.path.parent.iterdir()]
@@ -52,10 +52,10 @@ def fetched(file, store):
     return got
 
 
-def used(file, store):
-    """Fetched, and found good when it was read."""
-    got = fetched(file, store)
-    hold_to("ours", {got.path.name: got}, store)
+def fetch_and_lock(file, store):
+    """Fetch an archive and record its checksum."""
+    got = fetch_content(file, store)
+    lock_archives("ours", {got.path.name: got}, store)
     return got
 
 
@@ -67,71 +67,73 @@ def refusal(file, store) -> InputError:
 
 
 def test_a_file_is_fetched_once(server, file, store_at, capsys):
-    got = fetched(file, store_at())
+    got = fetch_content(file, store_at())
     assert got.origin == server.url("/public/a.gz") and got.sha256 == digests(got.path)[1]
     begun, ended = capsys.readouterr().err.splitlines()
     assert all(re.search(r"ours: a\.gz: .*\b1\.0 MB", line) for line in (begun, ended))
     assert "http://127.0.0.1" in begun and "B/s" in ended
-    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+    assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
     assert len(server.asked) == 1
 
 
-def test_progress_is_said_while_it_lasts(server, file, store_at, capsys):
-    fetched(file, store_at(patience=Patience(progress_s=0)))
+def test_progress_is_reported(server, file, store_at, capsys):
+    fetch_content(file, store_at(retry_policy=RetryPolicy(progress_s=0)))
     between = capsys.readouterr().err.splitlines()[1:-1]
     assert between and all(re.search(r"[\d.]+ [kM]B .*\b1\.0 MB", line) for line in between)
 
 
 @pytest.mark.parametrize("fault", [cut(300_000), stall(300_000)])
-def test_a_broken_download_goes_on_where_it_was(server, file, store_at, fault):
+def test_broken_download_is_resumed(server, file, store_at, fault):
     server.plan["/public/a.gz"].append(fault)
-    fetched(file, store_at())
+    fetch_content(file, store_at())
     first, second = server.ranges("/public/a.gz")
     assert first is None
-    assert second == "bytes=300000-", "what came is not asked for again"
+    assert second == "bytes=300000-", "received bytes are not requested again"
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_from_the_start(server, file, store_at):
-    server.plan["/public/a.gz"] += [lambda handler, _: cut(300_000)(handler, OTHER)]
-    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+def test_changed_file_is_fetched_from_the_start(server, file, store_at):
+    server.plan["/public/a.gz"] += [lambda handler, _: cut(300_000)(handler, CHANGED_CONTENT)]
+    assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
     assert server.ranges("/public/a.gz")[1] is not None, "the same address was asked, with If-Range"
 
 
 @pytest.mark.parametrize("refusing", [without_ranges, refusing_ranges])
-def test_a_server_that_refuses_ranges_is_asked_from_the_start(server, file, store_at, refusing):
+def test_server_without_ranges_restarts_the_download(server, file, store_at, refusing):
     server.plan["/public/a.gz"] += [cut(300_000), refusing, refusing]
-    got = fetched(file, store_at())
+    got = fetch_content(file, store_at())
     assert got.origin == server.url("/public/a.gz")
 
 
-def test_a_server_that_says_nothing_of_versions_is_asked_from_the_start(server, file, store_at):
+def test_server_without_validator_restarts_the_download(server, file, store_at):
     def nameless(handler, content):
         handler.head(200, len(content))
         handler.wfile.write(content[:300_000])
 
     server.plan["/public/a.gz"].append(nameless)
-    fetched(file, store_at())
+    fetch_content(file, store_at())
     assert server.ranges("/public/a.gz") == [None, None]
 
 
 @pytest.mark.parametrize("fault", [status(503), status(503, Retry_After="0"), status(429), status(500), cut(0)])
-def test_what_may_pass_is_tried_again(server, file, store_at, fault):
+def test_transient_errors_are_retried(server, file, store_at, fault):
     server.plan["/public/a.gz"] += [fault, fault]
-    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+    assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
     assert len(server.ranges("/public/a.gz")) == 3
 
 
-@pytest.mark.parametrize("said", ["3600", *(f"Fri, 31 Dec 9999 23:59:59{zone}" for zone in (" GMT", " -0000", ""))])
-def test_a_server_says_when_to_come_back_within_bounds(server, file, store_at, capsys, said):
-    server.plan["/public/a.gz"] += [status(503, Retry_After=said)] * 2
-    fetched(file, store_at())
+@pytest.mark.parametrize(
+    "retry_after", ["3600", *(f"Fri, 31 Dec 9999 23:59:59{zone}" for zone in (" GMT", " -0000", ""))]
+)
+def test_retry_after_is_bounded(server, file, store_at, capsys, retry_after):
+    server.plan["/public/a.gz"] += [status(503, Retry_After=retry_after)] * 2
+    fetch_content(file, store_at())
     assert len(re.findall(r"503 Service Unavailable.*\b0\.2 s\b", capsys.readouterr().err)) == 2
 
 
-@pytest.mark.parametrize("said", ["Mon, 99 Jan 99999999999 00:00:00 GMT", "9" * 5000, "-1", "soon"])
-def test_a_server_that_says_nonsense_is_asked_again(server, file, store_at, said):
-    server.plan["/public/a.gz"] += [status(503, Retry_After=said)]
-    assert fetched(file, store_at()).origin == server.url("/public/a.gz")
+@pytest.mark.parametrize("retry_after", ["Mon, 99 Jan 99999999999 00:00:00 GMT", "9" * 5000, "-1", "soon"])
+def test_malformed_retry_after_is_ignored(server, file, store_at, retry_after):
+    server.plan["/public/a.gz"] += [status(503, Retry_After=retry_after)]
+    assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_server_that_says_nonsense_is_asked_again(server, file, store_at, said
     [
         (status(404), 1),
         (status(403), 1),
-        (instead(OTHER), 1),
+        (instead(CHANGED_CONTENT), 1),
         (instead(CONTENT[:-1]), 1),
         (claiming(999_999), 1),
         (claiming(1_000_001), 1),
@@ -147,25 +149,25 @@ def test_a_server_that_says_nonsense_is_asked_again(server, file, store_at, said
         (status(503), 3),
     ],
 )
-def test_what_one_address_does_not_have_the_next_has(server, file, store_at, fault, requests):
+def test_next_address_is_tried(server, file, store_at, fault, requests):
     server.plan["/public/a.gz"] += [fault] * 9
-    got = fetched(file, store_at())
+    got = fetch_content(file, store_at())
     assert got.origin == server.url("/mirror/a.gz")
     assert len(server.ranges("/public/a.gz")) == requests
 
 
-def test_no_more_than_declared_is_taken(server, declare, store_at):
+def test_excess_bytes_end_the_download(server, declare, store_at):
     entry = declare("a.gz", CONTENT[:1000], url=server.serve("/a.gz", CONTENT, endless))
     assert_refusal(refusal(entry, store_at()), "not-fetched", "", [1000], file="ours")
     assert not list(store_at().downloads.rglob("*a.gz*partial"))
 
 
-def test_at_the_end_one_line_says_what_every_address_answered(server, file, store_at):
+def test_error_lists_the_answer_of_each_address(server, file, store_at):
     file = {**file, "mirrors": [*file["mirrors"], server.url("/nowhere"), "http://127.0.0.1:1/a.gz"]}
     server.plan["/public/a.gz"] += [status(503)] * 3
-    server.plan["/mirror/a.gz"] += [instead(OTHER)]
+    server.plan["/mirror/a.gz"] += [instead(CHANGED_CONTENT)]
     error = refusal(file, store_at())
-    md5 = hashlib.md5(OTHER, usedforsecurity=False).hexdigest()
+    md5 = hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest()
     answers = {
         server.url("/public/a.gz"): "503 Service Unavailable (tried 3 times)",
         server.url("/mirror/a.gz"): f"its MD5 is {md5}, the entry says {file['md5']}",
@@ -180,23 +182,23 @@ def test_at_the_end_one_line_says_what_every_address_answered(server, file, stor
 def test_a_slow_server_is_given_up(server, file, store_at):
     server.plan["/public/a.gz"] += [stall(0)] * 3
     started = time.monotonic()
-    assert fetched(file, store_at()).origin == server.url("/mirror/a.gz")
+    assert fetch_content(file, store_at()).origin == server.url("/mirror/a.gz")
     assert 1 < time.monotonic() - started < 6
 
 
 def test_trickling_server_is_given_up_and_its_bytes_are_kept(server, file, store_at, capsys):
     server.plan["/public/a.gz"] += [trickle(100)] * 3
     started = time.monotonic()
-    assert fetched(file, store_at()).origin == server.url("/mirror/a.gz")
+    assert fetch_content(file, store_at()).origin == server.url("/mirror/a.gz")
     assert 1 < time.monotonic() - started < 10
-    starts = [int(asked.removeprefix("bytes=").removesuffix("-")) for asked in server.ranges("/public/a.gz")[1:]]
+    starts = [int(header.removeprefix("bytes=").removesuffix("-")) for header in server.ranges("/public/a.gz")[1:]]
     assert len(starts) == 2 and 100 < starts[0] < starts[1]
     assert re.search(rf"B/s .*\b{starts[0]} .*\b1000000 bytes", capsys.readouterr().err)
 
 
 def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
     server.plan["/public/a.gz"].append(stall(500_000))
-    store = store_at(patience=Patience())
+    store = store_at(retry_policy=RetryPolicy())
     program = (
         "import json, sys; from pathlib import Path; from datasets.fetch import Store, archive\n"
         f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', Path({str(store.table)!r})))"
@@ -210,11 +212,11 @@ def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    fetched(file, store_at())
+    fetch_content(file, store_at())
     assert server.ranges("/public/a.gz")[1].startswith("bytes=")
 
 
-def test_two_at_once_fetch_once(server, file, store_at, capsys):
+def test_concurrent_calls_fetch_once(server, file, store_at, capsys):
     server.plan["/public/a.gz"].append(lambda handler, content: (time.sleep(0.3), without_ranges(handler, content)))
     with ThreadPoolExecutor(2) as pool:
         got = list(pool.map(lambda _: archive("ours", file, store_at()), range(2)))
@@ -223,62 +225,65 @@ def test_two_at_once_fetch_once(server, file, store_at, capsys):
 
 
 def test_a_file_that_was_spoilt_in_the_cache_is_fetched_again(server, file, store_at, capsys):
-    got = fetched(file, store_at())
-    got.path.write_bytes(OTHER)
-    fetched(file, store_at())
-    assert len(server.asked) == 2 and hashlib.md5(OTHER, usedforsecurity=False).hexdigest() in capsys.readouterr().err
+    got = fetch_content(file, store_at())
+    got.path.write_bytes(CHANGED_CONTENT)
+    fetch_content(file, store_at())
+    assert (
+        len(server.asked) == 2
+        and hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest() in capsys.readouterr().err
+    )
 
 
 def test_the_mirror_of_the_site_is_tried_first(server, file, store_at):
     server.files["/here/ours/a.gz"] = CONTENT
-    assert fetched(file, store_at(mirror=server.url("/here/"))).origin == server.url("/here/ours/a.gz")
+    assert fetch_content(file, store_at(mirror=server.url("/here/"))).origin == server.url("/here/ours/a.gz")
     assert [path for path, _ in server.asked] == ["/here/ours/a.gz"]
 
 
 def test_without_the_file_at_the_mirror_the_public_addresses_are_tried(server, file, store_at):
-    assert fetched(file, store_at(mirror=server.url("/here"))).origin == server.url("/public/a.gz")
+    assert fetch_content(file, store_at(mirror=server.url("/here"))).origin == server.url("/public/a.gz")
 
 
 @pytest.mark.parametrize("place", ["ours/a.gz", "a.gz"])
-def test_from_the_folder_of_the_site_nothing_is_fetched_or_copied(server, file, store_at, tmp_path, place):
-    there = tmp_path / "archives" / place
-    there.parent.mkdir(parents=True)
-    there.write_bytes(CONTENT)
+def test_archives_in_the_sites_folder_are_used_in_place(server, file, store_at, tmp_path, place):
+    place_path = tmp_path / "archives" / place
+    place_path.parent.mkdir(parents=True)
+    place_path.write_bytes(CONTENT)
     got = archive("ours", file, store_at(folder=tmp_path / "archives"))
-    assert got.path == there and got.origin == str(there)
+    assert got.path == place_path and got.origin == str(place_path)
     assert not server.asked and not store_at().downloads.exists()
 
 
-def test_a_folder_that_lacks_the_file_or_has_another_is_refused(file, store_at, tmp_path):
+def test_missing_or_wrong_file_in_the_folder_is_refused(file, store_at, tmp_path):
     store = store_at(folder=tmp_path / "archives")
-    error, wanted = refusal(file, store), f"{tmp_path}/archives/ours/a.gz"
-    assert_refusal(error, "missing-file", "datasets.folder", [wanted], file="config/sites/here.yaml")
+    error, path = refusal(file, store), f"{tmp_path}/archives/ours/a.gz"
+    assert_refusal(error, "missing-file", "datasets.folder", [path], file="config/sites/here.yaml")
     (tmp_path / "archives").mkdir()
-    (tmp_path / "archives" / "a.gz").write_bytes(OTHER)
-    error, md5 = refusal(file, store), hashlib.md5(OTHER, usedforsecurity=False).hexdigest()
+    (tmp_path / "archives" / "a.gz").write_bytes(CHANGED_CONTENT)
+    error, md5 = refusal(file, store), hashlib.md5(CHANGED_CONTENT, usedforsecurity=False).hexdigest()
     assert_refusal(error, "checksum-mismatch", "", [md5, file["md5"]], file=f"{tmp_path}/archives/a.gz")
-    assert (tmp_path / "archives" / "a.gz").read_bytes() == OTHER, "a person's file is left alone"
+    assert (tmp_path / "archives" / "a.gz").read_bytes() == CHANGED_CONTENT, "a person's file is left alone"
 
 
 def test_a_file_address_is_copied(declare, store_at, tmp_path):
     (tmp_path / "with space.gz").write_bytes(CONTENT)
     file = declare("a.gz", CONTENT, url=(tmp_path / "with space.gz").as_uri(), md5=None)
-    fetched(file, store_at())
-    gone = declare("b.gz", CONTENT, url=(tmp_path / "gone").as_uri())
-    answer = {gone["url"]: "No such file or directory"}
-    assert_refusal(refusal(gone, store_at()), "not-fetched", "", ["snakemake datasets"], got=answer)
+    fetch_content(file, store_at())
+    missing = declare("b.gz", CONTENT, url=(tmp_path / "gone").as_uri())
+    answer = {missing["url"]: "No such file or directory"}
+    assert_refusal(refusal(missing, store_at()), "not-fetched", "", ["snakemake datasets"], got=answer)
     for url in ("file://[/x", "file:///var/%00x", f"file://elsewhere.example{tmp_path}/with%20space.gz"):
         error = refusal(declare("b.gz", CONTENT, url=url), store_at())
         assert_refusal(error, "not-fetched", "", [url])
         assert list(error.got) == [url]
 
 
-def test_the_first_use_is_locked_and_later_ones_are_held_to_it(server, declare, store_at):
+def test_first_checksum_is_locked(server, declare, store_at):
     file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), md5=None)
-    got = used(file, store_at())
+    got = fetch_and_lock(file, store_at())
     assert yaml.safe_load(store_at().lock("ours").read_text()) == {"ours": {"a.gz": got.sha256}}
     got.path.unlink()
-    server.files["/a.gz"] = OTHER
+    server.files["/a.gz"] = CHANGED_CONTENT
     error, lock = refusal(file, store_at()), store_at().lock("ours")
     line = lock.read_text().splitlines().index(f"  a.gz: {got.sha256}") + 1
     assert_refusal(error, "not-fetched", "", [lock, got.sha256, f"line {line}"])
@@ -287,7 +292,7 @@ def test_the_first_use_is_locked_and_later_ones_are_held_to_it(server, declare, 
 
 
 @pytest.mark.parametrize(
-    ("key", "wrong", "found"),
+    ("key", "declared", "actual"),
     [
         ("md5", "0" * 32, hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()),
         ("sha256", "0" * 64, hashlib.sha256(CONTENT).hexdigest()),
@@ -295,15 +300,15 @@ def test_the_first_use_is_locked_and_later_ones_are_held_to_it(server, declare, 
         ("bytes", 1_000_001, 1_000_000),
     ],
 )
-def test_a_mistake_in_the_entry_is_told_by_file_and_key(server, declare, store_at, tmp_path, key, wrong, found):
-    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), **{key: wrong})
+def test_wrong_entry_is_reported_with_file_and_key(server, declare, store_at, tmp_path, key, declared, actual):
+    file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), **{key: declared})
     error = refusal(file, store_at())
-    assert_refusal(error, "not-fetched", "", [found, wrong])
+    assert_refusal(error, "not-fetched", "", [actual, declared])
     assert error.hint == f"if that is the right file, correct {key} of a.gz in {tmp_path}/table.yaml (ours)"
     (tmp_path / "a.gz").write_bytes(CONTENT)
     error = refusal(file, store_at(folder=tmp_path))
     code = "wrong-size" if key == "bytes" else "checksum-mismatch"
-    assert_refusal(error, code, "", [found, wrong, key, f"{tmp_path}/table.yaml"], file=str(tmp_path / "a.gz"))
+    assert_refusal(error, code, "", [actual, declared, key, f"{tmp_path}/table.yaml"], file=str(tmp_path / "a.gz"))
 
 
 def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
@@ -311,43 +316,43 @@ def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
     assert store_at(table=None).lock("cifar-10").name == "table.lock.yaml"
 
 
-def test_a_small_file_is_told_in_kilobytes(server, declare, store_at, capsys):
+def test_small_sizes_are_in_kilobytes(server, declare, store_at, capsys):
     archive("ours", declare("a.gz", CONTENT[:5148], url=server.serve("/a.gz", CONTENT[:5148])), store_at())
     assert "5.1 kB" in capsys.readouterr().err
 
 
-def test_the_lock_keeps_what_it_has(server, declare, store_at):
+def test_lock_keeps_its_entries(server, declare, store_at):
     store = store_at()
     store.lock("ours").write_text(yaml.safe_dump({"theirs": {"x": "0" * 64}, "ours": {"b.gz": "1" * 64}}))
-    got = used(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
+    got = fetch_and_lock(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store)
     assert yaml.safe_load(store.lock("ours").read_text()) == {
         "theirs": {"x": "0" * 64},
         "ours": {"b.gz": "1" * 64, "a.gz": got.sha256},
     }
 
 
-def test_two_processes_that_add_to_a_lock_lose_nothing(tmp_path):
+def test_concurrent_processes_extend_the_lock(tmp_path):
     program = (
         "import sys; from pathlib import Path; from datasets.lock import record_sha256\n"
         "for number in range(25): record_sha256('ours', f'{sys.argv[1]}-{number}', f'{number:064x}', Path(sys.argv[2]))"
     )
     lock, scripts = tmp_path / "table.lock.yaml", str(CHECKOUT / "workflow" / "scripts")
-    asked = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]
-    processes = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": scripts}) for command in asked]
+    commands = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]
+    processes = [subprocess.Popen(command, env={**os.environ, "PYTHONPATH": scripts}) for command in commands]
     assert [process.wait() for process in processes] == [0, 0]
     assert set(yaml.safe_load(lock.read_text())["ours"]) == {
         f"{name}-{number}" for name in "ab" for number in range(25)
     }
 
 
-def test_what_another_process_has_just_locked_is_not_replaced(server, declare, store_at):
-    got = fetched(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
-    other = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
-    store_at().lock("ours").write_text(other)
+def test_entry_of_another_process_is_not_replaced(server, declare, store_at):
+    got = fetch_content(declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT)), store_at())
+    lock_text = yaml.safe_dump({"ours": {"a.gz": "1" * 64}})
+    store_at().lock("ours").write_text(lock_text)
     with pytest.raises(InputError) as refused:
-        hold_to("ours", {"a.gz": got}, store_at())
+        lock_archives("ours", {"a.gz": got}, store_at())
     assert_refusal(refused.value, "checksum-mismatch", "a.gz", ["1" * 64], file="ours", got=got.sha256)
-    assert store_at().lock("ours").read_text() == other
+    assert store_at().lock("ours").read_text() == lock_text
 
 
 @pytest.mark.parametrize("text", ["ours: {a.gz: short}", "ours: 3", "[1]"])
@@ -356,10 +361,10 @@ def test_a_broken_lock_is_refused_before_anything_is_fetched(server, file, store
     assert refusal(file, store_at()).file == str(store_at().lock("ours")) and not server.asked
 
 
-def test_a_checkout_that_cannot_be_written_to_is_said_and_works(server, file, store_at, tmp_path, capsys):
+def test_read_only_checkout_warns(server, file, store_at, tmp_path, capsys):
     (tmp_path / "no-folder").write_text("a file where the lock's folder would be")
     store = store_at(table=tmp_path / "no-folder" / "table.yaml")
-    used(file, store)
+    fetch_and_lock(file, store)
     assert hashlib.sha256(CONTENT).hexdigest() in capsys.readouterr().err
 
 
@@ -368,9 +373,9 @@ def test_a_cache_that_cannot_be_written_to_is_one_line(file, store_at, tmp_path)
     assert refusal(file, store_at()).code == SYSTEM_CODE
 
 
-def test_all_archives_of_a_data_set_are_had(server, file, declare, store_at):
-    other = declare("b.gz", OTHER, url=server.serve("/b.gz", OTHER))
-    assert list(archives("ours", {"files": [file, other]}, store_at())) == ["a.gz", "b.gz"]
+def test_all_archives_are_returned(server, file, declare, store_at):
+    second = declare("b.gz", CHANGED_CONTENT, url=server.serve("/b.gz", CHANGED_CONTENT))
+    assert list(archives("ours", {"files": [file, second]}, store_at())) == ["a.gz", "b.gz"]
 
 
 def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
@@ -384,7 +389,7 @@ def test_redirects_stay_with_http(server, declare, store_at, tmp_path):
 SECRET = "s3cr3t-0f-0urs"  # noqa: S105
 
 
-def with_password(url: str) -> str:
+def add_password(url: str) -> str:
     return url.replace("://", f"://name:{SECRET}@")
 
 
@@ -392,7 +397,7 @@ def with_password(url: str) -> str:
 def test_password_of_a_mirror_is_shown_nowhere(server, store_at, declare, capfd, answers):
     if answers:
         server.serve("/mirror/ours/a.gz", CONTENT, *answers)
-    store = store_at(mirror=with_password(server.url("/mirror")))
+    store = store_at(mirror=add_password(server.url("/mirror")))
     with pytest.raises(InputError) as error:
         archive("ours", declare("a.gz", CONTENT, url=server.url(f"/none?token={SECRET}")), store)
     assert_refusal(error.value, "not-fetched")
@@ -402,10 +407,10 @@ def test_password_of_a_mirror_is_shown_nowhere(server, store_at, declare, capfd,
 
 def test_password_of_a_mirror_is_not_kept(server, store_at, declare):
     server.serve("/mirror/ours/a.gz", CONTENT)
-    store = store_at(mirror=with_password(server.url("/mirror")))
+    store = store_at(mirror=add_password(server.url("/mirror")))
     origin = archive("ours", declare("a.gz", CONTENT), store).origin
-    kept = "".join(file.read_text() for file in store.downloads.rglob("*.json"))
-    assert SECRET not in origin + kept and "/mirror/ours/a.gz" in kept
+    origins = "".join(file.read_text() for file in store.downloads.rglob("*.json"))
+    assert SECRET not in origin + origins and "/mirror/ours/a.gz" in origins
 
 
 def test_password_that_was_kept_before_is_removed(server, store_at, declare):
@@ -438,7 +443,7 @@ def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declar
 
 
 @pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock", "a.gz.origin.json"])
-def test_folder_where_a_file_is_to_be_is_one_line(server, store_at, declare, name):
+def test_folder_in_place_of_a_file_is_refused(server, store_at, declare, name):
     store = store_at()
     (store.downloads / "ours" / name).mkdir(parents=True)
     with pytest.raises(InputError) as error:
@@ -447,7 +452,7 @@ def test_folder_where_a_file_is_to_be_is_one_line(server, store_at, declare, nam
 
 
 @pytest.mark.parametrize("name", ["a.gz", ".a.gz.lock"])
-def test_pipe_where_a_file_is_to_be_stops_nobody(server, store_at, declare, name):
+def test_pipe_in_place_of_a_file_does_not_block(server, store_at, declare, name):
     store = store_at()
     (store.downloads / "ours").mkdir(parents=True)
     os.mkfifo(store.downloads / "ours" / name)

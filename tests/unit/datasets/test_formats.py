@@ -14,8 +14,8 @@ from PIL import Image
 from common.errors import InputError
 from common.files import CHECKOUT
 from datasets.archives import Archive, read_tar
-from datasets.formats import READERS, picture
-from datasets.made_up import cifar_records, jpeg, parts, tar, write_archives
+from datasets.formats import READERS, decode_jpeg
+from datasets.made_up import cifar_records, generate_parts, jpeg, tar, write_archives
 from declared.datasets import load_dataset
 from support.refusals import assert_refusal
 
@@ -26,11 +26,11 @@ TINY = "tiny-imagenet-200-small"
 
 def read(entry, archives):
     content = READERS[entry["format"]](entry, archives)
-    found = {}
+    samples = {}
     for name in ("train", "validation"):
         images, labels = zip(*getattr(content, name), strict=True)
-        found[name] = np.concatenate(images), np.concatenate(labels)
-    return content.classes, found
+        samples[name] = np.concatenate(images), np.concatenate(labels)
+    return content.classes, samples
 
 
 def refusal(entry, archives) -> InputError:
@@ -43,23 +43,23 @@ def refusal(entry, archives) -> InputError:
     ("name", "changes"),
     [(CIFAR, {}), (FASHION, {}), (FASHION, {"shape": [6, 4, 3]}), (CIFAR, {"classes": ["one", "two  words", "3\t4"]})],
 )
-def test_what_was_written_is_read_back_exactly(tmp_path, name, changes):
+def test_synthetic_archives_are_read_back_exactly(tmp_path, name, changes):
     entry = {**load_dataset(name), **changes}
-    classes, found = read(entry, write_archives(entry, tmp_path))
-    made = parts(entry, len(entry["classes"]))
+    classes, samples = read(entry, write_archives(entry, tmp_path))
+    expected = generate_parts(entry, len(entry["classes"]))
     assert classes == entry["classes"]
-    for part, (images, labels) in made.items():
-        assert np.array_equal(found[part][0], images) and np.array_equal(found[part][1], labels)
-        assert found[part][0].dtype == np.uint8 and found[part][1].dtype == np.int64
+    for part, (images, labels) in expected.items():
+        assert np.array_equal(samples[part][0], images) and np.array_equal(samples[part][1], labels)
+        assert samples[part][0].dtype == np.uint8 and samples[part][1].dtype == np.int64
 
 
 def test_cifar_by_hand(tmp_path):
     """A record is its label, then the red plane row by row, the green, the blue (cs.toronto.edu/~kriz/cifar.html)."""
     entry = {**load_dataset(CIFAR), "shape": [2, 2, 3]}
     record = bytes([7, 1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24])
-    _, found = read(entry, cifar_archive(tmp_path, record, entry["classes"]))
-    assert found["train"][0].shape == (5, 2, 2, 3) and list(found["validation"][1]) == [7]
-    assert found["train"][0][0].tolist() == [[[1, 11, 21], [2, 12, 22]], [[3, 13, 23], [4, 14, 24]]]
+    _, samples = read(entry, cifar_archive(tmp_path, record, entry["classes"]))
+    assert samples["train"][0].shape == (5, 2, 2, 3) and list(samples["validation"][1]) == [7]
+    assert samples["train"][0][0].tolist() == [[[1, 11, 21], [2, 12, 22]], [[3, 13, 23], [4, 14, 24]]]
 
 
 def cifar_archive(folder: Path, record: bytes, classes: list[str], **changes: bytes) -> dict[str, Archive]:
@@ -118,9 +118,9 @@ def test_fashion_by_hand(tmp_path):
         "t10k-labels-idx1-ubyte.gz": "00000801 00000001 03",
     }
     archives = idx_archives(tmp_path, files)
-    _, found = read(entry, archives)
-    assert found["train"][0].tolist() == [[[[1], [2]]], [[[3], [4]]]] and found["train"][1].tolist() == [9, 0]
-    assert found["validation"][0].tolist() == [[[[255], [0]]]] and found["validation"][1].tolist() == [3]
+    _, samples = read(entry, archives)
+    assert samples["train"][0].tolist() == [[[[1], [2]]], [[[3], [4]]]] and samples["train"][1].tolist() == [9, 0]
+    assert samples["validation"][0].tolist() == [[[[255], [0]]]] and samples["validation"][1].tolist() == [3]
     images, labels = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
     for name, content, code, got in [
         (images, "00000d03 00000002 00000001 00000002 01020304", "wrong-format", "00000d03"),
@@ -146,24 +146,26 @@ def idx_archives(folder: Path, files: dict[str, str]) -> dict[str, Archive]:
 def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
     entry = load_dataset(TINY)
     archives = write_archives(entry, tmp_path)
-    classes, found = read(entry, archives)
+    classes, samples = read(entry, archives)
     with zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip") as opened:
         ids = opened.read("tiny-imagenet-200/wnids.txt").decode().split()
-        words = dict(line.split("\t") for line in opened.read("tiny-imagenet-200/words.txt").decode().splitlines())
+        token_stream = dict(
+            line.split("\t") for line in opened.read("tiny-imagenet-200/words.txt").decode().splitlines()
+        )
         assert ids != sorted(ids), "the order is that of wnids.txt, not the alphabet's"
-        assert classes == [words[wnid] for wnid in ids]
-        images, labels = found["train"]
+        assert classes == [token_stream[wnid] for wnid in ids]
+        images, labels = samples["train"]
         for number in (0, 11, 31, 32, 639):
             name = f"tiny-imagenet-200/train/{ids[number // 32]}/images/{ids[number // 32]}_{number % 32}.JPEG"
             with Image.open(opened.open(name)) as image:
                 assert np.array_equal(images[number], np.asarray(image.convert("RGB"))), name
             assert labels[number] == number // 32
         rows = opened.read("tiny-imagenet-200/val/val_annotations.txt").decode().splitlines()
-        assert [ids[label] for label in found["validation"][1]] == [row.split("\t")[1] for row in rows]
-    made = parts(entry, 20)["validation"][0].astype(int)
-    off = np.abs(found["validation"][0].astype(int) - made).mean(axis=(1, 2, 3))
+        assert [ids[label] for label in samples["validation"][1]] == [row.split("\t")[1] for row in rows]
+    expected = generate_parts(entry, 20)["validation"][0].astype(int)
+    off = np.abs(samples["validation"][0].astype(int) - expected).mean(axis=(1, 2, 3))
     assert off[1] < 45, "JPEG loses little of it"
-    grey = found["validation"][0][0]
+    grey = samples["validation"][0][0]
     assert (grey[..., 0] == grey[..., 1]).all() and (grey[..., 0] == grey[..., 2]).all(), "grey ones get three channels"
 
 
@@ -182,7 +184,7 @@ def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
         ({"val/images/val_0.JPEG": b"GIF89a"}, "wrong-format", "tiny-imagenet-200/val/images/val_0.JPEG"),
     ],
 )
-def test_a_tiny_imagenet_that_is_not_as_published_is_refused(tmp_path, changes, code, got):
+def test_changed_tiny_imagenet_is_refused(tmp_path, changes, code, got):
     entry = {**load_dataset(TINY), "classes": 2}
     image = jpeg(np.zeros((64, 64, 3), np.uint8), grey=False)
     members = {
@@ -194,8 +196,8 @@ def test_a_tiny_imagenet_that_is_not_as_published_is_refused(tmp_path, changes, 
         "val/val_annotations.txt": b"val_0.JPEG\tn1\t0\t0\t63\t63\n",
     }
     archives = tiny_archive(tmp_path, members)
-    classes, found = read(entry, archives)
-    assert classes == ["two, second", "one"] and found["validation"][1].tolist() == [1]
+    classes, samples = read(entry, archives)
+    assert classes == ["two, second", "one"] and samples["validation"][1].tolist() == [1]
     error = refusal(entry, tiny_archive(tmp_path, {**members, **changes}))
     assert_refusal(error, code, file=str(tmp_path / "t.zip"), got=got)
 
@@ -225,19 +227,19 @@ def saved(image: Image.Image, kind: str) -> bytes:
 )
 def test_only_jpeg_files_of_the_right_size_are_decoded(content, code, got):
     with pytest.raises(InputError) as refused:
-        picture(Archive(Path("t.zip"), 1, "here"), "x.JPEG", content, [64, 64, 3])
+        decode_jpeg(Archive(Path("t.zip"), 1, "here"), "x.JPEG", content, [64, 64, 3])
     assert_refusal(refused.value, code, "", ["'x.JPEG'"], file="t.zip", got=got)
 
 
 def test_made_up_data_can_be_learnt(tmp_path):
-    """The nearest mean of a class tells most validation images: there is something to train on."""
+    """The nearest class mean classifies most validation images, so that there is something to learn."""
     for name in (CIFAR, FASHION, TINY):
         entry = load_dataset(name)
         (tmp_path / name).mkdir()
-        classes, found = read(entry, write_archives(entry, tmp_path / name))
-        (images, labels), (others, truth) = found["train"], found["validation"]
+        classes, samples = read(entry, write_archives(entry, tmp_path / name))
+        (images, labels), (validation, truth) = samples["train"], samples["validation"]
         means = np.stack([images[labels == number].mean(axis=0) for number in range(len(classes))])
-        nearest = [int(np.argmin(((means - image) ** 2).sum(axis=(1, 2, 3)))) for image in others]
+        nearest = [int(np.argmin(((means - image) ** 2).sum(axis=(1, 2, 3)))) for image in validation]
         assert np.mean(np.array(nearest) == truth) > 0.9
 
 
@@ -271,20 +273,20 @@ def text(vocabulary: int = 27, length: int = 4, kind: str = "text8") -> dict[str
 
 def test_text8_by_hand(tmp_path):
     """The first 90 % of its characters train, the next 5 % validate; a token is a blank, or a letter by its place in the alphabet."""
-    whole = (b"the cat " * 25)[:200]
-    _, found = read(text(), zipped(tmp_path, text8=whole))
-    inputs, labels = found["train"]
+    content = (b"the cat " * 25)[:200]
+    _, samples = read(text(), zipped(tmp_path, text8=content))
+    inputs, labels = samples["train"]
     letters = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)
-    assert bytes(letters[inputs.ravel()]) == whole[:176] and bytes(letters[labels.ravel()]) == whole[1:177]
+    assert bytes(letters[inputs.ravel()]) == content[:176] and bytes(letters[labels.ravel()]) == content[1:177]
     assert inputs.shape == labels.shape == (44, 4), "(180 - 1) // 4"
-    assert bytes(letters[found["validation"][0].ravel()]) == whole[180:188], "(10 - 1) // 4 sequences"
+    assert bytes(letters[samples["validation"][0].ravel()]) == content[180:188], "(10 - 1) // 4 sequences"
 
 
 @pytest.mark.parametrize(
     ("members", "code", "got"),
     [({"text8": b"abc Def"}, "wrong-format", (0x44, 4)), ({"a": b"a", "b": b"b"}, "wrong-count", 2)],
 )
-def test_what_is_no_text8_is_refused(tmp_path, members, code, got):
+def test_invalid_text8_is_refused(tmp_path, members, code, got):
     assert_refusal(refusal(text(), zipped(tmp_path, **members)), code, got=got)
 
 
@@ -294,9 +296,9 @@ def test_wikitext_by_hand(tmp_path):
     members = zipped(
         tmp_path, **{"w__wiki.train.tokens": train, "w__wiki.valid.tokens": valid, "w__wiki.test.tokens": b""}
     )
-    _, found = read(text(5, 3, "wikitext"), members)
+    _, samples = read(text(5, 3, "wikitext"), members)
     names = np.array(["<eos>", "a", "=", "b", "<unk>"])  # 4, 3, 2, 2, 1 times
-    (inputs, labels), (tokens, _) = found["train"], found["validation"]
+    (inputs, labels), (tokens, _) = samples["train"], samples["validation"]
     assert inputs.shape == (3, 3) and inputs.dtype == labels.dtype == np.int64
     assert " ".join(names[inputs.ravel()]) == "<eos> = a b = <eos> <eos> a a"
     assert " ".join(names[labels.ravel()]) == "= a b = <eos> <eos> a a <unk>"
@@ -306,19 +308,19 @@ def test_wikitext_by_hand(tmp_path):
     assert_refusal(error, "wrong-count", "", ["wiki.train.tokens"], got=0)
 
 
-def words(entry, archives) -> np.ndarray:
-    _, found = read(entry, archives)
-    return np.concatenate([blocks[0].ravel() for blocks in found.values()])
+def token_stream(entry, archives) -> np.ndarray:
+    _, samples = read(entry, archives)
+    return np.concatenate([blocks[0].ravel() for blocks in samples.values()])
 
 
 def test_wikitext_is_read_as_utf8_alone(tmp_path):
-    """Another encoding would make other words of the same text."""
+    """Another encoding would give other words."""
     written = "Bär Bör größe\n" * 4
     tokens = {}
     for encoding in ("utf-8", "utf-8-sig"):
         content = written.encode(encoding)
         members = {"w__wiki.train.tokens": content, "w__wiki.valid.tokens": content}
-        tokens[encoding] = words(text(5, 3, "wikitext"), zipped(tmp_path, **members)).tolist()
+        tokens[encoding] = token_stream(text(5, 3, "wikitext"), zipped(tmp_path, **members)).tolist()
     assert tokens["utf-8"] == tokens["utf-8-sig"] and len(set(tokens["utf-8"])) == 4
     for encoding in ("latin-1", "utf-16"):
         content = written.encode(encoding)

@@ -1,4 +1,4 @@
-"""What the digest of a data set is made of."""
+"""The digest of a data set covers content, not addresses and descriptions."""
 
 import json
 
@@ -10,7 +10,7 @@ from declared.datasets import datasets
 ENTRY = datasets()["fashion-mnist"]
 
 
-def test_where_a_file_is_fetched_from_and_what_is_told_of_it_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_and_descriptions_change_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(entry: dict[str, object]) -> str:
         monkeypatch.setattr(identity, "load_dataset", lambda _: entry)
         identity.data_digest.cache_clear()
@@ -19,9 +19,9 @@ def test_where_a_file_is_fetched_from_and_what_is_told_of_it_change_no_key(monke
     elsewhere = json.loads(json.dumps(ENTRY))
     elsewhere["files"][0] |= {"url": "http://a/b", "mirrors": ["http://c/d"], "unpacked_bytes": 2}
     elsewhere |= {"title": "T", "licence": "L", "citation": "C"}
-    other = json.loads(json.dumps(ENTRY))
-    other["files"][0]["md5"] = "0" * 32
+    changed = json.loads(json.dumps(ENTRY))
+    changed["files"][0]["md5"] = "0" * 32
     before = digest(ENTRY)
-    assert digest(elsewhere) == before != digest(other)
+    assert digest(elsewhere) == before != digest(changed)
     identity.data_digest.cache_clear()
     assert "url" in elsewhere["files"][0], "the entry itself is left as it is"

@@ -12,7 +12,7 @@ from common.errors import InputError
 from datasets import pack
 from datasets.archives import Archive
 from datasets.formats import READERS, Content
-from datasets.pack import pack_pictures, pack_text, read_picture
+from datasets.pack import pack_images, pack_text, read_image
 from declared import datasets
 
 ORIENTATION = 0x0112  # the tag of EXIF
@@ -21,10 +21,10 @@ ROTATED = 6  # to be turned by 90 degrees clockwise
 
 @pytest.fixture
 def packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], Content]]:
-    """Packs by the program, and returns the printed entry as config/datasets.yaml has it, and what the archive holds."""
+    """Return a function that packs by the program, and returns the printed entry and the archive's content."""
 
     def run(kind: str, source: Path, size: int, validation_share: float) -> tuple[dict[str, Any], Content]:
-        pack.pack_own(kind, source, "mine", size, validation_share, tmp_path)
+        pack.pack_dataset(kind, source, "mine", size, validation_share, tmp_path)
         (tmp_path / "datasets.yaml").write_text(capsys.readouterr().out)
         entry = datasets.read_datasets(datasets.DATASETS, tmp_path / "datasets.yaml")["mine"]
         (file,) = entry["files"]
@@ -58,14 +58,14 @@ def test_packed_pictures_are_read_again(tmp_path: Path, packed: Callable[..., An
 
 def test_packing_again_gives_the_same_archive(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures")
-    first, second = (pack_pictures(folder, tmp_path / name, 8, 0.2) for name in ("a.tar.gz", "b.tar.gz"))
+    first, second = (pack_images(folder, tmp_path / name, 8, 0.2) for name in ("a.tar.gz", "b.tar.gz"))
     assert first["files"][0]["sha256"] == second["files"][0]["sha256"]
 
 
 def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path) -> None:
     ramp = np.linspace(0, 65535, 64 * 64).round().astype(np.uint16).reshape(64, 64)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
-    pixels = read_picture(tmp_path / "ramp.png", 64)
+    pixels = read_image(tmp_path / "ramp.png", 64)
     assert pixels.mean() == pytest.approx(127.5, abs=1) and len(np.unique(pixels)) == 256
 
 
@@ -75,7 +75,7 @@ def test_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = ROTATED
     Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif)
-    halves = read_picture(tmp_path / "turned.jpg", 64)
+    halves = read_image(tmp_path / "turned.jpg", 64)
     assert halves[:, :30].max() < 10 and halves[:, 34:].min() > 245
 
 
@@ -83,15 +83,15 @@ def test_orientation_is_applied(tmp_path: Path) -> None:
 def test_transparent_pixels_are_white(tmp_path: Path, mode: str) -> None:
     options = {"transparency": 0} if mode == "P" else {}
     Image.new(mode, (8, 8), 0).save(tmp_path / "clear.png", **options)
-    assert read_picture(tmp_path / "clear.png", 8).min() == 255
+    assert read_image(tmp_path / "clear.png", 8).min() == 255
 
 
-def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
+def test_invalid_image_is_refused_by_name(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures")
     for name, content in (("notes.txt", b"red"), ("cut.png", (folder / "oak" / "1.png").read_bytes()[:60])):
         (folder / "oak" / name).write_bytes(content)
         with pytest.raises(InputError) as refused:
-            pack_pictures(folder, tmp_path / "mine.tar.gz", 8, 0.2)
+            pack_images(folder, tmp_path / "mine.tar.gz", 8, 0.2)
         assert (refused.value.code, Path(refused.value.file).name) == ("unknown-picture", name)
         (folder / "oak" / name).unlink()
     frames = [Image.new("L", (8, 8), grey) for grey in (0, 255)]
@@ -99,7 +99,7 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "depths.tiff")
     for name in ("moving.gif", "depths.tiff"):
         with pytest.raises(InputError) as refused:
-            read_picture(tmp_path / name, 8)
+            read_image(tmp_path / name, 8)
         assert refused.value.code == "unknown-picture"
     assert not (tmp_path / "mine.tar.gz").exists()
 
@@ -107,7 +107,7 @@ def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_too_few_pictures_are_refused(tmp_path: Path, number: int) -> None:
     with pytest.raises(InputError) as refused:
-        pack_pictures(pictures(tmp_path / "pictures", number), tmp_path / "mine.tar.gz", 8, 0.2)
+        pack_images(pictures(tmp_path / "pictures", number), tmp_path / "mine.tar.gz", 8, 0.2)
     assert refused.value.code == "wrong-count"
 
 
@@ -131,9 +131,9 @@ def test_a_text_that_cannot_be_packed_is_refused(tmp_path: Path, content: str, c
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize("other", ["\u2028", "\x0c", "\x85", "\x0b", "\x1d"])
-def test_other_signs_end_no_line(tmp_path: Path, other: str) -> None:
-    (tmp_path / "a.txt").write_text(f"a b{other}c d\n" * 20, encoding="utf-8", newline="")
+@pytest.mark.parametrize("separator", ["\u2028", "\x0c", "\x85", "\x0b", "\x1d"])
+def test_other_separators_end_no_line(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "a.txt").write_text(f"a b{separator}c d\n" * 20, encoding="utf-8", newline="")
     (tmp_path / "b.txt").write_text("a b c d\r\n" * 20, encoding="utf-8", newline="")
     counts = [pack_text(tmp_path / name, tmp_path / "a.zip", 2, 0.5)["train_samples"] for name in ("a.txt", "b.txt")]
     assert counts[0] == counts[1] == 24

@@ -12,12 +12,12 @@ import yaml
 
 from common.errors import CodedValueError, InputError
 from declared.factors import factor_table
-from declared.fraction import Fraction, generated, of_resolution
+from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.site import load_site
 from declared.study import load_study
 from plan.campaign import Campaign
 from plan.cost import Cost, fraction_line, measured_at, report
-from plan.design import design, to_csv
+from plan.design import plan_design, to_csv
 from support.refusals import assert_refusal
 
 NAMES = [chr(ord("A") + place) for place in range(15)]
@@ -53,19 +53,19 @@ GOOD = {
 @pytest.mark.parametrize(("asked", "published"), NIST.items())
 def test_fractions_are_as_small_as_the_published_ones(asked: tuple[int, int], published: tuple[int, int]) -> None:
     count, resolution = asked
-    fraction = of_resolution(NAMES[:count], resolution)
+    fraction = smallest_fraction(NAMES[:count], resolution)
     assert (count - fraction.basic, fraction.resolution) == published
 
 
 def test_the_columns_are_balanced_and_orthogonal() -> None:
-    cells = pd.DataFrame(list(of_resolution(NAMES[:9], 4).signs())) * 2 - 1
+    cells = pd.DataFrame(list(smallest_fraction(NAMES[:9], 4).signs())) * 2 - 1
     assert (cells.T @ cells == len(cells) * np.eye(9)).all(axis=None)
     assert (cells.sum() == 0).all()
 
 
 def test_jains_274_design() -> None:
     # Jain 1991, chapter 19: D = AB, E = AC, F = BC, G = ABC
-    fraction = of_resolution(NAMES[:7], 3)
+    fraction = smallest_fraction(NAMES[:7], 3)
     cells = pd.DataFrame(list(fraction.signs())) * 2 - 1
     assert len(cells) == 8
     for made, of in {"D": "AB", "E": "AC", "F": "BC", "G": "ABC"}.items():
@@ -79,7 +79,7 @@ def fraction_like(fraction: Fraction) -> list[str]:
 
 def test_generators_of_a_persons_own() -> None:
     # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB has III
-    better, worse = (generated(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
+    better, worse = (generated_fraction(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
     assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
     assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]
     for bad, code, sentence in (
@@ -96,7 +96,7 @@ def test_generators_of_a_persons_own() -> None:
         ),
     ):
         with pytest.raises(CodedValueError) as refused:
-            generated(list("ABCD"), bad)
+            generated_fraction(list("ABCD"), bad)
         assert (refused.value.code, str(refused.value)) == (code, sentence)
 
 
@@ -108,7 +108,7 @@ def written(folder: Path, **changes: object) -> Path:
 
 def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
-    runs = design(study, site)
+    runs = plan_design(study, site)
     assert len(runs) == 8 * 2 and len({run.cell for run in runs}) == 8
     assert to_csv(runs).count("\n") == 17
     levels = pd.DataFrame([run.levels for run in runs])
@@ -118,14 +118,14 @@ def test_the_design_has_the_cells_of_the_fraction_in_every_block(tmp_path: Path)
 
 def test_a_run_of_a_fraction_is_the_run_of_the_full_design(tmp_path: Path) -> None:
     few, site = load_study("s", written(tmp_path)), load_site("local")
-    every = {run.run_id: run for run in design(replace(few, fraction=None), site)}
+    every = {run.run_id: run for run in plan_design(replace(few, fraction=None), site)}
     assert len(every) == 2**7 * 2
-    assert all(every[run.run_id] == run for run in design(few, site))
+    assert all(every[run.run_id] == run for run in plan_design(few, site))
 
 
 def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     study, site = load_study("s", written(tmp_path)), load_site("local")
-    campaign = Campaign(study, site, "available", design(study, site), None)
+    campaign = Campaign(study, site, "available", plan_design(study, site), None)
     text = report(Cost(campaign, measured_at("nowhere", tmp_path), {}))
     assert re.search(r"\b8 \w+ in 2 \w+", text), "cells and blocks"
     assert study.fraction is not None
@@ -159,5 +159,5 @@ def test_infeasible_cell_of_a_fraction_is_not_to_be_excluded(tmp_path: Path) -> 
     single = {**GOOD["factors"], "framework": ["pytorch-single", "pytorch-ddp"]}  # type: ignore[dict-item]
     study = load_study("s", written(tmp_path, factors=single))
     with pytest.raises(InputError) as refused:
-        design(study, load_site("local"))
+        plan_design(study, load_site("local"))
     assert str(tmp_path / "s.yaml") in str(refused.value) and "exclude" not in str(refused.value)

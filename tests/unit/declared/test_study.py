@@ -11,7 +11,7 @@ from declared.configuration import load_config
 from declared.products.figures import KINDS
 from declared.site import load_site
 from declared.study import Replicates, load_study
-from plan.design import design
+from plan.design import plan_design
 from support.refusals import assert_refusal
 
 GOOD = {
@@ -45,7 +45,7 @@ def factors(**changes: object) -> dict[str, object]:
 
 def refusal(folder: Path) -> InputError:
     with pytest.raises(InputError) as refused:
-        design(load_study("s", folder), load_site("local"))
+        plan_design(load_study("s", folder), load_site("local"))
     return refused.value
 
 
@@ -305,7 +305,7 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
     error = refusal(written(tmp_path, factors=factors(**many, batch_size=101)))
     assert_refusal(error, error.code, error.key, [96, 102])
     for size in (96, 102):
-        design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
+        plan_design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
 
 
 def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
@@ -345,9 +345,9 @@ def test_paper_that_cannot_be_made_is_refused(
 def test_adam_has_no_momentum_but_may_stand_beside_what_has(tmp_path: Path) -> None:
     both = factors(framework="pytorch-single", batch_size=16, optimizer=["sgd", "adam"], momentum=[0.5, 0.9])
     folder = written(tmp_path, factors=both, exclude=[{"optimizer": "adam", "momentum": 0.9}])
-    assert len(design(load_study("s", folder), load_site("local"))) == 3 * 2
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == 3 * 2
     held = {**both, "momentum": 0.5}
-    assert len(design(load_study("s", written(tmp_path, factors=held)), load_site("local"))) == 2 * 2
+    assert len(plan_design(load_study("s", written(tmp_path, factors=held)), load_site("local"))) == 2 * 2
 
 
 def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) -> None:
@@ -361,29 +361,31 @@ def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) ->
     )
     entries = [{"optimizer": "adam", "momentum": 0.9}]
     error = refusal(written(tmp_path, factors=many, exclude=entries))
-    assert_refusal(error, error.code, error.key, ["hold bandwidth", "{nodes: 1, bandwidth: 500}"])
+    assert_refusal(error, error.code, error.key, ["fix bandwidth", "{nodes: 1, bandwidth: 500}"])
     entries.append({"nodes": 1, "bandwidth": 500})
     folder = written(tmp_path, factors=many, exclude=entries)
-    assert len(design(load_study("s", folder), load_site("local"))) == (3 + 2 * 3) * 2
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == (3 + 2 * 3) * 2
 
 
 def test_the_study_of_predictions_plans_what_it_always_did() -> None:
-    runs = design(load_study("prediction-virtual"), load_site("virtual-six"))
+    runs = plan_design(load_study("prediction-virtual"), load_site("virtual-six"))
     assert len(runs) == 117 and {run.levels["bandwidth"] for run in runs if run.levels["nodes"] == 1} == {1000}
 
 
 def test_batch_normalization_takes_two_values(tmp_path: Path) -> None:
     for model, size in (("resnet-18", 2), ("small-cnn", 1)):
-        design(load_study("s", written(tmp_path, factors=factors(model=model, batch_size=size))), load_site("local"))
+        plan_design(
+            load_study("s", written(tmp_path, factors=factors(model=model, batch_size=size))), load_site("local")
+        )
 
 
 def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[{"framework": "pytorch-single", "nodes": 2}])
-    assert len(design(load_study("s", folder), load_site("local"))) == 6 * 2
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2
     nothing = [{"framework": "pytorch-single", "nodes": 2, "batch_size": 16, "sync_every": 1}]
     rest = [{"framework": "pytorch-single", "nodes": 2}]
     folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[*rest, *nothing])
-    assert len(design(load_study("s", folder), load_site("local"))) == 6 * 2, "overlapping exclusions are fine"
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2, "overlapping exclusions are fine"
 
 
 @pytest.mark.parametrize(

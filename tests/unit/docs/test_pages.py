@@ -14,7 +14,7 @@ from common.files import CHECKOUT, load_yaml
 from declared.datasets import DatasetKeys
 from declared.site import load_site
 from declared.study import load_study
-from plan.design import design
+from plan.design import plan_design
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
@@ -109,7 +109,7 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
 def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Path) -> None:
     (text,) = (lines for name, file, lines in examples() if name == "docs/how-to/phases.md" and "studies" in file)
     (tmp_path / "my-study.yaml").write_text(text)
-    runs = design(load_study("my-study", tmp_path), load_site("local"))
+    runs = plan_design(load_study("my-study", tmp_path), load_site("local"))
     assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)
 
 

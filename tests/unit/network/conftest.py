@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from network.gather import bus_bandwidth
-from plan.sweeps import sizes
+from plan.sweeps import message_sizes
 
 LATENCY_S = 0.8e-3
 BANDWIDTH_BYTES_S = 100e6
@@ -18,7 +18,7 @@ def sweep_rows(
     """Return a benchmark whose repetitions and sizes in each round deviate from the line at random."""
     rng = np.random.default_rng(seed)
     rows = []
-    for size in sizes(64 * 2**20):
+    for size in message_sizes(64 * 2**20):
         for round_number in range(1, rounds + 1):
             slowdown = np.exp(round_noise * rng.standard_normal())
             for repetition in range(1, repetitions + 1):

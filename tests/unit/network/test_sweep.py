@@ -22,8 +22,8 @@ from network.measure import find, measure, read
 from plan import cost
 from plan import design as designing
 from plan.campaign import load_campaign
-from plan.design import design
-from plan.sweeps import planned
+from plan.design import plan_design
+from plan.sweeps import planned_sweeps
 from ranks import sweep as rank_program
 from runs import alone
 from support.trainings import DISTRIBUTED
@@ -74,7 +74,7 @@ def site(tmp_path, monkeypatch):
 
 def sweep_of(framework, study, site):
     factors = {**study.factors, "framework": [framework], "nodes": [2], "sync_every": [1]}
-    every = planned(design(replace(study, factors=factors, exclude=()), site), site)
+    every = planned_sweeps(plan_design(replace(study, factors=factors, exclude=()), site), site)
     return next(sweep for sweep in every if sweep.collective == ALL_REDUCE)
 
 
@@ -246,7 +246,7 @@ def test_sweeps_of_other_links_have_other_names(study):
     study = replace(
         study, factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]}, exclude=()
     )
-    names = [sweep.name for sweep in planned(design(study, load_site("virtual")), load_site("virtual"))]
+    names = [sweep.name for sweep in planned_sweeps(plan_design(study, load_site("virtual")), load_site("virtual"))]
     assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
     assert [find(study, load_site("virtual"), name).name for name in names] == names
 

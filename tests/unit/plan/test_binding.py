@@ -17,10 +17,10 @@ from launchers import launch
 from launchers.launch import SCRIPTS
 from network import measure as sweeping
 from plan import binding
-from plan.binding import bind, check_bound, machine_id, rebind
-from plan.design import design
+from plan.binding import bind_results, check_bound, machine_id, rebind
+from plan.design import plan_design
 from plan.identity import plan_run
-from plan.sweeps import planned as planned_sweeps
+from plan.sweeps import planned_sweeps
 from runs import alone, supervise
 from support.one_run import one_run
 
@@ -32,12 +32,12 @@ from dataclasses import replace
 from pathlib import Path
 from common.errors import exit_status
 from plan import binding
-from plan.binding import bind, check_bound, machine_id, rebind
+from plan.binding import bind_results, check_bound, machine_id, rebind
 from declared.site import load_site
 site = replace(load_site("local"), name=sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:
-    print(exit_status(lambda: bind(Path(line.strip()), "quickstart", site)), flush=True)
+    print(exit_status(lambda: bind_results(Path(line.strip()), "quickstart", site)), flush=True)
 """
 
 
@@ -65,9 +65,9 @@ def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
         assert ended[bound["site"]] == "0" and [path.name for path in results.iterdir()] == ["campaign.json"]
         losers.append((next(site for site in sites if site != bound["site"]), bound["site"]))
     for site, process in processes.items():
-        _, said = process.communicate()
+        _, stderr_text = process.communicate()
         firsts = [first for second, first in losers if second == site]
-        for line, first in zip(said.splitlines(), firsts, strict=True):
+        for line, first in zip(stderr_text.splitlines(), firsts, strict=True):
             assert line.endswith("[other-place]") and first in line and site in line
 
 
@@ -88,10 +88,10 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, li
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What is there to measure with, so that every attempt that starts notes here whether its results were bound."""
-    found: list[bool] = []
+    bound_states: list[bool] = []
 
     def attempt(*arguments: Any) -> None:
-        found.append((tmp_path / "campaign.json").exists())
+        bound_states.append((tmp_path / "campaign.json").exists())
         raise launch.Stopped("the test")
 
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
@@ -101,7 +101,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         monkeypatch.setattr(module, "read_built", lambda stamp: {})
     for module, name in ((supervise, "measure"), (sweeping, "attempt_sweep")):
         monkeypatch.setattr(module, name, attempt)
-    return found
+    return bound_states
 
 
 def run(site: Site, results: Path) -> None:
@@ -113,13 +113,13 @@ def run(site: Site, results: Path) -> None:
         "nodes": 2,
         "sync_every": 1,
     }
-    made, _ = one_run(site, **levels)
-    supervise.supervise(plan_run(load_study("quickstart"), site, made), results, "session")
+    planned_run, _ = one_run(site, **levels)
+    supervise.supervise(plan_run(load_study("quickstart"), site, planned_run), results, "session")
 
 
 def sweep(site: Site, results: Path) -> None:
     study = load_study("quickstart")
-    sweeping.measure(study, site, planned_sweeps(design(study, site), site)[0], results)
+    sweeping.measure(study, site, planned_sweeps(plan_design(study, site), site)[0], results)
 
 
 @pytest.mark.parametrize("start", [run, sweep])
@@ -131,7 +131,7 @@ def test_results_are_bound_before_anything_is_measured(tmp_path: Path, measured:
 
 @pytest.mark.parametrize("start", [run, sweep])
 def test_nothing_is_measured_where_another_site_was_first(tmp_path: Path, measured: list[bool], start: Any) -> None:
-    bind(tmp_path, "quickstart", replace(load_site("local"), name="elsewhere"))
+    bind_results(tmp_path, "quickstart", replace(load_site("local"), name="elsewhere"))
     with pytest.raises(InputError) as refused:
         start(load_site("local"), tmp_path)
     assert (refused.value.code, refused.value.got) == ("other-place", {"site": "elsewhere"})
@@ -147,11 +147,11 @@ def renamed(results: Path, **changes: Any) -> None:
 def test_a_machine_is_known_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "machine_id", lambda: "0123456789abcdef")
     site = load_site("local")
-    bind(tmp_path, "quickstart", site)
+    bind_results(tmp_path, "quickstart", site)
     renamed(tmp_path)
     assert check_bound(tmp_path, site)
-    for other in ("fedcba9876543210", None):
-        renamed(tmp_path, machine_id=other)
+    for current_id in ("fedcba9876543210", None):
+        renamed(tmp_path, machine_id=current_id)
         with pytest.raises(InputError) as refused:
             check_bound(tmp_path, site)
         assert refused.value.code == "other-place" and "plan.binding" in refused.value.hint
@@ -159,7 +159,7 @@ def test_a_machine_is_known_under_another_name(tmp_path: Path, monkeypatch: pyte
 
 def test_who_knows_the_machine_can_say_so(tmp_path: Path) -> None:
     site = load_site("local")
-    bind(tmp_path, "quickstart", site)
+    bind_results(tmp_path, "quickstart", site)
     renamed(tmp_path, machine_id="fedcba9876543210")
     rebind(tmp_path)
     assert check_bound(tmp_path, site)
@@ -172,10 +172,10 @@ def test_who_knows_the_machine_can_say_so(tmp_path: Path) -> None:
 def test_a_machine_id_is_of_number_and_processor(tmp_path: Path) -> None:
     number, cpuinfo = tmp_path / "machine-id", tmp_path / "cpuinfo"
     number.write_text("8f6c\n")
-    found = set()
+    machine_ids = set()
     for model in ("AMD EPYC 7R13", "Intel Xeon"):
         cpuinfo.write_text(f"processor: 0\nmodel name: {model}\nmodel name: {model}\n")
-        found.add(machine_id(number, cpuinfo))
-    assert len(found) == 2 and "8f6c" not in "".join(map(str, found))
+        machine_ids.add(machine_id(number, cpuinfo))
+    assert len(machine_ids) == 2 and "8f6c" not in "".join(map(str, machine_ids))
     number.write_text("")
     assert machine_id(number, cpuinfo) is None and machine_id(tmp_path / "absent", cpuinfo) is None

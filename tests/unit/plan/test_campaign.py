@@ -13,10 +13,10 @@ from declared.figures import Declared
 from declared.site import Site, load_site
 from declared.study import load_study
 from plan import campaign, cost
-from plan.binding import bind
-from plan.campaign import load_campaign, planned
-from plan.design import design, to_csv
-from plan.identity import lacks, spec
+from plan.binding import bind_results
+from plan.campaign import load_campaign, plan_campaign
+from plan.design import plan_design, to_csv
+from plan.identity import spec, unsupported_reason
 
 CONFIG = {"study": "quickstart", "site": "local", "records": "campaign"}
 
@@ -28,7 +28,7 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bound(**changes: object) -> Path:
     Path("results/quickstart/campaign.json").unlink(missing_ok=True)
-    bind(Path("results/quickstart"), "quickstart", load_site("local"))
+    bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
     file = Path("results/quickstart/campaign.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     return file
@@ -36,7 +36,7 @@ def bound(**changes: object) -> Path:
 
 def test_the_first_run_binds_the_results_to_its_site() -> None:
     assert json.loads(bound().read_text())["site"] == "local"
-    assert load_campaign(CONFIG).mode == "campaign", "here it goes on"
+    assert load_campaign(CONFIG).mode == "campaign", "runs continue at the bound site"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_of_another_site_no_machine_is_told() -> None:
 def test_what_was_bound_meanwhile_is_not_bound_again() -> None:
     before = bound(cores=4096).read_text()
     with pytest.raises(InputError) as refused:
-        bind(Path("results/quickstart"), "quickstart", load_site("local"))
+        bind_results(Path("results/quickstart"), "quickstart", load_site("local"))
     assert (refused.value.code, refused.value.got) == ("other-place", {"cores": 4096})
     assert Path("results/quickstart/campaign.json").read_text() == before
 
@@ -86,11 +86,13 @@ def test_a_cost_can_be_asked_for_at_any_site_and_binds_nothing(capsys: pytest.Ca
 
 
 def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at() -> None:
-    here = load_campaign(CONFIG)
+    current = load_campaign(CONFIG)
     bound(machine="another-machine", cores=4096, python_abi="cp399")
-    there = load_campaign({**CONFIG, "records": "available"})
-    assert (there.site.cores, there.site.python_abi) == (4096, "cp399")
-    assert set(there.records) == set(here.records) and set(there.records.values()).isdisjoint(here.records.values())
+    available = load_campaign({**CONFIG, "records": "available"})
+    assert (available.site.cores, available.site.python_abi) == (4096, "cp399")
+    assert set(available.records) == set(current.records) and set(available.records.values()).isdisjoint(
+        current.records.values()
+    )
 
 
 def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +100,11 @@ def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(monk
         return replace(load_site("local"), installed=(("pytorch", Installed("/opt/bin/python", content=content)),))
 
     for content in ("a" * 64, "b" * 64):  # it was another one later
-        bind(Path("results/quickstart"), "quickstart", at(content))
+        bind_results(Path("results/quickstart"), "quickstart", at(content))
     monkeypatch.setattr(campaign, "load_site", lambda name: at(None))
-    there = load_campaign({**CONFIG, "records": "available"})
-    assert there.records == planned(load_study("quickstart"), at("b" * 64)).records
-    assert there.records != planned(load_study("quickstart"), at("a" * 64)).records
+    available = load_campaign({**CONFIG, "records": "available"})
+    assert available.records == plan_campaign(load_study("quickstart"), at("b" * 64)).records
+    assert available.records != plan_campaign(load_study("quickstart"), at("a" * 64)).records
 
 
 def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
@@ -128,8 +130,8 @@ def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
 def test_a_site_that_is_not_this_machine_is_refused(
     changes: dict[str, object], code: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = replace(load_site("local"), **changes)  # type: ignore[arg-type]
-    monkeypatch.setattr("plan.campaign.load_site", lambda _: other)
+    changed_site = replace(load_site("local"), **changes)  # type: ignore[arg-type]
+    monkeypatch.setattr("plan.campaign.load_site", lambda _: changed_site)
     with pytest.raises(InputError) as refused:
         load_campaign(CONFIG)
     error = refused.value
@@ -140,99 +142,108 @@ def test_only_data_sets_of_runs_that_can_be_made_are_wanted() -> None:
     shipped, site = load_study("quickstart"), replace(load_site("local"), frameworks=("pytorch-ddp",))
     factors = {**shipped.factors, "framework": ["pytorch-ddp", "horovod-pytorch"], "dataset": ["digits", "cifar-10"]}
     entry = {"framework": ["pytorch-ddp"], "dataset": ["cifar-10"]}
-    assert list(planned(replace(shipped, factors=factors, exclude=(entry,)), site).datasets) == ["digits"]
+    assert list(plan_campaign(replace(shipped, factors=factors, exclude=(entry,)), site).datasets) == ["digits"]
 
 
 def test_tf32_is_missing_where_processors_train() -> None:
     site, shipped = load_site("local"), load_study("quickstart")
-    levels = {**design(shipped, site)[0].levels, "precision": "tf32"}
-    assert stated(lacks(site, levels)) == ("unsupported-precision", {"precision": "tf32", "device": "cpu"})
-    assert lacks(replace(site, device="cuda"), levels) is None
+    levels = {**plan_design(shipped, site)[0].levels, "precision": "tf32"}
+    assert stated(unsupported_reason(site, levels)) == ("unsupported-precision", {"precision": "tf32", "device": "cpu"})
+    assert unsupported_reason(replace(site, device="cuda"), levels) is None
 
 
 def levels_of(framework: str) -> dict[str, object]:
-    return {**design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
+    return {**plan_design(load_study("quickstart"), load_site("local"))[0].levels, "framework": framework}
 
 
 @pytest.mark.parametrize("name", ["lbann", "tarantella"])
 def test_framework_without_lock_must_be_installed_at_the_site(name):
     site, levels = load_site("local"), levels_of(name)
-    assert stated(lacks(site, levels)) == ("not-installed", {"environment": name})
-    has = ((name, Installed("/opt/bin/it")),)
-    assert lacks(replace(site, installed=has), levels) is None
+    assert stated(unsupported_reason(site, levels)) == ("not-installed", {"environment": name})
+    installed = ((name, Installed("/opt/bin/it")),)
+    assert unsupported_reason(replace(site, installed=installed), levels) is None
     brings = replace(site.images, brought=((name, "/images/it.sif"),))
-    assert lacks(replace(site, images=brings), levels) is None
-    assert (lacks(replace(site, deployment="apptainer"), levels) is None) == (name == "lbann"), (
+    assert unsupported_reason(replace(site, images=brings), levels) is None
+    assert (unsupported_reason(replace(site, deployment="apptainer"), levels) is None) == (name == "lbann"), (
         "Spack builds it as an image"
     )
 
 
 def test_missing_operators_are_missing_on_that_device_only() -> None:
-    has = (("lbann", Installed("/opt/lbann/bin/lbann")),)
-    site = replace(load_site("local"), installed=has)
+    installed = (("lbann", Installed("/opt/lbann/bin/lbann")),)
+    site = replace(load_site("local"), installed=installed)
     levels = levels_of("lbann") | {"model": "efficientnet-b0", "dataset": "tiny-imagenet-200"}
     facts = {"framework": "lbann", "model": "efficientnet-b0", "device": "cpu", "operators": ["depthwise_conv"]}
-    assert stated(lacks(site, levels)) == ("missing-operators", facts)
-    assert lacks(replace(site, device="cuda"), levels) is None
-    assert lacks(site, levels | {"model": "resnet-18"}) is None
+    assert stated(unsupported_reason(site, levels)) == ("missing-operators", facts)
+    assert unsupported_reason(replace(site, device="cuda"), levels) is None
+    assert unsupported_reason(site, levels | {"model": "resnet-18"}) is None
 
 
 def test_a_framework_trains_on_the_devices_that_it_names() -> None:
     site, levels = load_site("local"), levels_of("tensorflow-dtensor")
-    assert lacks(site, levels) is None
+    assert unsupported_reason(site, levels) is None
     facts = {"framework": "tensorflow-dtensor", "device": "cuda"}
-    assert stated(lacks(replace(site, device="cuda"), levels)) == ("unsupported-device", facts)
+    assert stated(unsupported_reason(replace(site, device="cuda"), levels)) == ("unsupported-device", facts)
 
 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
-    has = (("lbann", Installed("/opt/bin/lbann")),)
+    installed = (("lbann", Installed("/opt/bin/lbann")),)
     for name, starts in {"pbs-example": "pbs_tmrsh", "flux-example": "flux submit"}.items():
-        site = replace(load_site(name), installed=has)
+        site = replace(load_site(name), installed=installed)
         facts = {"framework": "lbann", "launcher": site.launcher, "starts": starts}
-        assert stated(lacks(site, levels_of("lbann"))) == ("no-mpi", facts)
-    assert lacks(replace(load_site("grid5000"), installed=has), levels_of("lbann")) is None, "mpirun over oarsh"
+        assert stated(unsupported_reason(site, levels_of("lbann"))) == ("no-mpi", facts)
+    assert unsupported_reason(replace(load_site("grid5000"), installed=installed), levels_of("lbann")) is None, (
+        "mpirun over oarsh"
+    )
 
 
 def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     site, study = load_site("local"), load_study("quickstart")
-    has = (("lbann", Installed("/opt/lbann/bin/lbann")), ("horovod-pytorch", Installed("/opt/bin/python")))
-    without = replace(site, installed=has)
+    installed = (("lbann", Installed("/opt/lbann/bin/lbann")), ("horovod-pytorch", Installed("/opt/bin/python")))
+    site_without_scorep = replace(site, installed=installed)
     (tmp_path / "bin").mkdir()
     config = tmp_path / "bin" / "scorep-config"
     config.write_text("#!/bin/sh\necho Score-P 8.4\n")
     config.chmod(0o755)
-    run = design(study, site)[0]
+    run = plan_design(study, site)[0]
 
-    def told(at: Site, **levels: object) -> dict[str, object]:
+    def spec_of(at: Site, **levels: object) -> dict[str, object]:
         return spec(study, at, replace(run, levels={**run.levels, **levels}))
 
     for levels in ({"framework": "lbann", "trace": "phases"}, {"framework": "horovod-pytorch", "trace": "full"}):
-        assert told(replace(without, scorep=tmp_path), **levels) == told(without, **levels)
+        assert spec_of(replace(site_without_scorep, scorep=tmp_path), **levels) == spec_of(
+            site_without_scorep, **levels
+        )
     full = {"framework": "lbann", "trace": "full"}
-    assert told(replace(without, scorep=tmp_path), **full) == {**told(without, **full), "scorep": "8.4"}
+    assert spec_of(replace(site_without_scorep, scorep=tmp_path), **full) == {
+        **spec_of(site_without_scorep, **full),
+        "scorep": "8.4",
+    }
     brings = replace(site, scorep=tmp_path, images=replace(site.images, brought=(("lbann", "/images/lbann.sif"),)))
-    assert "scorep" not in told(brings, **full), "an image does not see it"
-    levels, nowhere = {**run.levels, **full}, replace(without, scorep=Path("/nowhere"))
-    assert lacks(replace(without, scorep=tmp_path), levels) is None
-    assert stated(lacks(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
-    assert lacks(nowhere, {**levels, "trace": "phases"}) is None
+    assert "scorep" not in spec_of(brings, **full), "an image does not see it"
+    levels, nowhere = {**run.levels, **full}, replace(site_without_scorep, scorep=Path("/nowhere"))
+    assert unsupported_reason(replace(site_without_scorep, scorep=tmp_path), levels) is None
+    assert stated(unsupported_reason(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
+    assert unsupported_reason(nowhere, {**levels, "trace": "phases"}) is None
 
 
-def test_a_design_stands_until_it_would_plan_other_runs() -> None:
+def test_a_design_is_current_until_runs_change() -> None:
     study, site = load_study("quickstart"), load_site("local")
-    assert not planned(study, site).design_stands, "there is none"
+    assert not plan_campaign(study, site).is_design_current, "there is none"
     file = Path("results/quickstart/design.csv")
     file.parent.mkdir(parents=True)
-    file.write_text(to_csv(design(study, site)))
-    assert planned(replace(study, title="another", figures=(Declared("overview", "overview"),)), site).design_stands
-    assert not planned(replace(study, seed=study.seed + 1), site).design_stands
+    file.write_text(to_csv(plan_design(study, site)))
+    assert plan_campaign(
+        replace(study, title="another", figures=(Declared("overview", "overview"),)), site
+    ).is_design_current
+    assert not plan_campaign(replace(study, seed=study.seed + 1), site).is_design_current
 
 
 def test_a_block_that_is_not_there_is_refused() -> None:
-    asked = load_campaign(CONFIG)
-    assert asked.records_of_block(1) and set(asked.records_of_block(None)) == set(asked.records.values())
+    campaign = load_campaign(CONFIG)
+    assert campaign.records_of_block(1) and set(campaign.records_of_block(None)) == set(campaign.records.values())
     with pytest.raises(InputError) as refused:
-        asked.records_of_block(99)
+        campaign.records_of_block(99)
     error = refused.value
     assert (error.code, error.key, error.got) == ("unknown-name", "block", 99)
     assert str(error) == "block: 99 is none of the study's blocks; expected one of 1, 2, 3"
@@ -241,12 +252,12 @@ def test_a_block_that_is_not_there_is_refused() -> None:
 def test_a_file_where_a_folder_is_to_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache" / "of" / "mine"))
     (tmp_path / "cache").touch()
-    for folder, shown in ((tmp_path / "cache", str(tmp_path / "cache")), (Path("results"), "results")):
+    for folder, name in ((tmp_path / "cache", str(tmp_path / "cache")), (Path("results"), "results")):
         if not folder.exists():
             folder.touch()
         with pytest.raises(InputError) as refused:
             load_campaign(CONFIG)
-        assert (refused.value.code, refused.value.file) == ("not-a-folder", shown)
+        assert (refused.value.code, refused.value.file) == ("not-a-folder", name)
 
 
 def test_a_configuration_without_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +283,7 @@ def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"studdy": "x"}, "studdy: unknown key; did you mean 'study'?"),
         ({"study": "Quick Start"}, "study: 'Quick Start' does not look right"),
@@ -280,10 +291,10 @@ def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
         ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; expected one of flux-example, grid5000"),
     ],
 )
-def test_a_wrong_configuration_is_refused_in_one_line(changes: dict[str, str], said: str) -> None:
+def test_a_wrong_configuration_is_refused_in_one_line(changes: dict[str, str], message: str) -> None:
     with pytest.raises(InputError) as refused:
         load_campaign({**CONFIG, **changes})
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_records_that_are_no_folder_are_refused() -> None:
@@ -300,8 +311,8 @@ def test_records_that_are_no_folder_are_refused() -> None:
 
 def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None:
     campaign = load_campaign(CONFIG)
-    planned = [run.run_id for run in campaign.runs]
-    assert sorted(planned, key=lambda run_id: -campaign.priorities[run_id]) == planned
+    plan_campaign = [run.run_id for run in campaign.runs]
+    assert sorted(plan_campaign, key=lambda run_id: -campaign.priorities[run_id]) == plan_campaign
     needed = list(campaign.environments)
     assert sorted(needed) == ["horovod-pytorch", "horovod-tensorflow", "pytorch", "tensorflow"]
     assert needed.index("pytorch") < needed.index("horovod-pytorch"), "parents first"
@@ -312,10 +323,10 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
 
 def test_runs_have_a_reference_where_the_site_wants_it_or_published_tables_have_it(tmp_path: Path) -> None:
     site = load_site("local")
-    for wanted in (True, False):
-        assert planned(load_study("quickstart"), replace(site, reference=wanted)).referenced == wanted
-    for column, there in (("reference_s\n,\n,0.3", True), ("reference_s\n,\n,", False), ("other\n,1", False)):
+    for reference in (True, False):
+        assert plan_campaign(load_study("quickstart"), replace(site, reference=reference)).referenced == reference
+    for column, available in (("reference_s\n,\n,0.3", True), ("reference_s\n,\n,", False), ("other\n,1", False)):
         for name in ("runs", "epochs"):
             (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
         published = load_campaign({**CONFIG, "records": str(tmp_path)})
-        assert published.referenced == there
+        assert published.referenced == available

@@ -14,10 +14,10 @@ from common.tables import write_table
 from declared.models import model_graph
 from declared.site import load_site
 from declared.study import Replicates, load_study
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from plan.cost import (
     ASSUMED_GFLOPS,
-    DEPTHWISE,
+    DEPTHWISE_WEIGHT,
     REFERENCE_S,
     SAME_CELL,
     SCALED,
@@ -27,7 +27,7 @@ from plan.cost import (
     measured_at,
     notes,
     report,
-    swept_at,
+    sweep_times_at,
     table_rows,
     title,
     weighed_macs,
@@ -35,30 +35,37 @@ from plan.cost import (
 from support.recorded import content
 from support.synthetic import designed_campaign
 
-NOTHING = measured_at("nowhere", Path("nowhere"))
+NO_RUNS = measured_at("nowhere", Path("nowhere"))
 
 
 def campaign(study: str, site: str, **changes: object) -> Campaign:
     """Without the work beside runs, unless a test wants it."""
-    return planned(load_study(study), replace(load_site(site), **({"reference": False} | changes)))
+    return plan_campaign(load_study(study), replace(load_site(site), **({"reference": False} | changes)))
 
 
 def test_the_work_beside_a_run_counts() -> None:
-    without, having = (Cost(campaign("quickstart", "local", reference=on), NOTHING, {}) for on in (False, True))
-    added = [having.estimates[run_id].run_s - found.run_s for run_id, found in without.estimates.items()]
-    assert added == pytest.approx([REFERENCE_S] * len(without.campaign.runs))
+    unreferenced, referenced = (
+        Cost(campaign("quickstart", "local", reference=is_timed), NO_RUNS, {}) for is_timed in (False, True)
+    )
+    added = [referenced.estimates[run_id].run_s - result.run_s for run_id, result in unreferenced.estimates.items()]
+    assert added == pytest.approx([REFERENCE_S] * len(unreferenced.campaign.runs))
 
 
 def test_without_any_run_a_rate_is_assumed_and_said() -> None:
-    wanted = campaign("tf-strategies", "virtual")
-    cost = Cost(wanted, NOTHING, {})
-    run = next(run for run in wanted.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
+    planned_campaign = campaign("tf-strategies", "virtual")
+    cost = Cost(planned_campaign, NO_RUNS, {})
+    run = next(run for run in planned_campaign.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
     origin = cost.estimates[run.run_id].origin
     assert origin.code == "assumed-rate" and origin.facts == {"gflops": pytest.approx(72), "device": "cpu"}
-    assert len(wanted.runs) == 270 and title(cost).facts == {"runs": 270, "most": 270, "cells": 54, "blocks": 5}
+    assert len(planned_campaign.runs) == 270 and title(cost).facts == {
+        "runs": 270,
+        "most": 270,
+        "cells": 54,
+        "blocks": 5,
+    }
     assert origin in report(cost) and "assumed-rate" in codes(notes(cost))
 
 
@@ -80,14 +87,14 @@ def test_assumed_rates_are_those_of_the_measurements(model: str, shape: str, ima
 def test_a_depthwise_convolution_counts_for_what_it_takes() -> None:
     graph = model_graph("efficientnet-b0", "cifar-10")
     depthwise = sum(operator.macs for operator in graph.operators if operator.kind == "depthwise_conv")
-    assert weighed_macs("efficientnet-b0", "cifar-10") == graph.macs + (DEPTHWISE - 1) * depthwise
+    assert weighed_macs("efficientnet-b0", "cifar-10") == graph.macs + (DEPTHWISE_WEIGHT - 1) * depthwise
     assert weighed_macs("resnet-18", "cifar-10") == model_graph("resnet-18", "cifar-10").macs
 
 
 def test_a_rate_that_the_site_states_is_taken() -> None:
-    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NOTHING, {}) for rate in (200.0, 100.0))
-    starts = len(fast.made) * START_S
-    assert slow.seconds(slow.made) - starts == pytest.approx(2 * (fast.seconds(fast.made) - starts))
+    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NO_RUNS, {}) for rate in (200.0, 100.0))
+    starts = len(fast.runs) * START_S
+    assert slow.seconds(slow.runs) - starts == pytest.approx(2 * (fast.seconds(fast.runs) - starts))
     origins = {estimate.origin.code for estimate in fast.estimates.values()}
     assert origins == {"stated-rate"} and "assumed-rate" not in codes(notes(fast))
     assert {estimate.origin.facts["gflops"] for estimate in fast.estimates.values()} == {200.0}
@@ -99,9 +106,9 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
     write_table(runs, "runs", tmp_path / "earlier" / "runs.csv")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "runs.csv").write_text("nonsense\n1\n")
-    wanted = campaign("tf-strategies-virtual", "virtual")
-    cost = Cost(wanted, measured_at("virtual", tmp_path), {})
-    run = wanted.runs[0]
+    planned_campaign = campaign("tf-strategies-virtual", "virtual")
+    cost = Cost(planned_campaign, measured_at("virtual", tmp_path), {})
+    run = planned_campaign.runs[0]
     own = runs[(runs.cell == run.cell) & (runs.status == "ok")]
     assert cost.estimates[run.run_id].run_s == pytest.approx(
         START_S + 3 * (own.epoch_time_s + own.validation_time_s).mean()
@@ -110,50 +117,54 @@ def test_measured_runs_of_the_same_cell_go_before_everything(tmp_path: Path) -> 
     origins = [row[-1] for row in table_rows(cost)[1:3]]
     assert [(origin.code, origin.facts["runs"]) for origin in origins] == [("same-cell", 135)] * 2
     assert measured_at("elsewhere", tmp_path).empty
-    started = Cost(wanted, cost.measured.assign(startup_s=7.0), {})
-    assert started.seconds(wanted.runs) == pytest.approx(cost.seconds(wanted.runs) + 270 * (7.0 - START_S))
+    started = Cost(planned_campaign, cost.measured.assign(startup_s=7.0), {})
+    assert started.seconds(planned_campaign.runs) == pytest.approx(
+        cost.seconds(planned_campaign.runs) + 270 * (7.0 - START_S)
+    )
 
 
 def test_a_data_set_of_another_size_is_another_cell() -> None:
-    wanted = campaign("tf-strategies-virtual", "virtual")
+    planned_campaign = campaign("tf-strategies-virtual", "virtual")
     runs, _ = designed_campaign()
-    known = runs[runs.status == "ok"].reindex(columns=NOTHING.columns)
-    same, larger = (
-        Cost(wanted, known.assign(samples_per_epoch=factor * known.samples_per_epoch.astype(int)), {}).estimates
+    informed = runs[runs.status == "ok"].reindex(columns=NO_RUNS.columns)
+    unscaled, larger = (
+        Cost(
+            planned_campaign, informed.assign(samples_per_epoch=factor * informed.samples_per_epoch.astype(int)), {}
+        ).estimates
         for factor in (1, 10)
     )
-    assert {estimate.origin for estimate in same.values()} == {SAME_CELL}
+    assert {estimate.origin for estimate in unscaled.values()} == {SAME_CELL}
     assert {estimate.origin for estimate in larger.values()} == {SCALED}
-    epochs = {name: sum(e.run_s - START_S for e in each.values()) for name, each in (("1", same), ("10", larger))}
+    epochs = {name: sum(e.run_s - START_S for e in group.values()) for name, group in (("1", unscaled), ("10", larger))}
     assert epochs["10"] == pytest.approx(epochs["1"] / 10, rel=0.3), "ten times the samples took as long"
 
 
 def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
-    wanted = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
-    cost = Cost(wanted, NOTHING, {})
+    planned_campaign = campaign("resnet34-devices", "slurm-example", gflops=15_000.0)
+    cost = Cost(planned_campaign, NO_RUNS, {})
     cpu, cuda = (
-        next(cost.estimates[run.run_id] for run in cost.made if run.levels["device"] == kind)
+        next(cost.estimates[run.run_id] for run in cost.runs if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
     assert cpu.run_s > 3 * cuda.run_s and cpu.origin.code == "assumed-rate" and cpu.origin.facts["gflops"] == 1920
-    run = next(run for run in cost.made if run.levels["device"] == "cpu")
+    run = next(run for run in cost.runs if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
     row |= {"ranks": 2, "replicas": 2}
-    known = Cost(wanted, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
-    assert known.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
+    informed = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
+    assert informed.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
     assert all(
-        known.estimates[each.run_id].run_s == pytest.approx(cost.estimates[each.run_id].run_s + 20 - START_S)
-        for each in known.made
-        if each.levels["device"] == "cuda"
+        informed.estimates[group.run_id].run_s == pytest.approx(cost.estimates[group.run_id].run_s + 20 - START_S)
+        for group in informed.runs
+        if group.levels["device"] == "cuda"
     )
-    other = Cost(wanted, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {})
-    assert other.estimates[run.run_id].origin == SCALED
-    assert other.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
+    rescaled = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {})
+    assert rescaled.estimates[run.run_id].origin == SCALED
+    assert rescaled.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
 
 
 def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) -> None:
-    wanted = campaign("tf-strategies-virtual", "virtual")
-    planned_ones = Cost(wanted, NOTHING, {})
+    planned_campaign = campaign("tf-strategies-virtual", "virtual")
+    planned_ones = Cost(planned_campaign, NO_RUNS, {})
     assert [(sweep.name, e.run_s) for sweep, e in planned_ones.sweeps] == [
         (f"tensorflow-multiworker.n{nodes}", pytest.approx(START_S + 9 * 1.2)) for nodes in (2, 3)
     ]
@@ -165,19 +176,19 @@ def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) ->
         file.write_text(json.dumps({"site": site, "status": status, "wall_s": wall_s}))
     (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4").mkdir()
     (tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / "4" / "sweep.json").write_text("{")
-    known = Cost(wanted, NOTHING, swept_at("virtual", tmp_path))
-    assert [e.run_s for _, e in known.sweeps] == [pytest.approx(START_S + 9 * 1.2), 25.0]
-    assert known.total_s == pytest.approx(known.seconds(known.made) + START_S + 9 * 1.2 + 25.0)
-    nodes = sum(known.seconds([run]) * run.geometry.nodes for run in known.made) + 2 * (START_S + 10.8) + 3 * 25
-    assert known.node_hours == pytest.approx(nodes / 3600)
-    measured, budget = (row[-1] for row in table_rows(known)[-2:])
+    informed = Cost(planned_campaign, NO_RUNS, sweep_times_at("virtual", tmp_path))
+    assert [e.run_s for _, e in informed.sweeps] == [pytest.approx(START_S + 9 * 1.2), 25.0]
+    assert informed.total_s == pytest.approx(informed.seconds(informed.runs) + START_S + 9 * 1.2 + 25.0)
+    nodes = sum(informed.seconds([run]) * run.geometry.nodes for run in informed.runs) + 2 * (START_S + 10.8) + 3 * 25
+    assert informed.node_hours == pytest.approx(nodes / 3600)
+    measured, budget = (row[-1] for row in table_rows(informed)[-2:])
     assert (measured.code, measured.facts["count"], budget.code) == ("measured-before", 2, "own-budget")
 
 
 def test_runs_that_the_site_will_end_are_told() -> None:
-    too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NOTHING, {})), "too-long")
+    too_long = find_note(notes(Cost(campaign("tf-strategies", "virtual"), NO_RUNS, {})), "too-long")
     assert too_long.facts == {"runs": 270, "of": 270, "time_limit_s": 100}
-    assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NOTHING, {})))
+    assert "too-long" not in codes(notes(Cost(campaign("quickstart", "local"), NO_RUNS, {})))
 
 
 def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
@@ -185,9 +196,9 @@ def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
     turned = replace(
         study, factors=study.factors | {name: study.factors[name][::-1] for name in ("framework", "dataset")}
     )
-    cost = Cost(planned(turned, load_site("slurm-example")), NOTHING, {})
+    cost = Cost(plan_campaign(turned, load_site("slurm-example")), NO_RUNS, {})
     rows = table_rows(cost)[1:]
-    names = [row[:3] for row in rows if "sweeps" not in row[1]]
+    names = [row[:3] for row in rows if "collective" not in row[1]]
     assert names == sorted(names) and len(names) == 12
     (single,) = [row for row in rows if row[:3] == ("pytorch-single", "cnn-cifar10", "cifar-10")]
     (ddp,) = [row for row in rows if row[:3] == ("pytorch-ddp", "cnn-cifar10", "cifar-10")]
@@ -196,19 +207,20 @@ def test_rows_are_sorted_and_a_wide_mean_has_its_span() -> None:
 
 def test_report_of_one_run_is_worded_in_the_singular() -> None:
     study = load_study("quickstart")
-    one = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
-    said = report(
+    single_cell = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
+    text = report(
         Cost(
-            planned(
-                replace(study, factors=study.factors | one, exclude=(), replicates=Replicates(1, 1)), load_site("local")
+            plan_campaign(
+                replace(study, factors=study.factors | single_cell, exclude=(), replicates=Replicates(1, 1)),
+                load_site("local"),
             ),
-            NOTHING,
+            NO_RUNS,
             {},
         )
     )
-    assert "quickstart at local: 1 run, 1 cell in 1 block\n" in said
-    assert "; 129.4 kB of data, 100.0 kB of logs and records" in said and "GPU" not in said
-    assert "records so far: none; without an ok record: 1 run, 6." in said
+    assert "quickstart at local: 1 run, 1 cell in 1 block\n" in text
+    assert "; 129.4 kB of data, 100.0 kB of logs and records" in text and "GPU" not in text
+    assert "records so far: none; without an ok record: 1 run, 6." in text
 
 
 def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,39 +236,39 @@ def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json_has_what_the_report_says(capsys: pytest.CaptureFixture[str]) -> None:
     main(study="rehearsal", site="virtual", as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["study"], found["site"], found["runs"], found["cells"]) == ("rehearsal", "virtual", 24, 12)
-    assert sum(group["runs"] for group in found["groups"]) == 24
-    assert 0 < sum(group["total_s"] for group in found["groups"]) < found["total_s"], "without the sweeps"
+    result = json.loads(capsys.readouterr().out)
+    assert (result["study"], result["site"], result["runs"], result["cells"]) == ("rehearsal", "virtual", 24, 12)
+    assert sum(group["runs"] for group in result["groups"]) == 24
+    assert 0 < sum(group["total_s"] for group in result["groups"]) < result["total_s"], "without the sweeps"
 
 
 def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def leave(wanted: Campaign, statuses: list[str]) -> None:
-        for path, status in zip(wanted.records.values(), statuses, strict=False):
+    def leave(planned_campaign: Campaign, statuses: list[str]) -> None:
+        for path, status in zip(planned_campaign.records.values(), statuses, strict=False):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json.dumps(content(status=status)) if status != "broken" else "{")
 
     leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
-    wanted = campaign("rehearsal", "virtual")
-    state = find_note(notes(Cost(wanted, NOTHING, {})), "records-so-far")
+    planned_campaign = campaign("rehearsal", "virtual")
+    state = find_note(notes(Cost(planned_campaign, NO_RUNS, {})), "records-so-far")
     assert state.facts["statuses"] == {"ok": 18, "failed": 1, "invalid": 2, "broken": 1} and state.facts["left"] == 6
-    assert wanted.outlook() == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
-    leave(wanted, ["ok"] * 24)
-    wanted = campaign("rehearsal", "virtual")
-    assert codes(notes(Cost(wanted, NOTHING, {})))[-1] == "complete"
-    assert wanted.outlook() == "rehearsal at virtual: 24 runs: 24 ok"
+    assert planned_campaign.summary() == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
+    leave(planned_campaign, ["ok"] * 24)
+    planned_campaign = campaign("rehearsal", "virtual")
+    assert codes(notes(Cost(planned_campaign, NO_RUNS, {})))[-1] == "complete"
+    assert planned_campaign.summary() == "rehearsal at virtual: 24 runs: 24 ok"
 
 
 def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
-    cost = Cost(campaign("frameworks", "slurm-example"), NOTHING, {})
-    runs = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.made)
+    cost = Cost(campaign("frameworks", "slurm-example"), NO_RUNS, {})
+    runs = sum(cost.seconds([run]) * run.geometry.nodes for run in cost.runs)
     sweeps = sum(estimate.run_s * sweep.nodes for sweep, estimate in cost.sweeps)
     assert cost.node_hours == pytest.approx((runs + sweeps) / 3600)
     assert cost.gpu_hours == pytest.approx(2 * cost.node_hours), "two accelerators a node, held by every run"
-    assert Cost(campaign("frameworks", "plafrim"), NOTHING, {}).gpu_hours == 0
-    left = {note.facts["environment"]: note for note in cost.campaign.left_out()}
+    assert Cost(campaign("frameworks", "plafrim"), NO_RUNS, {}).gpu_hours == 0
+    left = {note.facts["environment"]: note for note in cost.campaign.skipped_runs()}
     assert set(left) == {"lbann", "tarantella"} and {note.code for note in left.values()} == {"not-installed"}
     assert {(note.facts["runs"], note.facts["cells"]) for note in left.values()} == {(40, 8)}
     assert left["lbann"] == (

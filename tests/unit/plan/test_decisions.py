@@ -13,9 +13,9 @@ import pytest
 from common.notes import Note, codes, find_note
 from declared.site import load_site
 from declared.study import Replicates, load_study
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from plan.cost import Cost, measured_at, notes, report, title
-from plan.decisions import decided, place, rule_of
+from plan.decisions import decision_file, read_decisions, rule_fields
 
 RULE = Replicates(3, 6, 0.05)
 A, B = (f"pytorch-single.small-cnn.digits.b{size}.n1.s1" for size in (16, 32))
@@ -29,8 +29,10 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def campaign(rule: Replicates = RULE) -> Campaign:
     """Two cells."""
     study = load_study("quickstart")
-    held = {"framework": ["pytorch-single"], "nodes": [1], "batch_size": [16, 32], "sync_every": [1]}
-    return planned(replace(study, factors=study.factors | held, exclude=(), replicates=rule), load_site("local"))
+    fixed_factors = {"framework": ["pytorch-single"], "nodes": [1], "batch_size": [16, 32], "sync_every": [1]}
+    return plan_campaign(
+        replace(study, factors=study.factors | fixed_factors, exclude=(), replicates=rule), load_site("local")
+    )
 
 
 def decide(block: int, *refined: str, **changes: Any) -> None:
@@ -38,25 +40,25 @@ def decide(block: int, *refined: str, **changes: Any) -> None:
         cell: {"n": block, "half_width": 0.1, "reached": "no", "refine": cell in refined, "expected": 5}
         for cell in (A, B)
     }
-    file = place(Path("results/quickstart"), block)
+    file = decision_file(Path("results/quickstart"), block)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"block": block, "rule": rule_of(RULE), "cells": cells, **changes}))
+    file.write_text(json.dumps({"block": block, "rule": rule_fields(RULE), "cells": cells, **changes}))
 
 
-def runs(here: Campaign) -> dict[str, int]:
-    return dict(Counter(run.cell for run in here.runs))
+def runs(current: Campaign) -> dict[str, int]:
+    return dict(Counter(run.cell for run in current.runs))
 
 
-def record(here: Campaign, run_id: str) -> None:
-    file = Path(replace(here, study=replace(here.study, replicates=Replicates(6, 6))).records[run_id])
+def record(current: Campaign, run_id: str) -> None:
+    file = Path(replace(current, study=replace(current.study, replicates=Replicates(6, 6))).records[run_id])
     file.parent.mkdir(parents=True)
     file.write_text("{}")
 
 
 def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
-    here = campaign()
-    assert (runs(here), here.open, here.blocks) == ({A: 3, B: 3}, True, [1, 2, 3, 4, 5, 6])
-    assert len(here.possible) == len(here.by_id) == 12
+    current = campaign()
+    assert (runs(current), current.open, current.blocks) == ({A: 3, B: 3}, True, [1, 2, 3, 4, 5, 6])
+    assert len(current.possible) == len(current.by_id) == 12
 
 
 def test_replicates_are_the_same_runs_whether_their_number_is_fixed_or_not() -> None:
@@ -66,17 +68,17 @@ def test_replicates_are_the_same_runs_whether_their_number_is_fixed_or_not() -> 
 
 
 def test_what_is_decided_is_run_block_by_block() -> None:
-    here = campaign()
-    assert runs(here) == {A: 3, B: 3}
+    current = campaign()
+    assert runs(current) == {A: 3, B: 3}
     decide(3, A)
-    assert (runs(here.now()), here.now().open) == ({A: 4, B: 3}, True)
-    assert runs(here) == {A: 3, B: 3}, "as it was known"
+    assert (runs(current.now()), current.now().open) == ({A: 4, B: 3}, True)
+    assert runs(current) == {A: 3, B: 3}, "as it was known"
     decide(4, A, B)
     decide(5, B)
-    assert (runs(here.now()), here.now().open) == ({A: 5, B: 5}, False), "after at_most nothing is decided"
+    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), "after at_most nothing is decided"
     decide(6)
-    assert (runs(here.now()), here.now().open) == ({A: 5, B: 5}, False), "but how precise cells are then is"
-    assert [decision.block for decision in here.now().decisions] == [3, 4, 5, 6]
+    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), "but how precise cells are then is"
+    assert [decision.block for decision in current.now().decisions] == [3, 4, 5, 6]
 
 
 def test_where_no_cell_is_refined_nothing_that_was_decided_later_counts() -> None:
@@ -87,11 +89,11 @@ def test_where_no_cell_is_refined_nothing_that_was_decided_later_counts() -> Non
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rule": {"at_least": 3}}, {"rule": rule_of(replace(RULE, until=0.04))}, {"cells": 3}]
+    "changes", [{"rule": {"at_least": 3}}, {"rule": rule_fields(replace(RULE, until=0.04))}, {"cells": 3}]
 )
 def test_a_decision_by_another_rule_or_a_broken_one_is_none(changes: dict[str, Any]) -> None:
     decide(3, A, **changes)
-    assert decided(Path("results/quickstart"), RULE) == [] and campaign().open
+    assert read_decisions(Path("results/quickstart"), RULE) == [] and campaign().open
 
 
 def test_what_has_a_record_is_never_left_out() -> None:
@@ -106,19 +108,19 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
         return Cost(campaign(), measured_at("local"), {})
 
     assert title(cost()).facts == {"runs": 6, "most": 12, "cells": 2, "blocks": 3}
-    said = notes(cost())
-    assert find_note(said, "replicates-by-precision").facts == {"rule": RULE, "open": True}
-    at_most = find_note(said, "at-most").facts
-    assert at_most["runs"] == 12 and at_most["total_s"] > find_note(said, "total").facts["total_s"]
-    assert find_note(said, "expected-later").facts == {
+    state = notes(cost())
+    assert find_note(state, "replicates-by-precision").facts == {"rule": RULE, "open": True}
+    at_most = find_note(state, "at-most").facts
+    assert at_most["runs"] == 12 and at_most["total_s"] > find_note(state, "total").facts["total_s"]
+    assert find_note(state, "expected-later").facts == {
         "block": 3,
         "command": "./ringside pilot quickstart --site local",
     }
     decide(3, A)
-    said = notes(cost())
+    state = notes(cost())
     assert title(cost()).facts == {"runs": 7, "most": 12, "cells": 2, "blocks": 4}
-    assert "expected-later" not in codes(said)
-    expected = find_note(said, "expected").facts
+    assert "expected-later" not in codes(state)
+    expected = find_note(state, "expected").facts
     assert (expected["block"], expected["runs"]) == (3, 10)
     decide(4)
     assert title(cost()).facts["runs"] == title(cost()).facts["most"] == 7 and "at-most" not in codes(notes(cost()))
@@ -127,63 +129,63 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
 def test_wording_of_a_cost_by_precision() -> None:
     lines = report(Cost(campaign(), measured_at("local"), {})).splitlines()
     rule = "a cell has 3 to 6 runs, until half the 95 % interval of its mean epoch time is 5 % or less"
-    pilot = "./ringside pilot quickstart --site local tells it after two"
-    assert f"  replicates by precision: {rule}; the numbers above are of the runs that are certain" in lines
-    assert f"  how many are to be expected is told after block 3; {pilot}" in lines
+    pilot = "./ringside pilot quickstart --site local predicts it after two"
+    assert f"  replicates by precision: {rule}; the numbers above cover the runs that are certain" in lines
+    assert f"  the expected number is known after block 3; {pilot}" in lines
     assert any(re.fullmatch(r"  at most 12 runs, \d+ (s|min) one after the other", line) for line in lines)
 
 
 def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     traced = campaign()
     study = replace(traced.study, factors=traced.study.factors | {"trace": ["none", "phases"]})
-    here = planned(study, traced.site)
-    assert (len(here.runs), len(here.most), len(here.possible)) == (12, 18, 24)
-    counted = title(Cost(here, measured_at("local"), {})).facts
+    current = plan_campaign(study, traced.site)
+    assert (len(current.runs), len(current.max_runs), len(current.possible)) == (12, 18, 24)
+    counted = title(Cost(current, measured_at("local"), {})).facts
     assert (counted["runs"], counted["most"], counted["cells"]) == (12, 18, 4)
-    record(here, next(run.run_id for run in here.possible if run.levels["trace"] == "phases" and run.block == 5))
-    assert len(here.now().most) == 19, "what is recorded counts"
-    among = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
-    among = replace(among, replicates=replace(RULE, contrasts={"batch_size": (16, 32)}))
-    assert {levels["batch_size"] for levels in among.refinable} == {16, 32}
+    record(current, next(run.run_id for run in current.possible if run.levels["trace"] == "phases" and run.block == 5))
+    assert len(current.now().max_runs) == 19, "what is recorded counts"
+    limit = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
+    limit = replace(limit, replicates=replace(RULE, contrasts={"batch_size": (16, 32)}))
+    assert {levels["batch_size"] for levels in limit.refinable} == {16, 32}
 
 
 def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
-    def said(at_most: int, **changes: Any) -> list[Note]:
+    def state(at_most: int, **changes: Any) -> list[Note]:
         return notes(Cost(campaign(Replicates(3, at_most, 0.05, **changes)), measured_at("local"), {}))
 
-    never = find_note(said(8), "never-precise")
+    never = find_note(state(8), "never-precise")
     assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
-    assert "never-precise" not in codes(said(9))
-    assert campaign(Replicates(3, 8, 0.05)).never_precise() == [never], "./ringside run says it first, too"
+    assert "never-precise" not in codes(state(9))
+    assert campaign(Replicates(3, 8, 0.05)).unreachable_precision() == [never], "./ringside run says it first, too"
     pairs = {"contrasts": {"batch_size": (16, 32)}}
-    assert find_note(said(16), "expected-later").facts["command"].startswith("./ringside pilot")
-    assert find_note(said(16, **pairs), "expected-later").facts["command"] is None, "a pilot tells nothing of ratios"
-    assert find_note(said(16, **pairs), "never-precise").facts["known_after"] == 17
-    assert "never-precise" not in codes(said(17, **pairs))
+    assert find_note(state(16), "expected-later").facts["command"].startswith("./ringside pilot")
+    assert find_note(state(16, **pairs), "expected-later").facts["command"] is None, "a pilot tells nothing of ratios"
+    assert find_note(state(16, **pairs), "never-precise").facts["known_after"] == 17
+    assert "never-precise" not in codes(state(17, **pairs))
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]
 
 
 def test_complete_campaign_leaves_nothing_to_decide() -> None:
-    here = campaign()
-    for run in here.possible:
-        record(here, run.run_id)
-    counted = title(Cost(here.now(), measured_at("local"), {})).facts
-    assert not here.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
+    current = campaign()
+    for run in current.possible:
+        record(current, run.run_id)
+    counted = title(Cost(current.now(), measured_at("local"), {})).facts
+    assert not current.now().open and (counted["runs"], counted["most"], counted["cells"]) == (12, 12, 2)
 
 
 def test_a_decision_that_a_repeated_run_will_change_is_not_the_last_word() -> None:
-    here = campaign()
-    for run in here.runs:
-        record(here, run.run_id)
+    current = campaign()
+    for run in current.runs:
+        record(current, run.run_id)
     decide(3)
-    assert here.now().known() == (6, False)
-    repeated = Path(here.records[f"{A}.r2"])
-    later = place(here.results, 3).stat().st_mtime + 1
+    assert current.now().count_runs() == (6, False)
+    repeated = Path(current.records[f"{A}.r2"])
+    later = decision_file(current.results, 3).stat().st_mtime + 1
     os.utime(repeated, (later, later))
-    assert here.now().known() == (6, True)
-    assert not here.now().open, "what runs stand is known"
+    assert current.now().count_runs() == (6, True)
+    assert not current.now().open, "what runs stand is known"
 
 
 def test_a_pilot_counts_its_own_runs() -> None:
     pilot = campaign().pilot
-    assert {run.block for run in pilot.runs} == {1, 2} and pilot.known() == (4, False)
+    assert {run.block for run in pilot.runs} == {1, 2} and pilot.count_runs() == (4, False)

@@ -14,8 +14,8 @@ from common.schemas import schema
 from common.tables import read_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, design, to_csv
-from plan.identity import cores_per_rank, lacks, link_rate, links, plan_run, spec
+from plan.design import MAX_RUN_ID_BYTES, UNSUPPORTED, Run, check_names, plan_design, to_csv
+from plan.identity import cores_per_rank, link_rate, link_settings, plan_run, spec, unsupported_reason
 from plan.scheduling import run_resources, slurm_options
 
 
@@ -34,11 +34,11 @@ def code_of(note: Note | None) -> str | None:
 
 
 def rows(study: Study, site: Site) -> dict[str, dict[str, str]]:
-    return {row["run_id"]: row for row in csv.DictReader(io.StringIO(to_csv(design(study, site))))}
+    return {row["run_id"]: row for row in csv.DictReader(io.StringIO(to_csv(plan_design(study, site))))}
 
 
 def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> None:
-    runs = design(quickstart, local)
+    runs = plan_design(quickstart, local)
     cells = Counter(run.cell for run in runs)
     assert set(cells.values()) == {3}
     assert Counter(run.levels["framework"] for run in runs) == {
@@ -50,18 +50,18 @@ def test_quickstart_is_what_the_readme_says(quickstart: Study, local: Site) -> N
 
 def test_rows_keep_their_schema(quickstart: Study, local: Site, tmp_path: Path) -> None:
     file = tmp_path / "design.csv"
-    file.write_text(to_csv(design(quickstart, local)))
+    file.write_text(to_csv(plan_design(quickstart, local)))
     table = read_table(file, "design")
     assert list(table) == list(schema("design")["properties"]) == file.read_text().splitlines()[0].split(",")
-    assert len(table) == len(design(quickstart, local))
+    assert len(table) == len(plan_design(quickstart, local))
 
 
 def test_run_ids_are_made_of_levels(quickstart: Study, local: Site) -> None:
-    ids = {run.run_id for run in design(quickstart, local)}
+    ids = {run.run_id for run in plan_design(quickstart, local)}
     assert "horovod-pytorch.small-cnn.digits.b64.n2.s1.r3" in ids
     slower = replace(quickstart, factors={**quickstart.factors, "learning_rate": [0.01]})
     assert "pytorch-ddp.small-cnn.digits.b64.n2.s1.learning_rate=0.01.r3" in {
-        run.run_id for run in design(slower, local)
+        run.run_id for run in plan_design(slower, local)
     }
 
 
@@ -75,7 +75,7 @@ def test_a_replicate_or_a_level_more_changes_no_other_row(quickstart: Study, loc
 
 
 def test_a_block_holds_every_cell_once_and_blocks_follow_each_other(quickstart: Study, local: Site) -> None:
-    runs = design(quickstart, local)
+    runs = plan_design(quickstart, local)
     assert [run.block for run in runs] == sorted(run.block for run in runs)
     for block in (1, 2, 3):
         cells = [run.cell for run in runs if run.block == block]
@@ -85,32 +85,32 @@ def test_a_block_holds_every_cell_once_and_blocks_follow_each_other(quickstart: 
 
 
 def test_seeds_are_common_to_all_cells_of_a_replicate(quickstart: Study, local: Site) -> None:
-    seeds = {(run.replicate, run.seed) for run in design(quickstart, local)}
+    seeds = {(run.replicate, run.seed) for run in plan_design(quickstart, local)}
     assert len(seeds) == 3 and len({seed for _, seed in seeds}) == 3
 
 
 def test_the_study_seed_decides_order_and_seeds(quickstart: Study, local: Site) -> None:
-    other = design(replace(quickstart, seed=quickstart.seed + 1), local)
-    assert [run.run_id for run in other] != [run.run_id for run in design(quickstart, local)]
+    second = plan_design(replace(quickstart, seed=quickstart.seed + 1), local)
+    assert [run.run_id for run in second] != [run.run_id for run in plan_design(quickstart, local)]
 
 
 def test_batch_scope_global_shares_the_batch_out(quickstart: Study, local: Site) -> None:
     factors = {**quickstart.factors, "batch_scope": ["global"], "sync_every": [1]}
-    runs = design(replace(quickstart, factors=factors, exclude=quickstart.exclude[:1]), local)
+    runs = plan_design(replace(quickstart, factors=factors, exclude=quickstart.exclude[:1]), local)
     two = next(run for run in runs if run.cell == "pytorch-ddp.small-cnn.digits.b64.n2.s1.batch_scope=global")
     assert (two.geometry.local_batch, two.geometry.effective_batch, two.geometry.steps) == (32, 64, 24)
 
 
 def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, local: Site) -> None:
-    run = next(run for run in design(quickstart, local) if run.geometry.nodes == 2)
+    run = next(run for run in plan_design(quickstart, local) if run.geometry.nodes == 2)
     key = plan_run(quickstart, local, run).key
     assert len(key) == 12 and set(key) <= set("0123456789abcdef")
     for change in ({"time_limit_s": 1.0}, {"cache": Path("/elsewhere")}, {"max_foreign_cpu_share": 0.5}, {"name": "x"}):
         assert plan_run(quickstart, replace(local, **change), run).key == key  # type: ignore[arg-type]
     for change in ({"cores": 8}, {"interface": "eth0"}, {"ranks_per_node": 2}, {"bandwidth_bytes_s": 1.25e8}):
-        other = replace(local, **change)  # type: ignore[arg-type]
-        again = next(each for each in design(quickstart, other) if each.run_id == run.run_id)
-        assert plan_run(quickstart, other, again).key != key
+        second = replace(local, **change)  # type: ignore[arg-type]
+        again = next(entry for entry in plan_design(quickstart, second) if entry.run_id == run.run_id)
+        assert plan_run(quickstart, second, again).key != key
     assert plan_run(replace(quickstart, title="another"), local, run).key == key
     assert plan_run(replace(quickstart, step_times=True), local, run).key != key
 
@@ -118,15 +118,15 @@ def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, lo
 def test_cores_per_rank_is_the_same_in_all_cells(quickstart: Study, local: Site) -> None:
     site = replace(local, cores=8, nodes=2, ranks_per_node=2)
     assert cores_per_rank(site) == 2
-    assert {spec(quickstart, site, run)["cores_per_rank"] for run in design(quickstart, site)} == {2}
+    assert {spec(quickstart, site, run)["cores_per_rank"] for run in plan_design(quickstart, site)} == {2}
 
 
 def of_unlike(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
     """A study of pytorch-hybrid with these factors, and its runs."""
     plain = load_study("hybrid-virtual")
-    held = {"nodes": [2], "batch_size": [96], "shares": ["equal"], "batch_scope": ["global"]}
-    study = replace(plain, factors=plain.factors | held | factors, exclude=())
-    return study, design(study, site)
+    fixed_factors = {"nodes": [2], "batch_size": [96], "shares": ["equal"], "batch_scope": ["global"]}
+    study = replace(plain, factors=plain.factors | fixed_factors | factors, exclude=())
+    return study, plan_design(study, site)
 
 
 def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
@@ -165,7 +165,7 @@ def test_shares_that_cannot_be_are_refused(
         (
             {"compiler": ["torch-compile"]},
             "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is built "
-            "(capabilities in workflow/scripts/ranks/frameworks/pytorch-hybrid/framework.yaml); change the factors, or take horovod-pytorch or pytorch-ddp",
+            "(capabilities in workflow/scripts/ranks/frameworks/pytorch-hybrid/framework.yaml); change the factors, or use horovod-pytorch or pytorch-ddp",
         ),
     ],
 )  # fmt: skip
@@ -189,12 +189,12 @@ def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object
 def test_images_are_refused_for_tokens_and_tokens_for_images(
     quickstart: Study, local: Site, factors: dict[str, list[object]], code: str, got: dict[str, str]
 ) -> None:
-    held = {"framework": ["pytorch-single"], "model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
-    told = held | {"batch_size": [64], "sync_every": [1]}
-    fitting = replace(quickstart, factors=quickstart.factors | told, exclude=())
-    assert len(design(fitting, local)) == 3
+    fixed_factors = {"framework": ["pytorch-single"], "model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
+    fields = fixed_factors | {"batch_size": [64], "sync_every": [1]}
+    fitting = replace(quickstart, factors=quickstart.factors | fields, exclude=())
+    assert len(plan_design(fitting, local)) == 3
     with pytest.raises(InputError) as refused:
-        design(replace(fitting, factors=fitting.factors | factors), local)
+        plan_design(replace(fitting, factors=fitting.factors | factors), local)
     assert (refused.value.code, refused.value.got) == (code, got)
     assert (refused.value.file, refused.value.key) == ("config/studies/quickstart.yaml", "factors")
 
@@ -203,20 +203,20 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
         local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"
     )
-    told = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
+    fields = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
-        study, runs = of_unlike(site, **told, devices_per_node=[devices])
+        study, runs = of_unlike(site, **fields, devices_per_node=[devices])
         planned = spec(study, site, runs[0])
-        assert lacks(site, runs[0].levels) is None
+        assert unsupported_reason(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), "one more than accelerators"
         assert planned["cores_per_rank"] == max(cores)
-        asked = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
-        assert asked["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
-    assert code_of(lacks(local, runs[0].levels)) == "no-accelerator"
-    other = lacks(site, {**runs[0].levels, "framework": "pytorch-ddp"})
-    assert other and other.code == "no-hybrid"
-    assert other.facts == {"framework": "pytorch-ddp", "able": ["pytorch-hybrid"]}
-    assert code_of(lacks(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
+        requested = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
+        assert requested["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
+    assert code_of(unsupported_reason(local, runs[0].levels)) == "no-accelerator"
+    second = unsupported_reason(site, {**runs[0].levels, "framework": "pytorch-ddp"})
+    assert second and second.code == "no-hybrid"
+    assert second.facts == {"framework": "pytorch-ddp", "able": ["pytorch-hybrid"]}
+    assert code_of(unsupported_reason(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
 
 
 def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
@@ -230,24 +230,30 @@ def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> N
     site = replace(local, cores=3, nodes=1, ranks_per_node=2, rank_cores=(2, 1))
     study, (run, *_) = of_unlike(site, nodes=[1])
     assert spec(study, site, run)["rank_cores"] == [2, 1]
-    assert code_of(lacks(site, {**run.levels, "framework": "tensorflow-mirrored"})) == "heterogeneous-ranks"
+    assert (
+        code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"})) == "heterogeneous-ranks"
+    )
 
 
 def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, local: Site) -> None:
     study = replace(quickstart, factors=quickstart.factors | {"nodes": [2], "bandwidth": [0, 250]}, exclude=())
     virtual = load_site("virtual")
-    for run in design(replace(study, factors=study.factors | {"framework": ["pytorch-ddp"]}), virtual):
+    for run in plan_design(replace(study, factors=study.factors | {"framework": ["pytorch-ddp"]}), virtual):
         rate = {0: virtual.bandwidth_bytes_s, 250: 31.25e6}[run.levels["bandwidth"]]
         assert link_rate(virtual, run.levels) == rate
         burst = {125e6: "250000", 31.25e6: "80000"}[rate]
-        assert links(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
-        assert spec(study, virtual, run)["bandwidth_bytes_s"] == rate and lacks(virtual, run.levels) is None
-        assert (lacks(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
+        assert link_settings(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
+        assert (
+            spec(study, virtual, run)["bandwidth_bytes_s"] == rate and unsupported_reason(virtual, run.levels) is None
+        )
+        assert (unsupported_reason(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
 
 
 def test_a_run_whose_name_no_folder_can_have_is_refused() -> None:
     """A framework's, model's or data set's name is part of it."""
     long = "x" * (MAX_RUN_ID_BYTES + 1)
     with pytest.raises(InputError) as refused:
-        check_names([replace(design(load_study("quickstart"), load_site("local"))[0], run_id=long)], Path("mine.yaml"))
+        check_names(
+            [replace(plan_design(load_study("quickstart"), load_site("local"))[0], run_id=long)], Path("mine.yaml")
+        )
     assert (refused.value.code, refused.value.file, refused.value.got) == ("name-too-long", "mine.yaml", long)

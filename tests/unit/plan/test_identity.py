@@ -12,7 +12,7 @@ from declared.frameworks import FRAMEWORKS, RANKS, framework_names
 from declared.site import load_site
 from declared.study import Study, load_study
 from plan import identity
-from plan.design import Run, design
+from plan.design import Run, plan_design
 from plan.identity import MODEL_CODE, plan_run, rank_code, spec
 
 SCRIPTS = RANKS.parent
@@ -29,18 +29,18 @@ def study(folder: Path, **factors: object) -> Study:
     return load_study("s", folder)
 
 
-def only(planned: Study, site: str) -> Run:
-    (run,) = design(planned, load_site(site))
+def single_run(planned: Study, site: str) -> Run:
+    (run,) = plan_design(planned, load_site(site))
     return run
 
 
 def key(planned: Study, site: str = "virtual") -> str:
-    return plan_run(planned, load_site(site), only(planned, site)).key
+    return plan_run(planned, load_site(site), single_run(planned, site)).key
 
 
 def imported(file: Path) -> set[Path]:
     """The files of ours that a file imports."""
-    found: set[Path] = set()
+    files_imported: set[Path] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -48,28 +48,28 @@ def imported(file: Path) -> set[Path]:
             modules = [alias.name for alias in node.names]
         else:
             continue
-        found |= {path for module in modules if (path := SCRIPTS / f"{module.replace('.', '/')}.py").is_file()}
-    return found
+        files_imported |= {path for module in modules if (path := SCRIPTS / f"{module.replace('.', '/')}.py").is_file()}
+    return files_imported
 
 
 def reached(files: set[Path]) -> set[Path]:
     """`files`, what they import, and so on."""
-    more = files | {path for file in files for path in imported(file)}
-    return files if more == files else reached(more)
+    extended = files | {path for file in files for path in imported(file)}
+    return files if extended == files else reached(extended)
 
 
 @pytest.mark.parametrize("framework", framework_names())
 def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(framework: str) -> None:
     own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
     used = reached({RANKS / "worker" / "__main__.py", *own})
-    held = {
+    code_files = {
         file
         for path in (*MODEL_CODE, *rank_code(framework))
         for file in (source_files(path) if path.is_dir() else [path])
     }
-    assert used <= held
+    assert used <= code_files
     shared = {RANKS / "worker", FRAMEWORKS / framework}  # folders, whole
-    assert {file for file in held if not shared & set(file.parents)} <= used
+    assert {file for file in code_files if not shared & set(file.parents)} <= used
 
 
 def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
 def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = study(tmp_path)
     before = {site: key(planned, site) for site in ("virtual", "virtual-unshaped", "local")}
-    told = spec(planned, load_site("virtual"), only(planned, "virtual"))
-    assert told["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
+    fields = spec(planned, load_site("virtual"), single_run(planned, "virtual"))
+    assert fields["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
     monkeypatch.setattr(identity, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"])
     changed = {site for site in before if key(planned, site) != before[site]}
     assert changed == {"virtual"}

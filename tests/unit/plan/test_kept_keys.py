@@ -33,11 +33,11 @@ from declared.frameworks import framework_names
 from declared.site import Site, load_site
 from declared.study import load_study
 from environments.identity import environment_digest
-from plan.design import design
+from plan.design import plan_design
 from plan.identity import code_digest, plan_run
-from plan.sweeps import key, wanted
+from plan.sweeps import key, required_sweeps
 
-KEPT = Path(__file__).with_name("kept_keys.yaml")
+KEPT_KEYS = Path(__file__).with_name("kept_keys.yaml")
 ABI = "cp311-linux_x86_64"
 STUDIES = {"tf-strategies-virtual": "virtual", "prediction-virtual": "virtual-six"}
 
@@ -48,31 +48,31 @@ def site(name: str) -> Site:
 
 def keys() -> dict[str, Any]:
     """The keys of one run of each framework of two kept campaigns, of their sweeps, and the digests that keys are made of."""
-    found: dict[str, Any] = {}
-    for study, there in STUDIES.items():
-        described, at = load_study(study), site(there)
-        runs = sorted(design(described, at), key=lambda run: run.run_id)
+    result: dict[str, Any] = {}
+    for study, site_name in STUDIES.items():
+        described, at = load_study(study), site(site_name)
+        runs = sorted(plan_design(described, at), key=lambda run: run.run_id)
         firsts = {run.framework.name: run for run in reversed(runs)}
-        found[study] = {
+        result[study] = {
             "runs": {run.run_id: plan_run(described, at, run).key for run in firsts.values()},
-            "sweeps": {sweep.name: key(at, sweep) for sweep in wanted(runs)},
+            "sweeps": {sweep.name: key(at, sweep) for sweep in required_sweeps(runs)},
         }
     at = site("local")
-    found["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}
-    found["code"] = {name: code_digest(name, "small-cnn", "digits")[:12] for name in framework_names()}
-    found["environments"] = {
+    result["data"] = {name: data_digest(name)[:12] for name in (*datasets(), "synthetic-8x8x1-10-64")}
+    result["code"] = {name: code_digest(name, "small-cnn", "digits")[:12] for name in framework_names()}
+    result["environments"] = {
         f"{name} {variant}": environment_digest(name, variant, at.realization)[:12]
         for name in (*locked(), *tools())
         for variant in (("cpu",) if name in tools() else ("cpu", "cuda"))
     }
     images = replace(at, deployment="apptainer")
-    found["images"] = {name: environment_digest(name, "cpu", images.realization)[:12] for name in locked()}
-    return found
+    result["images"] = {name: environment_digest(name, "cpu", images.realization)[:12] for name in locked()}
+    return result
 
 
 def test_keys_of_kept_campaigns_have_not_changed_without_a_reason() -> None:
-    assert keys() == yaml.safe_load(KEPT.read_text())
+    assert keys() == yaml.safe_load(KEPT_KEYS.read_text())
 
 
 if __name__ == "__main__":
-    write_text(KEPT, yaml.safe_dump(keys(), sort_keys=True))
+    write_text(KEPT_KEYS, yaml.safe_dump(keys(), sort_keys=True))

@@ -9,7 +9,7 @@ from common.errors import InputError
 from declared.site import Site, load_site
 from declared.study import Replicates, load_study
 from models.mesh import Mesh
-from plan.design import UNSUPPORTED, Run, design
+from plan.design import UNSUPPORTED, Run, plan_design
 from plan.identity import spec
 
 
@@ -20,13 +20,15 @@ def site() -> Site:
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:
     plain = load_study("hybrid-virtual")
-    held: dict[str, list[object]] = {
+    fixed_factors: dict[str, list[object]] = {
         "framework": ["pytorch-mesh"],
         "nodes": [4],
         "batch_size": [96],
         "shares": ["equal"],
     }
-    return design(replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=Replicates(1, 1)), site)
+    return plan_design(
+        replace(plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)), site
+    )
 
 
 def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(site: Site) -> None:
@@ -49,8 +51,12 @@ def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(si
     ]
     assert [run.geometry.effective_batch for run in (plain, mesh, pipeline)] == [96] * 3
     study = load_study("hybrid-virtual")
-    told, ours = spec(study, site, plain), spec(study, site, mesh)
-    assert "mesh" not in told and ours["mesh"] == Mesh(data=2, tensor=2).sizes and {*ours} == {*told, "mesh"}
+    plain_spec, mesh_spec = spec(study, site, plain), spec(study, site, mesh)
+    assert (
+        "mesh" not in plain_spec
+        and mesh_spec["mesh"] == Mesh(data=2, tensor=2).sizes
+        and {*mesh_spec} == {*plain_spec, "mesh"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,10 +92,10 @@ def test_what_cannot_be_divided_is_refused(
     ("factors", "line"),
     [
         ({"parallelism": ["data2-tensor4"]}, "parallelism=data2-tensor4 is 8 ranks, the cell has 4; change the sizes"),
-        ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b wants a microbatch for each of 2 stages, microbatches=1"),
+        ({"parallelism": ["pipeline2"], "nodes": [2]}, "schedule=1f1b needs at least one microbatch per stage (2), microbatches=1"),
         ({"parallelism": ["pipeline2"], "nodes": [2], "microbatches": [5]}, "microbatches=5 do not divide the 96 samples"),
-        ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; take one of them"),
-        ({"schedule": ["gpipe", "1f1b"]}, "it has no pipeline; hold schedule"),
+        ({"parallelism": ["data", "data4"]}, "parallelism=data4 and data are the same on these ranks; use one of them"),
+        ({"schedule": ["gpipe", "1f1b"]}, "there is no pipeline; fix schedule at one level"),
     ],
 )  # fmt: skip
 def test_error_of_a_mesh_is_one_line(site: Site, factors: dict[str, list[object]], line: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from common.errors import InputError
 from declared.site import Site, load_site
 from plan import new_study
-from plan.campaign import planned
+from plan.campaign import plan_campaign
 from plan.new_study import Draft, write_study
 
 
@@ -20,7 +20,7 @@ def site() -> Site:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where studies are written."""
     monkeypatch.setattr(new_study, "FOLDER", tmp_path)
-    monkeypatch.setattr(new_study, "load_study", lambda name, where=tmp_path: LOAD(name, where))
+    monkeypatch.setattr(new_study, "load_study", lambda name, folder_of_studies=tmp_path: LOAD(name, folder_of_studies))
     return tmp_path
 
 
@@ -29,7 +29,7 @@ LOAD = new_study.load_study
 
 def test_the_usual_study_is_planned(folder: Path, site: Site) -> None:
     study = write_study("mine", Draft(), site)
-    campaign = planned(study, site)
+    campaign = plan_campaign(study, site)
     assert {run.levels["framework"] for run in campaign.runs} == set(Draft().frameworks)
     assert {run.geometry.nodes for run in campaign.runs} == {1, 2} and study.replicates.at_most == 3
     assert {run.geometry.nodes for run in campaign.runs if run.levels["framework"] == "pytorch-single"} == {1}

@@ -17,7 +17,7 @@ from declared.site import load_site
 from declared.study import load_study
 from figures import draw, style
 from plan import products
-from plan.campaign import Campaign, load_campaign, planned
+from plan.campaign import Campaign, load_campaign, plan_campaign
 from plan.products import Products
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -37,7 +37,7 @@ example: {study: quickstart, figure: {}}
 
 @pytest.fixture(scope="module")
 def campaign() -> Campaign:
-    return planned(load_study("quickstart"), load_site("local"))
+    return plan_campaign(load_study("quickstart"), load_site("local"))
 
 
 def products_of(campaign: Campaign) -> Products:
@@ -48,10 +48,10 @@ def products_of(campaign: Campaign) -> Products:
 def registered(monkeypatch: pytest.MonkeyPatch) -> FigureKind:
     """A kind of figure that stands in the registry alone, and its module."""
 
-    def draw_count(records, asked):
+    def draw_count(records, entry_drawn):
         drawn = style.new_figure(style.COLUMN_IN, 1)
         drawn.subplots().set_title(f"{len(records.runs)} runs")
-        return drawn, f"{asked.kind}: {len(records.runs)} runs, {len(records.table('network'))} repetitions."
+        return drawn, f"{entry_drawn.kind}: {len(records.runs)} runs, {len(records.table('network'))} repetitions."
 
     kind = FigureKind(name="run_count", **yaml.safe_load(ENTRY))
     monkeypatch.setitem(KINDS, "run_count", kind)
@@ -117,11 +117,11 @@ def test_programs_are_told_what_they_declare(campaign: Campaign) -> None:
 
 
 def test_published_tables_have_what_lies_beside_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kept = CHECKOUT / "docs" / "campaigns" / "phases-virtual"
+    published = CHECKOUT / "docs" / "campaigns" / "phases-virtual"
     folder = tmp_path / "kept"
     folder.mkdir()
     for name in ("runs", "epochs", "network", "phases", "trace_steps"):
-        (folder / f"{name}.csv").symlink_to(kept / f"{name}.csv")
+        (folder / f"{name}.csv").symlink_to(published / f"{name}.csv")
     monkeypatch.chdir(tmp_path)
     config = {"study": "phases-virtual", "site": "local", "records": str(folder)}
     planned_products = products_of(load_campaign(config))

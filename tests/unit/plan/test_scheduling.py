@@ -11,7 +11,7 @@ from declared.site import Scheduler, Site, load_site
 from plan.design import Geometry
 from plan.scheduling import allocation_options, build_resources, concurrent_share, run_resources
 
-NOTHING: dict[str, Any] = {
+UNSET: dict[str, Any] = {
     "partition": None, "account": None, "constraint": None, "nodelist": None, "exclude": None, "memory_mb": None,
     "options": (), "concurrent_runs": 1, "build_on": "login", "block_limit_s": 28800,
 }  # fmt: skip
@@ -24,7 +24,7 @@ ALL: dict[str, Any] = {
 def site(launcher: str = "slurm", **scheduler: Any) -> Site:
     return replace(
         load_site("virtual"), launcher=launcher, placement="distinct-nodes", cpu_share=None, cores=16, nodes=4,
-        ranks_per_node=2, time_limit_s=600.0, scheduler=Scheduler(**{**NOTHING, **scheduler}),
+        ranks_per_node=2, time_limit_s=600.0, scheduler=Scheduler(**{**UNSET, **scheduler}),
     )  # fmt: skip
 
 
@@ -45,46 +45,50 @@ def test_this_machine_is_asked_for_nothing() -> None:
 
 
 def test_a_slurm_job_has_the_geometry_of_its_run() -> None:
-    wanted = run_resources(site(), geometry(3, 6))
-    assert (wanted["nodes"], wanted["tasks"], wanted["cpus_per_task"], wanted["mpi"]) == (3, 6, 8, "srun")
-    assert wanted["runtime"] == 13, "minutes: the run's 600 s and 180 s for what is around it"
+    resources = run_resources(site(), geometry(3, 6))
+    assert (resources["nodes"], resources["tasks"], resources["cpus_per_task"], resources["mpi"]) == (3, 6, 8, "srun")
+    assert resources["runtime"] == 13, "minutes: the run's 600 s and 180 s for what is around it"
     assert run_resources(replace(site(), wait_for_quiet=300), geometry(3, 6))["runtime"] == 18, "and what it may wait"
-    assert wanted["mem_mb"] == 0, "no guess of Snakemake's"
-    assert options(wanted) == ["--ntasks-per-node=2", "--exclusive"]
-    assert not {"slurm_partition", "slurm_account", "constraint", "qos"} & set(wanted)
+    assert resources["mem_mb"] == 0, "no guess of Snakemake's"
+    assert options(resources) == ["--ntasks-per-node=2", "--exclusive"]
+    assert not {"slurm_partition", "slurm_account", "constraint", "qos"} & set(resources)
 
 
 def test_one_rank_is_started_without_a_second_srun_around_it() -> None:
-    wanted = run_resources(site(), geometry(1, 1))
-    assert (wanted["nodes"], wanted["tasks"], wanted["mpi"]) == (1, 1, "")
-    assert options(wanted) == ["--ntasks-per-node=1", "--exclusive"]
+    resources = run_resources(site(), geometry(1, 1))
+    assert (resources["nodes"], resources["tasks"], resources["mpi"]) == (1, 1, "")
+    assert options(resources) == ["--ntasks-per-node=1", "--exclusive"]
 
 
 def test_a_slurm_job_asks_for_all_that_the_site_says() -> None:
-    wanted = run_resources(replace(site(**ALL), device="cuda", devices_per_node=2), geometry(2, 4))
-    assert (wanted["slurm_partition"], wanted["slurm_account"], wanted["constraint"]) == ("gpu", "project-7", "a100&ib")
-    assert (wanted["mem_mb"], wanted["qos"]) == (64000, "long")
-    assert options(wanted) == [
+    resources = run_resources(replace(site(**ALL), device="cuda", devices_per_node=2), geometry(2, 4))
+    assert (resources["slurm_partition"], resources["slurm_account"], resources["constraint"]) == (
+        "gpu",
+        "project-7",
+        "a100&ib",
+    )
+    assert (resources["mem_mb"], resources["qos"]) == (64000, "long")
+    assert options(resources) == [
         "--ntasks-per-node=2", "--exclusive", "--nodelist=node01,node02", "--exclude=node09", "--gpus-per-node=2",
         "--reservation=for us",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", [run_resources(site(**ALL), geometry(2, 4)), build_resources(site(**ALL))])
-def test_snakemakes_executor_accepts_the_options(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("requested", [run_resources(site(**ALL), geometry(2, 4)), build_resources(site(**ALL))])
+def test_snakemakes_executor_accepts_the_options(requested: dict[str, Any]) -> None:
     class Job:
         """What the executor looks at."""
 
         class resources:  # noqa: N801
-            slurm_extra = asked["slurm_extra"]
+            slurm_extra = requested["slurm_extra"]
 
     validate_slurm_extra(Job)
 
 
 def test_a_build_takes_one_node_and_is_not_alone_there() -> None:
-    wanted = build_resources(site(**ALL))
-    assert (wanted["nodes"], wanted["cpus_per_task"], wanted["mem_mb"]) == (1, 16, 64000)
-    assert options(wanted) == ["--nodelist=node01", "--exclude=node09", "--reservation=for us"]
+    resources = build_resources(site(**ALL))
+    assert (resources["nodes"], resources["cpus_per_task"], resources["mem_mb"]) == (1, 16, 64000)
+    assert options(resources) == ["--nodelist=node01", "--exclude=node09", "--reservation=for us"]
 
 
 def test_a_block_is_told_to_stop_early_enough_for_the_run_under_way() -> None:
@@ -110,8 +114,12 @@ def test_an_oar_job_takes_whole_nodes_for_as_long_as_a_run_may_take() -> None:
 
 
 def test_an_oar_job_asks_for_all_that_the_site_says() -> None:
-    asked = {"partition": "production", "constraint": "cluster='gros' or gpu_count > 0", "options": ("--type=exotic",)}
-    line = run_resources(site("oar", **{**ALL, **asked}), geometry(2, 4))["oar"]
+    requested = {
+        "partition": "production",
+        "constraint": "cluster='gros' or gpu_count > 0",
+        "options": ("--type=exotic",),
+    }
+    line = run_resources(site("oar", **{**ALL, **requested}), geometry(2, 4))["oar"]
     assert shlex.split(line) == [
         "--resource=host=2,walltime=0:13:00",
         "--queue=production",
@@ -126,10 +134,15 @@ def test_a_pbs_job_takes_whole_nodes_in_chunks_that_say_all() -> None:
     assert run_resources(site("pbs"), geometry(3, 6)) == {
         "pbs": "-l select=3:ncpus=16:mpiprocs=2 -l place=scatter:excl -l walltime=0:13:00", "runtime": 13
     }  # fmt: skip
-    asked = {**ALL, "exclude": None, "constraint": "gpu_type=a100:ib=true", "options": ("-l filesystems=home:eagle",)}
-    here = replace(site("pbs", **asked), devices_per_node=2)
+    requested = {
+        **ALL,
+        "exclude": None,
+        "constraint": "gpu_type=a100:ib=true",
+        "options": ("-l filesystems=home:eagle",),
+    }
+    pbs_site = replace(site("pbs", **requested), devices_per_node=2)
     chunk = "ncpus=16:mpiprocs=2:ngpus=2:mem=64000mb:gpu_type=a100:ib=true"
-    assert shlex.split(run_resources(here, geometry(2, 4))["pbs"]) == [
+    assert shlex.split(run_resources(pbs_site, geometry(2, 4))["pbs"]) == [
         "-l", f"select=1:host=node01:{chunk}+1:host=node02:{chunk}", "-l", "place=scatter:excl", "-l", "walltime=0:13:00",
         "-q", "gpu", "-A", "project-7", "-l", "filesystems=home:eagle",
     ]  # fmt: skip
@@ -137,8 +150,8 @@ def test_a_pbs_job_takes_whole_nodes_in_chunks_that_say_all() -> None:
 
 def test_a_flux_job_asks_for_all_that_the_site_says() -> None:
     assert run_resources(site("flux"), geometry(3, 6))["flux"] == "--nodes=3 --exclusive --time-limit=780s"
-    asked = {**ALL, "memory_mb": None, "constraint": "a100|h100", "options": ("--urgency=20",)}
-    line = run_resources(replace(site("flux", **asked), devices_per_node=2), geometry(2, 4))["flux"]
+    requested = {**ALL, "memory_mb": None, "constraint": "a100|h100", "options": ("--urgency=20",)}
+    line = run_resources(replace(site("flux", **requested), devices_per_node=2), geometry(2, 4))["flux"]
     assert shlex.split(line) == [
         "--nodes=2", "--exclusive", "--gpus-per-node=2", "--time-limit=780s", "--queue=gpu", "--bank=project-7",
         "--requires=(a100|h100) and host:node[01-04] and -host:node09", "--urgency=20",

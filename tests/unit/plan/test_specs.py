@@ -14,7 +14,7 @@ from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan import identity
 from plan.campaign import Campaign
-from plan.campaign import planned as planned_campaign
+from plan.campaign import plan_campaign as planned_campaign
 from plan.specs import read_spec, spec_file, write_spec, write_specs
 
 LOCAL = load_site("local")
@@ -84,13 +84,13 @@ def test_a_damaged_plan_is_refused_and_written_again(campaign: Campaign, damage:
     run = campaign.runs[0]
     planned = campaign.planned(run)
     file = write_spec(campaign.results, planned)
-    whole = file.read_text()
+    complete = file.read_text()
     damage(file)
     with pytest.raises(InputError) as refused:
         read_spec(file, planned.key, LOCAL)
     assert (refused.value.code, refused.value.file) == ("broken-file", str(file))
     write_specs(campaign, {run.run_id})
-    assert file.read_text() == whole
+    assert file.read_text() == complete
 
 
 def test_only_runs_that_are_to_be_measured_get_a_plan(campaign: Campaign) -> None:
@@ -109,7 +109,7 @@ def test_runs_that_may_be_decided_later_have_a_plan(campaign: Campaign) -> None:
     adaptive = planned_campaign(study, LOCAL)
     write_specs(adaptive, set())
     written = {file.stem for file in spec_file(adaptive.results, "x").parent.iterdir()}
-    assert written == {run.run_id for run in adaptive.most} - set(adaptive.records)
+    assert written == {run.run_id for run in adaptive.max_runs} - set(adaptive.records)
     assert {run.block for run in adaptive.possible if run.run_id in written} == {3, 4, 5}
 
 

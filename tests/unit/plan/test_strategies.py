@@ -13,10 +13,10 @@ from declared.study import Replicates, Study, load_study
 from models import strategy
 from models.soap import divide
 from plan import design as planner
-from plan.campaign import planned
-from plan.design import UNSUPPORTED, design
+from plan.campaign import plan_campaign
+from plan.design import UNSUPPORTED, plan_design
 from plan.identity import plan_run, spec
-from plan.strategies import question
+from plan.strategies import search_name
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def site() -> Site:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where what was found lies."""
-    found = tmp_path / "found.json"
-    monkeypatch.setattr(planner, "file_of", lambda study, site: found)
-    return found
+    strategies_json = tmp_path / "found.json"
+    monkeypatch.setattr(planner, "strategy_file", lambda study, site: strategies_json)
+    return strategies_json
 
 
 def study_of(**factors: list[object]) -> Study:
     plain = load_study("quickstart")
-    held: dict[str, list[object]] = {
+    fixed_factors: dict[str, list[object]] = {
         "framework": ["pytorch-strategy"],
         "model": ["lenet-5"],
         "dataset": ["synthetic-28x28x1-10-512"],
@@ -43,30 +43,30 @@ def study_of(**factors: list[object]) -> Study:
         "batch_scope": ["global"],
         "sync_every": [1],
     }
-    return replace(plain, factors=plain.factors | held | factors, exclude=(), replicates=Replicates(1, 1))
+    return replace(plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1))
 
 
 def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) -> None:
     study = study_of(parallelism=["data", "expert", "random1", "random2"])
-    runs = {str(run.levels["parallelism"]): run for run in design(study, site)}
-    told = {level: spec(study, site, run) for level, run in runs.items()}
+    runs = {str(run.levels["parallelism"]): run for run in plan_design(study, site)}
+    specs = {level: spec(study, site, run) for level, run in runs.items()}
     for level, run in runs.items():
-        made = run.geometry
-        assert (made.ranks, made.replicas, made.local_batch, made.effective_batch) == (4, 1, 64, 64)
-        assert told[level]["mesh"] == {"pipeline": 1, "data": 1, "sharded": 1, "tensor": 4}
-        assert strategy.from_json(told[level]["strategy"]) == run.strategy
-    conv = {level: one["strategy"]["conv1"] for level, one in told.items()}
+        layout = run.geometry
+        assert (layout.ranks, layout.replicas, layout.local_batch, layout.effective_batch) == (4, 1, 64, 64)
+        assert specs[level]["mesh"] == {"pipeline": 1, "data": 1, "sharded": 1, "tensor": 4}
+        assert strategy.from_json(specs[level]["strategy"]) == run.strategy
+    conv = {level: fields["strategy"]["conv1"] for level, fields in specs.items()}
     assert conv["data"] == conv["expert"] == {"degrees": [4, 1, 1, 1], "devices": [0, 1, 2, 3]}
-    assert told["expert"]["strategy"]["dense1"] != told["data"]["strategy"]["dense1"]
+    assert specs["expert"]["strategy"]["dense1"] != specs["data"]["strategy"]["dense1"]
     assert len({plan_run(study, site, run).key for run in runs.values()}) == 4
 
 
 def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     study = study_of(parallelism=["found"])
-    (run,) = design(study, site)
-    asked = question(run.levels)
-    assert run.strategy is None and run.unfound
-    campaign = planned(study, site)
+    (run,) = plan_design(study, site)
+    search = search_name(run.levels)
+    assert run.strategy is None and run.lacks_strategy
+    campaign = plan_campaign(study, site)
     assert campaign.records == {} and campaign.environments, (
         "the search wants the environment, though no run can be made"
     )
@@ -74,9 +74,9 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     space = divide(run.graph, 64)
     for seed in (1, 2):
         parts = strategy.to_json(strategy.random_strategy(space, 4, seed))
-        file.write_text(json.dumps({"made_of": {}, "strategies": {asked: {"step_s": 0.1, "parts": parts}}}))
-        (run,) = design(study, site)
-        assert not run.unfound and spec(study, site, run)["strategy"] == parts
+        file.write_text(json.dumps({"made_of": {}, "strategies": {search: {"step_s": 0.1, "parts": parts}}}))
+        (run,) = plan_design(study, site)
+        assert not run.lacks_strategy and spec(study, site, run)["strategy"] == parts
         keys.add(plan_run(study, site, run).key)
     assert len(keys) == 2, "another strategy is another run"
 
@@ -86,11 +86,11 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
     study = replace(study_of(parallelism=["data", "found"], batch_size=[32, 64]), replicates=Replicates(3, 3))
-    campaign = planned(study, replace(site, launcher=launcher))
+    campaign = plan_campaign(study, replace(site, launcher=launcher))
     command = f"./ringside strategies {study.name} --site local{way}"
-    (note,) = campaign.left_out()
+    (note,) = campaign.skipped_runs()
     assert note.code == "strategy-not-found-yet" and note.facts == {"runs": 6, "cells": 2, "command": command}
-    assert note.endswith(f"call {command}")
+    assert note.endswith(f"run {command}")
     assert len(campaign.records) == 6, "of data parallelism"
 
 
@@ -103,25 +103,25 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
 )
 def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str, code: str, key: str) -> None:
     study = study_of(parallelism=["found"])
-    (run,) = design(study, site)
-    asked = question(run.levels)
-    file.write_text(text.replace("QUESTION", asked))
+    (run,) = plan_design(study, site)
+    search = search_name(run.levels)
+    file.write_text(text.replace("QUESTION", search))
     with pytest.raises(InputError) as refused:
-        design(study, site)
+        plan_design(study, site)
     error = refused.value
-    assert (error.code, error.file, error.key) == (code, shown(file), key.replace("QUESTION", asked))
+    assert (error.code, error.file, error.key) == (code, shown(file), key.replace("QUESTION", search))
     assert "./ringside strategies" in error.hint and "\n" not in str(error)
 
 
 def test_file_of_strategies_keeps_its_schema(site: Site, file: Path) -> None:
     file.write_text('{"strategies": {}}')
     with pytest.raises(InputError, match="made_of"):
-        design(study_of(parallelism=["found"]), site)
+        plan_design(study_of(parallelism=["found"]), site)
 
 
 def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) -> None:
     study = study_of(parallelism=["found"], learning_rate=[0.1, 0.2], batch_size=[32, 64])
-    assert len({question(run.levels) for run in design(study, site)}) == 2
+    assert len({search_name(run.levels) for run in plan_design(study, site)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -139,5 +139,5 @@ def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) 
 )
 def test_cells_that_cannot_be(site: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]) -> None:
     with pytest.raises(InputError) as refused:
-        design(study_of(**factors), site)
+        plan_design(study_of(**factors), site)
     assert refused.value.code == code and refused.value.got.items() >= got.items()  # type: ignore[attr-defined]

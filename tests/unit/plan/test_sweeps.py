@@ -8,8 +8,8 @@ from common.normal_form import digest_source
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from models.collectives import COLLECTIVES
-from plan.design import design
-from plan.sweeps import Sweep, code_digest, key, planned, sizes, spec, wanted
+from plan.design import plan_design
+from plan.sweeps import Sweep, code_digest, key, message_sizes, planned_sweeps, required_sweeps, spec
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def test_every_distributed_framework_has_a_sweep_for_every_number_of_nodes_from_
         {**entry, "nodes": [2, 3]} if "nodes" in entry else entry for entry in study.exclude
     ))  # fmt: skip
     frameworks = ("horovod-pytorch", "horovod-tensorflow", "pytorch-ddp", "tensorflow-multiworker")
-    runs = design(nodes, replace(site, nodes=3))
-    assert named(planned(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
+    runs = plan_design(nodes, replace(site, nodes=3))
+    assert named(planned_sweeps(runs, site)) == [f"{name}.n{n}" for name in frameworks for n in (2, 3)]
 
 
 def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
     frameworks = ["pytorch-fsdp", "horovod-pytorch", "tensorflow-multiworker", "pytorch-single", "tensorflow-single"]
-    runs = design(replace(study, factors=study.factors | {"framework": frameworks}), site)
-    assert named(planned(runs, site)) == [
+    runs = plan_design(replace(study, factors=study.factors | {"framework": frameworks}), site)
+    assert named(planned_sweeps(runs, site)) == [
         "horovod-pytorch.n2",
         "horovod-pytorch.n2.all_gather",
         "horovod-pytorch.n2.reduce_scatter",
@@ -61,32 +61,34 @@ def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
     ],
 )
 def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
-    run = next(run for run in design(study, site) if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2)
+    run = next(
+        run for run in plan_design(study, site) if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2
+    )
     meshed = replace(run, levels=run.levels | {"parallelism": level})
-    assert [sweep.collective for sweep in wanted([meshed])] == ["all_reduce", *sent]
+    assert [sweep.collective for sweep in required_sweeps([meshed])] == ["all_reduce", *sent]
 
 
 def test_each_collective_is_a_sweep_of_its_own(study, site):
-    run = next(run for run in design(study, site) if run.geometry.nodes == 2)
+    run = next(run for run in plan_design(study, site) if run.geometry.nodes == 2)
     assert len({key(site, Sweep(run, name)) for name in COLLECTIVES}) == len(COLLECTIVES)
 
 
 def test_a_study_on_one_node_has_no_sweep(study, site):
     alone = replace(study, factors=study.factors | {"nodes": [1]}, exclude=study.exclude[1:])
-    assert planned(design(alone, site), site) == []
+    assert planned_sweeps(plan_design(alone, site), site) == []
 
 
 def test_what_the_site_lacks_is_wanted_but_not_planned(study, site):
     poor = replace(site, frameworks=("pytorch-single", "pytorch-ddp"))
-    runs = design(study, poor)
-    assert named(planned(runs, poor)) == ["pytorch-ddp.n2"]
-    assert len(wanted(runs)) == 4
+    runs = plan_design(study, poor)
+    assert named(planned_sweeps(runs, poor)) == ["pytorch-ddp.n2"]
+    assert len(required_sweeps(runs)) == 4
 
 
 def test_sizes_grow_by_four_up_to_the_sites_largest():
-    assert sizes(64 * 2**20) == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26]
-    assert sizes(5000) == [1024, 4096]
-    assert sizes(1024) == [1024]
+    assert message_sizes(64 * 2**20) == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26]
+    assert message_sizes(5000) == [1024, 4096]
+    assert message_sizes(1024) == [1024]
 
 
 @pytest.mark.parametrize(
@@ -101,23 +103,31 @@ def test_sizes_grow_by_four_up_to_the_sites_largest():
     ],
 )
 def test_what_changes_the_measurement_changes_the_key(study, site, change):
-    sweep, other = planned(design(study, site), site)[0], replace(site, **change)
-    (again,) = [each for each in planned(design(study, other), other) if each.name == sweep.name]
-    assert key(other, again) != key(site, sweep)
+    sweep, changed_site = planned_sweeps(plan_design(study, site), site)[0], replace(site, **change)
+    (again,) = [
+        candidate
+        for candidate in planned_sweeps(plan_design(study, changed_site), changed_site)
+        if candidate.name == sweep.name
+    ]
+    assert key(changed_site, again) != key(site, sweep)
 
 
 def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
-    sweep = planned(design(study, site), site)[0]
+    sweep = planned_sweeps(plan_design(study, site), site)[0]
     other_study = replace(study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]})
-    other = replace(site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example")
-    again = planned(design(other_study, other), other)[0]
-    assert spec(other, again) == spec(site, sweep)
-    assert key(other, again) == key(site, sweep)
+    changed_site = replace(site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example")
+    again = planned_sweeps(plan_design(other_study, changed_site), changed_site)[0]
+    assert spec(changed_site, again) == spec(site, sweep)
+    assert key(changed_site, again) == key(site, sweep)
 
 
 @pytest.mark.parametrize("file", ["ranks/sweep.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"])
 def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
-    sweep = next(each for each in planned(design(study, site), site) if each.framework == "pytorch-ddp")
+    sweep = next(
+        candidate
+        for candidate in planned_sweeps(plan_design(study, site), site)
+        if candidate.framework == "pytorch-ddp"
+    )
     before = key(site, sweep)
     ending = "frameworks/pytorch-ddp/adapter.py" if file == "adapter" else file
     monkeypatch.setattr(

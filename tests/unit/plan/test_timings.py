@@ -9,11 +9,22 @@ from common.errors import InputError
 from declared.factors import factor_table
 from declared.site import Site, load_site
 from declared.study import Replicates, Study, load_study
-from plan.campaign import planned as campaign_of
-from plan.cost import START_S, Cost, measured_at, swept_at, table_rows
-from plan.design import Run, design
+from plan.campaign import plan_campaign as campaign_of
+from plan.cost import START_S, Cost, measured_at, sweep_times_at, table_rows
+from plan.design import Run, plan_design
 from plan.scheduling import run_resources
-from plan.timings import BUDGET_S, MESSAGES, PARTS, Timing, Timings, key, of_run, planned, spec, wanted
+from plan.timings import (
+    BUDGET_S,
+    MESSAGES,
+    PARTS,
+    Timing,
+    Timings,
+    key,
+    parts_timing,
+    planned_timings,
+    required_timings,
+    spec,
+)
 
 FRAMEWORK = "pytorch-strategy"
 LENET = "synthetic-28x28x1-10-512"
@@ -25,14 +36,20 @@ def site() -> Site:
 
 
 def study_of(**factors: list[object]) -> Study:
-    held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [LENET], "nodes": [4], "batch_size": [64]}
-    held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"]}
-    return replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1))
+    fixed_factors: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    fixed_factors |= {
+        "framework": [FRAMEWORK],
+        "model": ["lenet-5"],
+        "dataset": [LENET],
+        "nodes": [4],
+        "batch_size": [64],
+    }
+    fixed_factors |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"]}
+    return replace(load_study("quickstart"), factors=fixed_factors | factors, exclude=(), replicates=Replicates(1, 1))
 
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:
-    return design(study_of(**factors), site)
+    return plan_design(study_of(**factors), site)
 
 
 def named(timings: list[Timing]) -> list[str]:
@@ -40,31 +57,31 @@ def named(timings: list[Timing]) -> list[str]:
 
 
 def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_once(site: Site) -> None:
-    many = runs_of(site, nodes=[2, 4], batch_size=[32, 64], parallelism=["data", "found", "random1"])
-    assert named(planned(many, site)) == [
+    all_runs = runs_of(site, nodes=[2, 4], batch_size=[32, 64], parallelism=["data", "found", "random1"])
+    assert named(planned_timings(all_runs, site)) == [
         f"{FRAMEWORK}.messages",
         f"{FRAMEWORK}.lenet-5.{LENET}.b32.p4",
         f"{FRAMEWORK}.lenet-5.{LENET}.b64.p4",
     ]
-    adam = planned(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
+    adam = planned_timings(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
     assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
-    for run in many:
-        assert named([of_run(planned(many, site), run)]) == [f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"]  # fmt: skip
+    for run in all_runs:
+        assert named([parts_timing(planned_timings(all_runs, site), run)]) == [f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"]  # fmt: skip
 
 
 def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site) -> None:
-    assert wanted(runs_of(site, parallelism=["data", "expert", "random1"])) == []
-    assert wanted(design(load_study("quickstart"), site)) == []
+    assert required_timings(runs_of(site, parallelism=["data", "expert", "random1"])) == []
+    assert required_timings(plan_design(load_study("quickstart"), site)) == []
 
 
 def test_what_the_site_lacks_is_wanted_but_not_planned(site: Site) -> None:
     poor = replace(site, frameworks=("pytorch-single",))
-    assert len(wanted(runs_of(site))) == 2 and planned(runs_of(site), poor) == []
+    assert len(required_timings(runs_of(site))) == 2 and planned_timings(runs_of(site), poor) == []
 
 
 def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
     asks = campaign_of(study_of(), site)
-    assert Timings(asks).behind(["costs.csv"]) == ["costs.csv"]
+    assert Timings(asks).check_available(["costs.csv"]) == ["costs.csv"]
     poor = replace(site, frameworks=("pytorch-single",))
     study, config = "config/studies/quickstart.yaml", "config/config.yaml"
     for campaign, expected in (
@@ -73,33 +90,33 @@ def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
         (replace(asks, mode="available"), ("not-possible-here", config, "records")),
     ):
         with pytest.raises(InputError) as refused:
-            Timings(campaign).behind(["costs.csv"])
+            Timings(campaign).check_available(["costs.csv"])
         error = refused.value
         assert (error.code, error.file, error.key) == expected and "\n" not in str(error)
 
 
 def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) -> None:
     virtual = replace(load_site("virtual-six"))
-    messages, parts = planned(runs_of(site, bandwidth=[100, 1000]), virtual)
+    messages, parts = planned_timings(runs_of(site, bandwidth=[100, 1000]), virtual)
     assert (spec(virtual, parts)["nodes"], spec(virtual, parts)["ranks"]) == (1, 1)
     assert (spec(virtual, messages)["nodes"], spec(virtual, messages)["ranks"]) == (2, 2)
     assert run_resources(virtual, parts.geometry)["nodes"] == 1 and run_resources(virtual, messages.geometry)["nodes"] == 2  # fmt: skip
     inside = replace(site, nodes=1, ranks_per_node=4)
-    messages, _ = planned(runs_of(inside, nodes=[1]), inside)
+    messages, _ = planned_timings(runs_of(inside, nodes=[1]), inside)
     assert (messages.geometry.nodes, messages.geometry.ranks, messages.geometry.ranks_per_node) == (1, 2, 2)
 
 
 def test_a_timing_is_another_one_where_its_times_would_be_others(site: Site) -> None:
     def keys(site: Site, **factors: list[object]) -> tuple[str, str]:
-        messages, parts = planned(runs_of(site, **factors), site)
+        messages, parts = planned_timings(runs_of(site, **factors), site)
         return key(site, messages), key(site, parts)
 
     messages, parts = keys(site)
     assert keys(site, parallelism=["found", "random7"], epochs=[3]) == (messages, parts)
     for changed in ({"batch_size": [32]}, {"momentum": [0.5]}, {"nodes": [2]}):
         assert keys(site, **changed)[0] == messages and keys(site, **changed)[1] != parts, changed
-    fewer = keys(replace(site, cores=1))
-    assert fewer[0] != messages and fewer[1] != parts
+    fewer_cores = keys(replace(site, cores=1))
+    assert fewer_cores[0] != messages and fewer_cores[1] != parts
     large = keys(site, dataset=["synthetic-28x28x1-20-512"])
     assert large == (messages, large[1]) and large[1] != parts
 
@@ -122,9 +139,9 @@ def test_a_plan_counts_timings(site: Site, tmp_path: Path) -> None:
         file = tmp_path / "study" / "costs" / f"{FRAMEWORK}.messages" / f"{number}" / "timing.json"
         file.parent.mkdir(parents=True)
         file.write_text(f'{{"site": "local", "status": "{status}", "wall_s": {wall_s}}}')
-    known = Cost(campaign, measured_at("nowhere", tmp_path), swept_at("local", tmp_path))
-    assert [estimate.run_s for _, estimate in known.timings] == [25.0, START_S + BUDGET_S[PARTS]]
-    assert known.total_s == cost.total_s - START_S - BUDGET_S[MESSAGES] + 25
-    messages, parts = (estimate.origin for _, estimate in known.timings)
+    informed = Cost(campaign, measured_at("nowhere", tmp_path), sweep_times_at("local", tmp_path))
+    assert [estimate.run_s for _, estimate in informed.timings] == [25.0, START_S + BUDGET_S[PARTS]]
+    assert informed.total_s == cost.total_s - START_S - BUDGET_S[MESSAGES] + 25
+    messages, parts = (estimate.origin for _, estimate in informed.timings)
     assert (messages.code, messages.facts["count"], parts.code) == ("measured-before", 2, "own-budget")
-    assert {row[1] for row in table_rows(known)} >= {"(parts of layers)", "(messages)"}
+    assert {row[1] for row in table_rows(informed)} >= {"(parts of layers)", "(messages)"}

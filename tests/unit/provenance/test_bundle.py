@@ -13,7 +13,7 @@ from declared import datasets
 from declared.site import Archives, load_site
 from declared.study import load_study
 from environments.unbundle import unbundle
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from provenance import bundle
 
 
@@ -37,7 +37,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     monkeypatch.setattr(datasets, "OWN_DATASETS", tmp_path / "datasets.yaml")
     for function in (datasets.datasets, datasets.table_of, datasets.load_dataset):
         function.cache_clear()
-    yield planned(load_study("quickstart"), load_site("local"))
+    yield plan_campaign(load_study("quickstart"), load_site("local"))
     for function in (datasets.datasets, datasets.table_of, datasets.load_dataset):
         function.cache_clear()
 
@@ -104,7 +104,7 @@ def test_environments_include_tools_of_the_study(campaign: Campaign) -> None:
     assert "extrap" not in names and {"pytorch", "horovod-pytorch"} <= set(names)
     predicted = replace(campaign, study=replace(campaign.study, extra_p=True))
     assert [environment.name for environment in bundle.environments(predicted)] == [*names, "extrap"]
-    searched = planned(load_study("found-strategies-virtual"), load_site("virtual-four"))
+    searched = plan_campaign(load_study("found-strategies-virtual"), load_site("virtual-four"))
     assert [environment.name for environment in bundle.environments(searched)] == ["pytorch", "planner"]
 
 

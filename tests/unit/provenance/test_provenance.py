@@ -88,7 +88,7 @@ def test_sources_change_only_with_their_files(monkeypatch: pytest.MonkeyPatch, t
     assert "workflow/scripts/sites/doctor.py" not in sources["code"]
     assert "time_limit_s" not in sources["site"] and sources["site"]["device"] == '"cpu"'
     strategies = tmp_path / "strategies.json"
-    monkeypatch.setattr("provenance.sources.file_of", lambda study, site: strategies)
+    monkeypatch.setattr("provenance.sources.strategy_file", lambda study, site: strategies)
     assert collect_sources(quickstart, [])["study"] == sources["study"]
     strategies.write_text("{}")
     assert collect_sources(quickstart, [])["study"] == {**sources["study"], str(strategies): digest_source(strategies)}

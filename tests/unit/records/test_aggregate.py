@@ -18,9 +18,9 @@ from declared.datasets import load_dataset
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
-from plan.design import Run, design
+from plan.design import Run, plan_design
 from plan.identity import cores_per_rank, digests, plan_run
-from plan.recorded import record_of
+from plan.recorded import load_record
 from ranks.worker.meter import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
 from records.ways import CampaignArguments, arguments_for
@@ -45,7 +45,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     }
     study = replace(study, factors=factors, exclude=(), replicates=Replicates(2, 2))
     site = load_site("local")
-    return Campaign(study, site, "available", design(study, site), None)
+    return Campaign(study, site, "available", plan_design(study, site), None)
 
 
 def folder_of(campaign: Campaign, run: Run) -> Path:
@@ -329,7 +329,7 @@ def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: p
 )  # fmt: skip
 def test_ambiguous_json_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)
-    record = record_of(tmp_path / "record.json")
+    record = load_record(tmp_path / "record.json")
     assert record["status"] == "broken" and named in record["reason"]
 
 
@@ -373,7 +373,7 @@ def test_untimed_and_misnumbered_epochs_are_refused(
 
 def test_refused_records_read_like_this(campaign: Campaign) -> None:
     study = replace(campaign.study, replicates=Replicates(3, 3))
-    campaign = replace(campaign, study=study, possible=design(study, campaign.site))
+    campaign = replace(campaign, study=study, possible=plan_design(study, campaign.site))
     damages = [
         ("record", '"status": "ok"', '"status": "failed"'),
         ("epochs", "\n4,false", "\n"),
@@ -455,7 +455,7 @@ def traced_campaign(campaign: Campaign) -> Campaign:
         campaign.study,
         factors=campaign.study.factors | {"nodes": [2], "trace": ["phases"], "framework": ["pytorch-ddp"]},
     )
-    return Campaign(study, campaign.site, "available", design(study, campaign.site), None)
+    return Campaign(study, campaign.site, "available", plan_design(study, campaign.site), None)
 
 
 def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -> None:

@@ -19,8 +19,8 @@ from common.notes import find_note
 from declared.site import load_site
 from declared.study import Replicates, load_study
 from plan.campaign import Campaign
-from plan.decisions import place, rule_of
-from plan.design import Run, design
+from plan.decisions import decision_file, rule_fields
+from plan.design import Run, plan_design
 from plan.identity import plan_run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -53,7 +53,7 @@ def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campai
     }
     study = replace(study, factors=factors, exclude=(), replicates=Replicates(replicates, replicates))
     return Campaign(
-        study, site_changed := replace(load_site(site), **changes), "available", design(study, site_changed), None
+        study, site_changed := replace(load_site(site), **changes), "available", plan_design(study, site_changed), None
     )
 
 
@@ -329,7 +329,7 @@ def test_a_record_is_read_again_only_when_it_has_changed(monkeypatch: pytest.Mon
     reader = Reader()
     path = measured.records[measured.runs[0].run_id]
     first = reader.read(path)
-    monkeypatch.setattr("records.time_left.record_of", lambda _: {"status": "failed"})
+    monkeypatch.setattr("records.time_left.load_record", lambda _: {"status": "failed"})
     assert reader.read(path) is first
     os.utime(path, (1, 1))
     assert (reader.read(path) or {})["status"] == "failed"
@@ -341,11 +341,11 @@ def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.Monkey
     """Processor seconds of all that comes after the imports, so that a busy machine fails nothing."""
     study = replace(load_study("quickstart"), replicates=Replicates(72, 72))
     site = load_site("local")
-    full = Campaign(study, site, "available", design(study, site), None)
+    full = Campaign(study, site, "available", plan_design(study, site), None)
     for run in full.runs[:1500]:
         record(full, run)
     start = time.process_time()
-    again = Campaign(study, site, "available", design(study, site), None)
+    again = Campaign(study, site, "available", plan_design(study, site), None)
     standing = read(again)
     assert status.render(standing)
     assert time.process_time() - start < 1.5
@@ -411,7 +411,7 @@ def test_submitted_campaign_is_read_at_slurm_site(
 def test_timings_are_counted_like_benchmarks() -> None:
     """One is broken, and somebody is at another one."""
     study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
-    campaign_of_strategies = Campaign(study, site, "available", design(study, site), None)
+    campaign_of_strategies = Campaign(study, site, "available", plan_design(study, site), None)
     messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
@@ -431,12 +431,12 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     fixed = campaign(replicates=3)
     rule = Replicates(3, 5, 0.02)
     measured = replace(fixed, study=replace(fixed.study, replicates=rule))
-    measured = replace(measured, possible=design(measured.study, measured.site))
+    measured = replace(measured, possible=plan_design(measured.study, measured.site))
     assert read(fixed).precision is None
     for run in measured.runs:
         record(measured, run)
     standing = read(measured)
-    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=True, block=0, cells={})
+    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=True, block=0, cells={})
     assert (standing.planned, standing.done, standing.left, standing.ended) == (6, 6, 0, False)
     first, second = dict.fromkeys(run.cell for run in measured.runs)
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True, "expected": 5}
@@ -446,16 +446,16 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
         4: {first: cell, second: cell},
         5: {first: last, second: {**last, "reached": "perhaps by chance"}},
     }
-    place(measured.results, 3).parent.mkdir(parents=True)
+    decision_file(measured.results, 3).parent.mkdir(parents=True)
 
     def decide(block: int) -> None:
-        decision = {"block": block, "rule": rule_of(rule), "cells": decisions[block]}
-        place(measured.results, block).write_text(json.dumps(decision))
+        decision = {"block": block, "rule": rule_fields(rule), "cells": decisions[block]}
+        decision_file(measured.results, block).write_text(json.dumps(decision))
 
     decide(3)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
-    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=True, block=3, cells=decisions[3])
+    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3])
     decide(4)
     decide(5)
     for run in measured.now().runs:
@@ -463,8 +463,8 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
             record(measured, run)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
-    assert standing.precision == Precision(rule_of(rule), max_runs=10, open=False, block=5, cells=decisions[5])
-    place(measured.results, 5).unlink()
+    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5])
+    decision_file(measured.results, 5).unlink()
     standing = read(measured.now()).precision
     assert standing is not None and (standing.block, standing.open) == (4, False), (
         "what came of the last runs is not known"

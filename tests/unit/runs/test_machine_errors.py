@@ -16,7 +16,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from declared.study import Replicates
 from plan import binding, decisions
-from plan.recorded import record_of
+from plan.recorded import load_record
 from records import power
 from records.aggregate import epoch_lines
 from runs import alone, attempts
@@ -30,11 +30,11 @@ def gather_power(file: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("record.json", record_of),
+        ("record.json", load_record),
         ("attempt-1/epochs.csv", lambda file: epoch_lines(file.parents[1], {"attempt": 1, "status": "ok"}, 3, 1)),
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
-        ("block-1.json", lambda file: decisions.read(file, Replicates(3, 5))),
+        ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
         ("sweep.json", lambda file: alone.read_measurement(file, "sweep")),
         (binding.BINDING, lambda file: binding.read_binding(file.parent)),
     ],

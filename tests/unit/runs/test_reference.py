@@ -14,7 +14,7 @@ from common.notes import Note
 from declared.site import load_site
 from declared.study import load_study
 from launchers import launch
-from plan.design import design
+from plan.design import plan_design
 from plan.identity import plan_run
 from ranks.reference_work import KINDS, USUAL
 from runs import reference, supervise
@@ -198,7 +198,7 @@ def test_a_run_is_held_against_the_records_of_its_campaign(
 ) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.01)
     study = load_study("quickstart")
-    planned = plan_run(study, site := replace(SITE, wait_for_quiet=60), design(study, site)[0])
+    planned = plan_run(study, site := replace(SITE, wait_for_quiet=60), plan_design(study, site)[0])
     run_geometry = geometry(planned.spec)
     for number in range(3):
         earlier = tmp_path / "runs" / f"run-{number}" / "0123456789ab" / "record.json"

@@ -11,8 +11,8 @@ import pytest
 from common.shell import unseen_path
 from declared.site import load_site
 from declared.study import Replicates, load_study
-from plan.campaign import Campaign, planned
-from plan.decisions import place, rule_of
+from plan.campaign import Campaign, plan_campaign
+from plan.decisions import decision_file, rule_fields
 from runs import submit
 
 SBATCH = """#!/bin/sh
@@ -37,7 +37,7 @@ def campaign(rule: Replicates, at_a_time: int = 1) -> Campaign:
     study, site = load_study("quickstart"), load_site("virtual")
     fixed = {"framework": ["pytorch-ddp"], "nodes": [1], "batch_size": [32], "sync_every": [1]}
     study = replace(study, factors=study.factors | fixed, exclude=(), replicates=rule)
-    return planned(study, replace(site, scheduler=replace(site.scheduler, concurrent_runs=at_a_time)))
+    return plan_campaign(study, replace(site, scheduler=replace(site.scheduler, concurrent_runs=at_a_time)))
 
 
 def submitted(campaign_now: Campaign) -> dict[int, str]:
@@ -65,10 +65,10 @@ def record(campaign_now: Campaign, *blocks: int) -> None:
 
 def decide(campaign_now: Campaign, block: int, refine: bool) -> None:
     cell = {"n": block, "half_width": 0.1, "reached": "no", "refine": refine, "expected": 5}
-    file = place(campaign_now.results, block)
+    file = decision_file(campaign_now.results, block)
     file.parent.mkdir(exist_ok=True)
     cells = {campaign_now.possible[0].cell: cell}
-    file.write_text(json.dumps({"block": block, "rule": rule_of(campaign_now.study.replicates), "cells": cells}))
+    file.write_text(json.dumps({"block": block, "rule": rule_fields(campaign_now.study.replicates), "cells": cells}))
 
 
 def test_a_fixed_number_of_blocks() -> None:

@@ -18,7 +18,7 @@ from declared.site import load_site
 from declared.study import Replicates, Study, load_study
 from figures import panels
 from figures import simulated as figure
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from records.aggregate import planned_row
 from strategies.measured import Measurements
 from strategies.simulated import (
@@ -57,7 +57,7 @@ def campaign() -> Campaign:
     study: Study = replace(
         load_study("quickstart"), factors=levels, exclude=(single_rank,), replicates=Replicates(2, 2)
     )
-    return planned(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
+    return plan_campaign(study, replace(load_site("local"), nodes=4, ranks_per_node=1))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def runs(campaign: Campaign, simulator: Simulator) -> pd.DataFrame:
     for run in campaign.runs:
         row = {**planned_row(campaign, run), "status": "ok", "reason": None, "session": "1", "site": "local"}
         if run.strategy is None:
-            row |= {"status": "missing", "reason": campaign.lacks(run)}
+            row |= {"status": "missing", "reason": campaign.unsupported_reason(run)}
         else:
             step = simulator.simulate(run)["seconds"] * SLOWER[str(run.levels["parallelism"])] + REST_S
             row |= {"epoch_time_s": 512 / 64 * step * (1 + 0.001 * (-1) ** run.replicate)}
@@ -88,7 +88,7 @@ def test_time_outside_layers_is_added_to_all_cells(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
 ) -> None:
     data, missing = compare(runs, cells(campaign), simulator)
-    (cell,) = [run.cell for run in campaign.runs if run.unfound and run.replicate == 1]
+    (cell,) = [run.cell for run in campaign.runs if run.lacks_strategy and run.replicate == 1]
     assert find_note(missing, "not-simulated").facts == {"cells": [cell], "reason": "strategy-not-found-yet"}
     assert len(missing) == 1 and cell in missing[0]
     rows = data.set_index(["nodes", "parallelism"])

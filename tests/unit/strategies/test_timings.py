@@ -22,9 +22,9 @@ from network.bus import bus_bandwidth
 from plan import design as planner
 from plan import strategies
 from plan.campaign import load_campaign
-from plan.design import design
-from plan.sweeps import sizes
-from plan.timings import MESSAGES, Timing, output, planned
+from plan.design import plan_design
+from plan.sweeps import message_sizes
+from plan.timings import MESSAGES, Timing, output, planned_timings
 from runs import alone
 from strategies import found, gather, measure
 
@@ -59,7 +59,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: 
         monkeypatch.setattr(f"{module}.load_site", lambda name: site)
         monkeypatch.setattr(f"{module}.load_study", lambda name: study)
     for module in (planner, found):
-        monkeypatch.setattr(module, "file_of", lambda study, site: tmp_path / "found.json")
+        monkeypatch.setattr(module, "strategy_file", lambda study, site: tmp_path / "found.json")
     return tmp_path / "results" / NAME
 
 
@@ -70,16 +70,18 @@ def line(collective: str) -> list[dict[str, Any]]:
     return [
         {**columns, "bytes": size, "round": number, "repetition": 1,
          "seconds": 1e-4 + size / 1e7, "bus_bandwidth_bytes_s": bus_bandwidth(size, 1e-4 + size / 1e7, 2, collective)}
-        for number in (1, 2) for size in sizes(2**20)
+        for number in (1, 2) for size in message_sizes(2**20)
     ]  # fmt: skip
 
 
 def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: Study, site: Site) -> None:
     for environment in ("pytorch", "planner"):
         real(environment)
-    before = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
-    assert before.unfound
-    records = [measure.measure(study, site, timing, results) for timing in planned(design(study, site), site)]
+    before = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
+    assert before.lacks_strategy
+    records = [
+        measure.measure(study, site, timing, results) for timing in planned_timings(plan_design(study, site), site)
+    ]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
         ("messages", "ok", None),
         ("parts", "ok", None),
@@ -103,12 +105,12 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     found.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
     ((question, answer),) = content["strategies"].items()
-    assert question == strategies.question(before.levels) and set(content["made_of"]) == {question}
+    assert question == strategies.search_name(before.levels) and set(content["made_of"]) == {question}
     check_strategy(from_json(answer["parts"]), space, 2)
     data = pd.read_csv("table.csv").iloc[0]
     assert answer["step_s"] == data["found_s"] <= data["data_s"]
-    run = next(run for run in design(study, site) if run.levels["parallelism"] == "found")
-    assert not run.unfound and run.strategy == from_json(answer["parts"])
+    run = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
+    assert not run.lacks_strategy and run.strategy == from_json(answer["parts"])
 
 
 def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path, study: Study) -> None:
@@ -163,7 +165,9 @@ def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkey
 
 
 def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) -> None:
-    timing: Timing = next(candidate for candidate in planned(design(study, site), site) if candidate.kind == MESSAGES)
+    timing: Timing = next(
+        candidate for candidate in planned_timings(plan_design(study, site), site) if candidate.kind == MESSAGES
+    )
     file = output(results, site, timing)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):

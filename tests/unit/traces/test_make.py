@@ -10,7 +10,7 @@ from declared.environments import Installed
 from declared.frameworks import load_framework
 from declared.site import load_site
 from declared.study import load_study
-from plan.campaign import Campaign, planned
+from plan.campaign import Campaign, plan_campaign
 from ranks.worker.meter import COLUMNS
 from support.traces_made import attempt
 from traces import make
@@ -18,7 +18,7 @@ from traces import make
 
 @pytest.fixture(scope="module")
 def campaign() -> Campaign:
-    return planned(load_study("tf-strategies-small"), load_site("local"))
+    return plan_campaign(load_study("tf-strategies-small"), load_site("local"))
 
 
 def test_a_run_is_named_or_fitted(campaign: Campaign) -> None:
@@ -77,7 +77,7 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     site = replace(load_site("virtual"), cores=2, python_abi="cp311")
-    present = planned(campaign.study, site)
+    present = plan_campaign(campaign.study, site)
     run = next(run for run in present.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
     with pytest.raises(InputError) as refused:
         make.measure(present, make.plan_traced(present, run, "phases"))

@@ -1,7 +1,7 @@
-"""Members of archives, read without unpacking anything: all are looked at before the first is read.
+"""Read members of archives in memory, after all members were checked.
 
-An archive is refused when a member would leave its folder, is a link or a device, or stands twice, and when more comes
-out of it than the table declares.
+An archive is refused if a member would leave its folder, is a link or a device, or occurs twice, and if it unpacks to more
+bytes than its entry declares.
 """
 
 import gzip
@@ -18,16 +18,23 @@ from typing import NoReturn
 
 from common.errors import InputError
 
-KINDS_OF_ZIP = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# What the libraries raise for broken files. Headers of tar that announce each other are read by recursion, and zipfile does not implement
-# some versions and ways of encryption that a zip may ask for.
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Errors that broken files raise. tarfile reads chained headers by recursion; zipfile does not implement all versions and
+# encryptions.
 TAR_ERRORS = (tarfile.TarError, ValueError, OSError, EOFError, RecursionError, MemoryError, OverflowError)
 ZIP_ERRORS = (zipfile.BadZipFile, ValueError, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive on this machine: what comes out of it at most, where it came from, and its SHA-256 (None: made up here)."""
+    """An archive on this machine.
+
+    Attributes:
+        path: The file.
+        unpacked_bytes: Upper limit of its unpacked size.
+        origin: Address or folder it came from.
+        sha256: Its SHA-256; None for a synthetic archive.
+    """
 
     path: Path
     unpacked_bytes: int
@@ -36,25 +43,25 @@ class Archive:
 
 
 def refuse(archive: Archive, code: str, problem: str, got: object = None) -> NoReturn:
-    """Raise InputError about an archive; `got`: its member, or what is in it."""
+    """Raise InputError about an archive; ``got`` is the member or the value at fault."""
     expected = "the archive that the data set's entry describes, as published"
     raise InputError(code, problem, file=archive.path, got=got, expected=expected)
 
 
 def read_gzip(archive: Archive) -> bytes:
-    """What the gzip file holds; never more is unpacked than declared."""
+    """Return the content of a gzip file; unpacking stops at the declared size."""
     try:
         with gzip.open(archive.path) as file:
             content = file.read(archive.unpacked_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         refuse(archive, "broken-archive", f"cannot be unpacked: {error}")
     if len(content) > archive.unpacked_bytes:
-        _too_large(archive)
+        _refuse_size(archive)
     return content
 
 
 def read_tar(archive: Archive) -> dict[str, memoryview]:
-    """The files in a tar.gz: name -> content, in memory."""
+    """Return the files of a tar.gz by name."""
     content = read_gzip(archive)
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
@@ -64,27 +71,27 @@ def read_tar(archive: Archive) -> dict[str, memoryview]:
     _check_names(archive, [member.name for member in members])
     for member in members:
         if not (member.isdir() or member.isreg()) or member.issparse():
-            _unsafe(archive, member.name, "is neither a file nor a folder (a link, a device)")
+            _refuse_member(archive, member.name, "is neither a file nor a folder (a link, a device)")
         if not 0 <= member.size <= len(content) - member.offset_data:
             refuse(archive, "broken-archive", f"member {member.name!r} is cut off", member.name)
-    whole = memoryview(content)
-    return {m.name: whole[m.offset_data : m.offset_data + m.size] for m in members if m.isreg()}
+    view = memoryview(content)
+    return {m.name: view[m.offset_data : m.offset_data + m.size] for m in members if m.isreg()}
 
 
 def zip_files(archive: Archive) -> list[str]:
-    """The names of the files in a zip, all checked."""
-    with _zip(archive) as opened:
+    """Return the names of the files in a zip after checking all members."""
+    with _open_zip(archive) as opened:
         return [info.filename for info in opened.infolist() if not info.is_dir()]
 
 
 def read_zip(archive: Archive, names: Iterable[str]) -> Iterator[bytes]:
-    """The contents of these files in a zip, one after the other."""
-    with _zip(archive) as opened:
+    """Yield the content of each named file of a zip."""
+    with _open_zip(archive) as opened:
         for name in names:
             try:
                 info = opened.getinfo(name)
                 with opened.open(info) as member:
-                    # A number makes zipfile unpack no more than that; without one it would unpack all before it counts.
+                    # With a size, zipfile unpacks no more than that; without one it unpacks everything first.
                     content = member.read(info.file_size)
             except KeyError:
                 refuse(archive, "missing-member", f"has no member {name!r}", name)
@@ -95,8 +102,8 @@ def read_zip(archive: Archive, names: Iterable[str]) -> Iterator[bytes]:
             yield content
 
 
-def _zip(archive: Archive) -> zipfile.ZipFile:
-    """The zip, opened and its members checked."""
+def _open_zip(archive: Archive) -> zipfile.ZipFile:
+    """Return the open zip after checking its members."""
     try:
         opened = zipfile.ZipFile(archive.path)
     except ZIP_ERRORS as error:
@@ -114,33 +121,31 @@ def _check_zip(archive: Archive, members: list[zipfile.ZipInfo]) -> None:
     for info in members:
         kind = stat.S_IFMT(info.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            _unsafe(archive, info.filename, "is neither a file nor a folder (a link, a device)")
-        if info.flag_bits & 0x1 or info.compress_type not in KINDS_OF_ZIP:
+            _refuse_member(archive, info.filename, "is neither a file nor a folder (a link, a device)")
+        if info.flag_bits & 0x1 or info.compress_type not in ZIP_METHODS:
             problem = f"member {info.filename!r} is encrypted or packed in an unknown way"
             refuse(archive, "broken-archive", problem, info.filename)
     if sum(info.file_size for info in members) > archive.unpacked_bytes:
-        _too_large(archive)
+        _refuse_size(archive)
 
 
 def _check_names(archive: Archive, names: list[str]) -> None:
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts or set("\\\0:") & set(name):
-            _unsafe(archive, name, "would leave the folder")
-    name, count = next(iter(Counter(_plain(name) for name in names).most_common(1)), ("", 0))
+            _refuse_member(archive, name, "would leave the folder")
+    name, count = next(iter(Counter(_normal_name(name) for name in names).most_common(1)), ("", 0))
     if count > 1:
-        refuse(archive, "duplicate", f"member {name!r} stands twice", name)
+        refuse(archive, "duplicate", f"member {name!r} occurs twice", name)
 
 
-def _plain(name: str) -> str:
-    """a/./b/ is a/b."""
+def _normal_name(name: str) -> str:
+    """Return a member name in its shortest form: a/./b/ becomes a/b."""
     return str(PurePosixPath(name))
 
 
-def _unsafe(archive: Archive, name: str, problem: str) -> NoReturn:
+def _refuse_member(archive: Archive, name: str, problem: str) -> NoReturn:
     refuse(archive, "unsafe-member", f"member {name!r} {problem}", name)
 
 
-def _too_large(archive: Archive) -> NoReturn:
-    refuse(
-        archive, "too-large", f"more comes out of it than the {archive.unpacked_bytes} bytes declared (unpacked_bytes)"
-    )
+def _refuse_size(archive: Archive) -> NoReturn:
+    refuse(archive, "too-large", f"unpacks to more than the declared {archive.unpacked_bytes} bytes (unpacked_bytes)")

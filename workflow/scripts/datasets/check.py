@@ -1,4 +1,4 @@
-"""Whether a prepared data set is what runs may train on: asked before every run."""
+"""Check a prepared data set before every run that trains on it."""
 
 from pathlib import Path
 
@@ -6,38 +6,45 @@ from common.caches import check_trusted
 from common.errors import InputError
 from common.files import node_name, read_json
 from datasets.identity import data_files
-from datasets.lock import lock_of, objection, remedy
-from datasets.verified import changed
+from datasets.lock import checksum_conflict, lock_path, mismatch_hint
+from datasets.verified import first_changed_file
 from declared.datasets import load_dataset, table_of
 
 
 def check_data(folder: Path, dataset: str) -> None:
-    """InputError when a prepared data set is not here, when a file of it is gone or is another than was prepared, or when an
-    archive that it was made of is another than those that are declared and locked, or when another user could have made them: no run can
-    help that. `folder`: <cache>/datasets/<name>/<digest>."""
+    """Check that a prepared data set is complete, unchanged and trusted, and stems from the declared archives.
+
+    Args:
+        folder: ``<cache>/datasets/<name>/<digest>``.
+        dataset: Name of the data set.
+
+    Raises:
+        InputError: If the folder or a file is missing, a file changed, another user may have written one, or an archive
+            behind them is not the declared and locked one.
+    """
     if not folder.is_dir():
         raise InputError(
             "missing-folder",
             f"is not on {node_name()}",
             file=folder,
-            hint="start again if it was removed, else let all nodes see the site's cache",
+            hint="rerun the command if it was removed; otherwise make the site's cache visible on all nodes",
         )
     for part in (folder, *data_files(folder, dataset)):
         check_trusted(part, folder.parents[2])
-    if (file := changed(folder, data_files(folder, dataset))) is not None:
-        hint = f"remove {folder} and start again"
-        raise InputError("changed-file", "is gone, or is not what was prepared", file=file, hint=hint)
+    if (file := first_changed_file(folder, data_files(folder, dataset))) is not None:
+        hint = f"remove {folder} and rerun the command"
+        raise InputError("changed-file", "is missing, or differs from the prepared file", file=file, hint=hint)
     if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
         table = table_of(dataset)
-        for used in read_json(folder / "manifest.json")["source"]["files"]:  # which is as it was prepared
+        for used in read_json(folder / "manifest.json")["source"]["files"]:
             name = used["name"]
-            if said := objection(dataset, declared[name], used["sha256"], lock_of(table)):
-                why, key = said
-                advice = f"if it was the right file, {remedy(key, dataset, name, table)}"
+            if conflict := checksum_conflict(dataset, declared[name], used["sha256"], lock_path(table)):
+                reason, key = conflict
+                advice = f"if it was the right file, {mismatch_hint(key, dataset, name, table)}"
                 raise InputError(
                     "checksum-mismatch",
-                    f"was prepared from another {name}: {why}",
+                    f"was prepared from another {name}: {reason}",
                     file=folder,
                     got=used["sha256"],
-                    hint=f"remove {folder} and start again; {advice}",
+                    hint=f"remove {folder} and rerun the command; {advice}",
                 )

@@ -1,6 +1,6 @@
-"""Archives of data sets, fetched once for all studies into <cache>/downloads/<data set>/, and verified before they are opened.
+"""Fetch archives of data sets once for all studies into <cache>/downloads/<data set>/, and verify them.
 
-Where a file is taken from: the site's folder, and then from nowhere else; or the site's mirror, then the entry's addresses.
+Where the site names a folder, archives come from there only; otherwise from the site's mirror, then the entry's addresses.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from common.errors import InputError, system_faults
 from common.files import read_json, shown, write_json
 from common.redaction import redact
 from datasets.archives import Archive
-from datasets.lock import digests, lock_of, objection, read_lock, record_sha256, remedy
-from datasets.transfer import Another, Elsewhere, Patience, forget, transfer
+from datasets.lock import checksum_conflict, digests, lock_path, mismatch_hint, read_lock, record_sha256
+from datasets.transfer import RetryPolicy, SourceError, WrongFileError, remove_partial, transfer
 from declared.datasets import table_of
 from declared.site import Site
 from environments.steps import build_lock, print_progress
@@ -24,9 +24,15 @@ from environments.steps import build_lock, print_progress
 
 @dataclass(frozen=True)
 class Store:
-    """Where archives are kept (`downloads`) and looked for. `site` is the file in which a person can change that.
+    """Where archives are stored and searched for.
 
-    `table`: the file with the data sets' entries, beside which their lock lies; None: the one that has the data set's.
+    Attributes:
+        downloads: Folder of fetched archives.
+        folder: The site's folder of archives, if it has one.
+        mirror: The site's mirror, if it has one.
+        site: The site's file, for messages.
+        table: File of the data sets' entries, next to their lock; None for the table that declares the data set.
+        retry_policy: Timeouts and retries.
     """
 
     downloads: Path
@@ -34,45 +40,58 @@ class Store:
     mirror: str | None
     site: str
     table: Path | None = None
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
 
     def entries(self, dataset: str) -> Path:
-        """The file that has the data set's entry."""
+        """Return the file that declares the data set."""
         return self.table or table_of(dataset)
 
     def lock(self, dataset: str) -> Path:
-        """The lock that holds the data set's archives."""
-        return lock_of(self.entries(dataset))
+        """Return the lock of the data set's archives."""
+        return lock_path(self.entries(dataset))
 
 
-def store(site: Site) -> Store:
-    """The site's."""
+def site_store(site: Site) -> Store:
+    """Return the store of a site."""
     return Store(site.cache / "downloads", site.datasets.folder, site.datasets.mirror, shown(site.file))
 
 
-def archives(dataset: str, entry: Mapping[str, Any], kept: Store) -> dict[str, Archive]:
-    """The data set's archives by name, all there and verified. InputError in one line when one cannot be had."""
-    return {declared["name"]: archive(dataset, declared, kept) for declared in entry["files"]}
+def archives(dataset: str, entry: Mapping[str, Any], store: Store) -> dict[str, Archive]:
+    """Return the verified archives of a data set by name.
+
+    Raises:
+        InputError: If an archive is missing, cannot be fetched, or is not the declared one.
+    """
+    return {declared["name"]: archive(dataset, declared, store) for declared in entry["files"]}
 
 
-def hold_to(dataset: str, found: Mapping[str, Archive], kept: Store) -> None:
-    """Keep the SHA-256 of archives at their first use; to be called when they were read as a whole, and were good."""
-    for name, archive in found.items():
+def lock_archives(dataset: str, fetched: Mapping[str, Archive], store: Store) -> None:
+    """Record the SHA-256 of archives in the lock; to be called after all of them were read without errors."""
+    for name, archive in fetched.items():
         if archive.sha256:
-            record_sha256(dataset, name, archive.sha256, kept.lock(dataset))
+            record_sha256(dataset, name, archive.sha256, store.lock(dataset))
 
 
-def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
-    """One archive (`declared`: its entry in the table), from the site's folder or fetched."""
+def archive(dataset: str, declared: Mapping[str, Any], store: Store) -> Archive:
+    """Return one verified archive, from the site's folder or fetched.
+
+    Args:
+        dataset: Name of the data set.
+        declared: The archive's entry in the table.
+        store: Where archives are stored and searched for.
+
+    Raises:
+        InputError: If the archive is missing, cannot be fetched, or is not the declared one.
+    """
     name = declared["name"]
-    read_lock(kept.lock(dataset))  # a broken one is found now, not after the download
+    read_lock(store.lock(dataset))  # fails on a broken lock before the download
     path, origin = (
-        _in_folder(dataset, name, kept.folder, kept.site) if kept.folder else _fetched(dataset, declared, kept)
+        _find_in_folder(dataset, name, store.folder, store.site) if store.folder else _fetched(dataset, declared, store)
     )
     try:
-        sha256 = verified(path, dataset, declared, kept)
-    except Another as fault:
-        advice = remedy(fault.key, dataset, name, kept.entries(dataset))
+        sha256 = verified(path, dataset, declared, store)
+    except WrongFileError as fault:
+        advice = mismatch_hint(fault.key, dataset, name, store.entries(dataset))
         raise InputError(
             "wrong-size" if fault.key == "bytes" else "checksum-mismatch",
             str(fault),
@@ -82,27 +101,31 @@ def archive(dataset: str, declared: Mapping[str, Any], kept: Store) -> Archive:
     return Archive(path, declared["unpacked_bytes"], origin, sha256)
 
 
-def verified(path: Path, dataset: str, declared: Mapping[str, Any], kept: Store) -> str:
-    """The file's SHA-256. Another when it is not the one declared, or not the one that the lock holds."""
+def verified(path: Path, dataset: str, declared: Mapping[str, Any], store: Store) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        WrongFileError: If the file is not the declared or not the locked one.
+    """
     if path.stat().st_size != declared["bytes"]:
-        raise Another(f"has {path.stat().st_size} bytes, the entry says {declared['bytes']}", "bytes")
-    md5, found = digests(path)
+        raise WrongFileError(f"has {path.stat().st_size} bytes, the entry says {declared['bytes']}", "bytes")
+    md5, sha256 = digests(path)
     if md5 != declared.get("md5", md5):
-        raise Another(f"its MD5 is {md5}, the entry says {declared['md5']}", "md5")
-    if said := objection(dataset, declared, found, kept.lock(dataset)):
-        raise Another(*said)
-    return found
+        raise WrongFileError(f"its MD5 is {md5}, the entry says {declared['md5']}", "md5")
+    if conflict := checksum_conflict(dataset, declared, sha256, store.lock(dataset)):
+        raise WrongFileError(*conflict)
+    return sha256
 
 
 def addresses(dataset: str, declared: Mapping[str, Any], mirror: str | None) -> list[str]:
-    """Where the file is asked for, in this order."""
-    ours = [f"{mirror.rstrip('/')}/{dataset}/{declared['name']}"] if mirror else []
+    """Return the addresses of a file in the order in which they are tried."""
+    own = [f"{mirror.rstrip('/')}/{dataset}/{declared['name']}"] if mirror else []
     public = [declared["url"]] if "url" in declared else []
-    return list(dict.fromkeys([*ours, *public, *declared.get("mirrors", [])]))
+    return list(dict.fromkeys([*own, *public, *declared.get("mirrors", [])]))
 
 
-def _in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, str]:
-    """The file in the site's folder, and that as its origin."""
+def _find_in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, str]:
+    """Return the file in the site's folder, and its path as its origin."""
     for path in (folder / dataset / name, folder / name):
         if path.is_file():
             return path, str(path)
@@ -110,71 +133,73 @@ def _in_folder(dataset: str, name: str, folder: Path, site: str) -> tuple[Path, 
     raise InputError("missing-file", problem, file=site, key="datasets.folder", hint=hint)
 
 
-def _fetched(dataset: str, declared: Mapping[str, Any], kept: Store) -> tuple[Path, str]:
-    """The file in the cache, fetched unless it is there whole, and the address that it came from."""
-    target = kept.downloads / dataset / declared["name"]
+def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[Path, str]:
+    """Return the file in the cache, fetched if needed, and the address it came from."""
+    target = store.downloads / dataset / declared["name"]
     origin = target.with_name(f"{target.name}.origin.json")
-    check_trusted(target, kept.downloads.parent)
-    if target.is_file() and not os.access(target.parent, os.W_OK, effective_ids=True):  # a cache of others
+    check_trusted(target, store.downloads.parent)
+    if target.is_file() and not os.access(
+        target.parent, os.W_OK, effective_ids=True
+    ):  # a read-only cache of other users
         return target, _read_origin(origin)
     with system_faults(target), build_lock(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
-        found = _read_origin(origin)
-        if not _usable(dataset, target, declared, kept):
-            found = redact(_fetch(dataset, target, declared, kept))
-        write_json(origin, {"from": found})  # anew: an older one may have a password
-        return target, found
+        address = _read_origin(origin)
+        if not _is_usable(dataset, target, declared, store):
+            address = redact(_fetch(dataset, target, declared, store))
+        write_json(origin, {"from": address})  # rewritten because files of older versions may contain a password
+        return target, address
 
 
-def _usable(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> bool:
+def _is_usable(dataset: str, target: Path, declared: Mapping[str, Any], store: Store) -> bool:
     if not target.is_file():
         return False
     try:
-        verified(target, dataset, declared, kept)
-    except Another as fault:
+        verified(target, dataset, declared, store)
+    except WrongFileError as fault:
         print_progress(f"{target}: {fault}; fetching it again")
         target.unlink()
         return False
     return True
 
 
-def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], kept: Store) -> str:
-    """Fetch the file from the first address that has it as declared, and return that."""
-    urls = addresses(dataset, declared, kept.mirror)
-    faults: dict[str, Elsewhere] = {}
+def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], store: Store) -> str:
+    """Fetch the file from the first address that has the declared one, and return the address."""
+    urls = addresses(dataset, declared, store.mirror)
+    faults: dict[str, SourceError] = {}
     for url in urls:
-        partial = _partial(target, url)
+        partial = _partial_file(target, url)
         try:
-            transfer(url, partial, declared["bytes"], kept.patience, f"{dataset}: {target.name}")
-            verified(partial, dataset, declared, kept)
-        except Elsewhere as fault:
-            if isinstance(fault, Another):
-                forget(partial)
+            transfer(url, partial, declared["bytes"], store.retry_policy, f"{dataset}: {target.name}")
+            verified(partial, dataset, declared, store)
+        except SourceError as fault:
+            if isinstance(fault, WrongFileError):
+                remove_partial(partial)
             faults[url] = fault
             continue
         partial.rename(target)
-        for other in urls:
-            forget(_partial(target, other))
+        for candidate in urls:
+            remove_partial(_partial_file(target, candidate))
         return url
-    raise could_not(dataset, target.name, faults, kept)
+    raise fetch_error(dataset, target.name, faults, store)
 
 
-def could_not(dataset: str, name: str, faults: Mapping[str, Elsewhere], kept: Store) -> InputError:
-    """Return the error with what every address answered, and what a person can do about it; `got`: the answers by address."""
+def fetch_error(dataset: str, name: str, faults: Mapping[str, SourceError], store: Store) -> InputError:
+    """Return the error that lists what each address answered and what the user can do; ``got`` has the answers by address."""
     answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["it has no known address"]
-    keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, Another))
-    advice = [f"if that is the right file, {remedy(key, dataset, name, kept.entries(dataset))}" for key in keys]
-    if not all(isinstance(fault, Another) for fault in faults.values()) or not faults:
+    keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, WrongFileError))
+    advice = [f"if that is the right file, {mismatch_hint(key, dataset, name, store.entries(dataset))}" for key in keys]
+    if not all(isinstance(fault, WrongFileError) for fault in faults.values()) or not faults:
         advice.append(
-            f"run `snakemake datasets` where there is internet, or name in {kept.site} a folder that has it "
-            "(datasets: {folder: /PATH}) or a mirror (datasets: {mirror: URL})"
+            f"run `snakemake datasets` on a machine with internet, or set a folder (datasets: {{folder: /PATH}}) or "
+            f"a mirror (datasets: {{mirror: URL}}) that has it in {store.site}"
         )
     got = {redact(url): redact(str(fault)) for url, fault in faults.items()}
     problem = f"{name} could not be fetched: {'; '.join(answers)}"
     return InputError("not-fetched", problem, file=dataset, got=got, hint="; ".join(advice))
 
 
-def _partial(target: Path, url: str) -> Path:
-    """What came from each address is kept apart, so that a cut download goes on where it was whatever was tried since."""
+def _partial_file(target: Path, url: str) -> Path:
+    """Return the partial file of an address: one per address, so that each download can be resumed."""
     return target.with_name(f".{target.name}.{hashlib.sha256(url.encode()).hexdigest()[:8]}.partial")
 
 

@@ -1,8 +1,8 @@
-"""How each format of data sets is read: from archives, as published, to images or tokens, and labels.
+"""Read published archives of data sets as images or tokens, and labels.
 
-A reader takes the data set's entry and its archives by name, and gives the class names and, for each part, blocks of
-images (uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and as many labels: of each token the
-one that follows. What is not exactly as expected is refused in one line.
+A reader takes a data set's entry and its archives by name. It returns the class names and, for each part, blocks of images
+(uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and labels of the same shape: the label of a
+token is the next token. Anything that contradicts the entry raises InputError.
 """
 
 import io
@@ -19,7 +19,7 @@ from datasets.archives import Archive, read_gzip, read_tar, read_zip, refuse, zi
 from declared.datasets import IDX
 
 SPLIT_SEED = 0
-BLOCK = 1000
+BLOCK_SIZE = 1000
 CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
 TINY = "tiny-imagenet-200"
@@ -34,15 +34,15 @@ Archives = Mapping[str, Archive]
 
 @dataclass(frozen=True)
 class Content:
-    """A data set as it was read. `classes` are none where labels are tokens."""
+    """Class names and samples of a data set; ``classes`` is empty if labels are tokens."""
 
     classes: list[str]
     train: Iterator[Block]
     validation: Iterator[Block]
 
 
-def patterns(entry: Entry, _: Archives) -> Content:
-    """As many images as the entry says, each its class's pattern under noise."""
+def generate_patterns(entry: Entry, _: Archives) -> Content:
+    """Return generated images: the pattern of each class plus noise."""
     generator = np.random.default_rng(SPLIT_SEED)
     labels = generator.integers(len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"])
     shapes = generator.integers(256, size=(len(entry["classes"]), *entry["shape"]))
@@ -50,8 +50,8 @@ def patterns(entry: Entry, _: Archives) -> Content:
     return _split(((shapes[labels] + 3 * noise) // 4).astype(np.uint8), labels, entry)
 
 
-def digits(entry: Entry, _: Archives) -> Content:
-    """The 1,797 images that scikit-learn brings, with values 0 to 16, in a fixed random order."""
+def read_digits(entry: Entry, _: Archives) -> Content:
+    """Return scikit-learn's 1,797 digits, with values 0 to 16, in a fixed random order."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -59,15 +59,15 @@ def digits(entry: Entry, _: Archives) -> Content:
     return _split(bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64), entry)
 
 
-def cifar(entry: Entry, archives: Archives) -> Content:
-    """Five batches to train on and one to validate with: records of a label and an image, channel by channel."""
-    archive = _only(archives, entry)
+def read_cifar(entry: Entry, archives: Archives) -> Content:
+    """Read CIFAR-10: five training batches and a test batch of records, each a label and an image in CHW order."""
+    archive = _single_archive(archives, entry)
     members = read_tar(archive)
     meta = f"{CIFAR}/batches.meta.txt"
-    named = read_text(archive, meta, bytes(_member(archive, members, meta))).split()
-    if named != [one_word(name) for name in entry["classes"]]:
-        problem = f"has the classes {', '.join(named)[:200]}; the entry says {', '.join(entry['classes'])}"
-        refuse(archive, "contradicts-entry", problem, named)
+    names = read_text(archive, meta, bytes(_member(archive, members, meta))).split()
+    if names != [one_word(name) for name in entry["classes"]]:
+        problem = f"has the classes {', '.join(names)[:200]}; the entry says {', '.join(entry['classes'])}"
+        refuse(archive, "contradicts-entry", problem, names)
 
     def blocks(names: tuple[str, ...]) -> Iterator[Block]:
         height, width, channels = entry["shape"]
@@ -78,47 +78,50 @@ def cifar(entry: Entry, archives: Archives) -> Content:
                 refuse(archive, "contradicts-entry", problem, len(records))
             records = records.reshape(-1, 1 + height * width * channels)
             images = records[:, 1:].reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
-            yield from in_blocks(images, records[:, 0].astype(np.int64))
+            yield from sample_blocks(images, records[:, 0].astype(np.int64))
 
     return Content(entry["classes"], blocks(CIFAR_BATCHES), blocks((f"{CIFAR}/test_batch.bin",)))
 
 
 def one_word(name: str) -> str:
-    """A class's name as batches.meta.txt of CIFAR-10 has it, which is read word by word."""
+    """Return a class name without blanks, because batches.meta.txt of CIFAR-10 is read word by word."""
     return "_".join(name.split())
 
 
-def idx(entry: Entry, archives: Archives) -> Content:
-    """Two pairs of gzip files, images and labels, each with its dimensions before its bytes."""
+def read_idx(entry: Entry, archives: Archives) -> Content:
+    """Read IDX: a gzip file of images and one of labels for each part, each with its dimensions before its bytes."""
 
     def blocks(part: str) -> Iterator[Block]:
-        images, labels = (_named(archives, name, entry) for name in IDX[part])
+        images, labels = (_archive_named(archives, name, entry) for name in IDX[part])
         height, width, channels = entry["shape"]
         pixels = _idx_array(images, (entry[f"{part}_samples"], height, width * channels))
         classes = _idx_array(labels, (entry[f"{part}_samples"],))
-        yield from in_blocks(pixels.reshape(-1, height, width, channels), classes.astype(np.int64))
+        yield from sample_blocks(pixels.reshape(-1, height, width, channels), classes.astype(np.int64))
 
     return Content(entry["classes"], blocks("train"), blocks("validation"))
 
 
 def _idx_array(archive: Archive, expected: tuple[int, ...]) -> np.ndarray:
-    """The bytes of an IDX file as uint8 of the expected shape (http://yann.lecun.com/exdb/mnist, "the IDX file format")."""
+    """Return the content of an IDX file as uint8 of the expected shape.
+
+    The format is described at http://yann.lecun.com/exdb/mnist ("the IDX file format").
+    """
     content = read_gzip(archive)
     start = 4 + 4 * len(expected)
     if content[:4] != bytes([0, 0, 8, len(expected)]) or len(content) < start:
         problem = f"begins with {content[:4].hex()}, no IDX file of bytes in {len(expected)} dimensions"
         refuse(archive, "wrong-format", problem, content[:4].hex())
-    found = tuple(int(number) for number in np.frombuffer(content[4:start], dtype=">u4"))
-    if found != expected or len(content) - start != np.prod(expected):
+    shape = tuple(int(number) for number in np.frombuffer(content[4:start], dtype=">u4"))
+    if shape != expected or len(content) - start != np.prod(expected):
         n_bytes = len(content) - start
-        problem = f"has dimensions {found} and {n_bytes} bytes; the entry says {expected}"
-        refuse(archive, "contradicts-entry", problem, (found, n_bytes))
+        problem = f"has dimensions {shape} and {n_bytes} bytes; the entry says {expected}"
+        refuse(archive, "contradicts-entry", problem, (shape, n_bytes))
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(expected)
 
 
-def tiny_imagenet(entry: Entry, archives: Archives) -> Content:
-    """JPEG files: to train on by class, in the order of wnids.txt; to validate with as val_annotations.txt lists them."""
-    archive = _only(archives, entry)
+def read_tiny_imagenet(entry: Entry, archives: Archives) -> Content:
+    """Read Tiny ImageNet: training images by class as in wnids.txt, validation images as in val_annotations.txt."""
+    archive = _single_archive(archives, entry)
     files = zip_files(archive)
     texts = [f"{TINY}/{name}" for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")]
     ids, words, annotations = (
@@ -130,34 +133,38 @@ def tiny_imagenet(entry: Entry, archives: Archives) -> Content:
         problem = f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}"
         refuse(archive, "contradicts-entry", problem, (len(label), len(ids)))
     meaning = dict(line.split("\t", 1) for line in words if "\t" in line)
-    train = sorted(_tiny_train(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0]))
+    train = sorted(_training_images(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0]))
     rows = [line.split("\t") for line in annotations if line]
-    if wrong := [row for row in rows if len(row) < 2 or row[1] not in label]:
-        problem = f"val_annotations.txt has {' '.join(wrong[0])[:100]!r}, which names none of its classes"
-        refuse(archive, "unknown-class", problem, wrong[0])
+    if invalid := [row for row in rows if len(row) < 2 or row[1] not in label]:
+        problem = f"val_annotations.txt has {' '.join(invalid[0])[:100]!r}, which names none of its classes"
+        refuse(archive, "unknown-class", problem, invalid[0])
     validation = [(f"{TINY}/val/images/{row[0]}", label[row[1]]) for row in rows]
     classes = [meaning.get(wnid, wnid) for wnid in ids]
-    return Content(classes, _pictures(archive, train, entry), _pictures(archive, validation, entry))
+    return Content(classes, _image_blocks(archive, train, entry), _image_blocks(archive, validation, entry))
 
 
-def _tiny_train(files: list[str], archive: Archive, label: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def _training_images(files: list[str], archive: Archive, label: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     for name in files:
-        if found := re.fullmatch(rf"{TINY}/train/([^/]+)/images/[^/]+", name):
-            if found[1] not in label:
-                refuse(archive, "unknown-class", f"member {name!r} is of none of the classes of wnids.txt", name)
-            yield name, label[found[1]]
+        if match := re.fullmatch(rf"{TINY}/train/([^/]+)/images/[^/]+", name):
+            if match[1] not in label:
+                refuse(archive, "unknown-class", f"member {name!r} belongs to no class of wnids.txt", name)
+            yield name, label[match[1]]
 
 
-def _pictures(archive: Archive, samples: list[tuple[str, int]], entry: Entry) -> Iterator[Block]:
+def _image_blocks(archive: Archive, samples: list[tuple[str, int]], entry: Entry) -> Iterator[Block]:
     contents = read_zip(archive, (name for name, _ in samples))
-    for start in range(0, len(samples), BLOCK):
-        part = samples[start : start + BLOCK]
-        images = [picture(archive, name, next(contents), entry["shape"]) for name, _ in part]
+    for start in range(0, len(samples), BLOCK_SIZE):
+        part = samples[start : start + BLOCK_SIZE]
+        images = [decode_jpeg(archive, name, next(contents), entry["shape"]) for name, _ in part]
         yield np.stack(images), np.array([number for _, number in part], dtype=np.int64)
 
 
-def picture(archive: Archive, name: str, content: bytes, shape: list[int]) -> np.ndarray:
-    """A JPEG file as uint8 [H, W, 3]; grey ones get three equal channels. InputError for any other file or size."""
+def decode_jpeg(archive: Archive, name: str, content: bytes, shape: list[int]) -> np.ndarray:
+    """Return a JPEG file as uint8 [H, W, 3]; a grey image gets three equal channels.
+
+    Raises:
+        InputError: If the file is no JPEG, or has another size or mode.
+    """
     from PIL import Image
 
     try:
@@ -171,10 +178,13 @@ def picture(archive: Archive, name: str, content: bytes, shape: list[int]) -> np
     refuse(archive, "contradicts-entry", problem, (height, width, mode))
 
 
-def text8(entry: Entry, archives: Archives) -> Content:
-    """One file of the letters a to z and blanks: of its characters the first nine tenths to train on, the next twentieth to validate
-    with, the last to test, which nobody reads here (Mikolov et al., Subword Language Modeling with Neural Networks, 2012)."""
-    archive = _only(archives, entry)
+def read_text8(entry: Entry, archives: Archives) -> Content:
+    """Read text8, one file of the letters a to z and blanks.
+
+    The first 90 % of its characters are the training part, the next 5 % the validation part; the last 5 %, the test part,
+    are not used (Mikolov et al., Subword Language Modeling with Neural Networks, 2012).
+    """
+    archive = _single_archive(archives, entry)
     files = zip_files(archive)
     if len(files) != 1:
         refuse(archive, "wrong-count", f"has {len(files)} files, not one text", len(files))
@@ -187,21 +197,24 @@ def text8(entry: Entry, archives: Archives) -> Content:
         problem = f"has the byte {text[at]:#x} at {at}, which is neither a letter a to z nor a blank"
         refuse(archive, "wrong-format", problem, (text[at], at))
     parts = np.split(tokens, [len(tokens) * share // 20 for share in (18, 19)])
-    return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts[:2]))
+    return Content([], *(sequence_blocks(part, entry["shape"][0]) for part in parts[:2]))
 
 
-def wikitext(entry: Entry, archives: Archives) -> Content:
-    """Texts of words between blanks, with LINE_END after every line. Words of the training part are the vocabulary, the most
-    frequent first; the validation part's other words are UNKNOWN, as rare words are already in what is published."""
-    archive = _only(archives, entry)
+def read_wikitext(entry: Entry, archives: Archives) -> Content:
+    """Read WikiText: words between blanks, with LINE_END after every line.
+
+    The vocabulary is the words of the training part, the most frequent first. Other words of the validation part become
+    UNKNOWN, as rare words already are in the published files.
+    """
+    archive = _single_archive(archives, entry)
     files = zip_files(archive)
-    named = [[file for file in files if file.rpartition("/")[2] == name] for name in WIKITEXT.values()]
-    for name, found in zip(WIKITEXT.values(), named, strict=True):
-        if len(found) != 1:
-            refuse(archive, "wrong-count", f"has {len(found)} files {name}, not one", len(found))
+    matches = [[file for file in files if file.rpartition("/")[2] == name] for name in WIKITEXT.values()]
+    for name, paths in zip(WIKITEXT.values(), matches, strict=True):
+        if len(paths) != 1:
+            refuse(archive, "wrong-count", f"has {len(paths)} files {name}, not one", len(paths))
     train, validation = (
         [word for line in io.StringIO(read_text(archive, name, content)) for word in (*line.split(), LINE_END)]
-        for (name,), content in zip(named, read_zip(archive, (name for (name,) in named)), strict=True)
+        for (name,), content in zip(matches, read_zip(archive, (name for (name,) in matches)), strict=True)
     )
     counts = Counter({UNKNOWN: 0})
     counts.update(train)
@@ -211,13 +224,14 @@ def wikitext(entry: Entry, archives: Archives) -> Content:
         refuse(archive, "contradicts-entry", problem, len(token))
     unknown = token[UNKNOWN]
     parts = (np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation))
-    return Content([], *(in_sequences(part, entry["shape"][0]) for part in parts))
+    return Content([], *(sequence_blocks(part, entry["shape"][0]) for part in parts))
 
 
 def read_text(archive: Archive, name: str, content: bytes) -> str:
-    """Return a member's text without its byte order mark, lines ended by a line feed. InputError where it is not UTF-8.
+    """Return a member's text without byte order mark, with line feeds as line ends.
 
-    Another encoding would make other words of the same text, and so another vocabulary.
+    Raises:
+        InputError: If it is not UTF-8, because another encoding would give another vocabulary.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -227,29 +241,29 @@ def read_text(archive: Archive, name: str, content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def in_sequences(tokens: np.ndarray, length: int) -> Iterator[Block]:
-    """A text as sequences [length] that follow each other, each token with the one after it as its label; a rest is left out."""
+def sequence_blocks(tokens: np.ndarray, length: int) -> Iterator[Block]:
+    """Yield blocks of consecutive sequences [n, length] and their labels, the next tokens; drop the remainder."""
     samples = max(0, len(tokens) - 1) // length
     inputs, labels = (tokens[first : first + samples * length].reshape(samples, length) for first in (0, 1))
-    for start in range(0, samples, BLOCK):
-        yield inputs[start : start + BLOCK].astype(np.int64), labels[start : start + BLOCK].astype(np.int64)
+    for start in range(0, samples, BLOCK_SIZE):
+        yield inputs[start : start + BLOCK_SIZE].astype(np.int64), labels[start : start + BLOCK_SIZE].astype(np.int64)
 
 
-def in_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
-    """The samples in their order, some at a time."""
-    for start in range(0, len(labels), BLOCK):
-        yield images[start : start + BLOCK], labels[start : start + BLOCK]
+def sample_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
+    """Yield the samples in order, BLOCK at a time."""
+    for start in range(0, len(labels), BLOCK_SIZE):
+        yield images[start : start + BLOCK_SIZE], labels[start : start + BLOCK_SIZE]
 
 
 def _split(images: np.ndarray, labels: np.ndarray, entry: Entry) -> Content:
-    """Training and validation part: the first and the next samples of an order that is already random."""
+    """Split samples that are already in random order into the training and the validation part."""
     train = entry["train_samples"]
     return Content(
-        entry["classes"], in_blocks(images[:train], labels[:train]), in_blocks(images[train:], labels[train:])
+        entry["classes"], sample_blocks(images[:train], labels[:train]), sample_blocks(images[train:], labels[train:])
     )
 
 
-def _only(archives: Archives, entry: Entry) -> Archive:
+def _single_archive(archives: Archives, entry: Entry) -> Archive:
     if len(archives) != 1:
         expected = f"one for format {entry['format']}"
         problem = f"there are {len(archives)}"
@@ -257,7 +271,7 @@ def _only(archives: Archives, entry: Entry) -> Archive:
     return next(iter(archives.values()))
 
 
-def _named(archives: Archives, name: str, entry: Entry) -> Archive:
+def _archive_named(archives: Archives, name: str, entry: Entry) -> Archive:
     if name not in archives:
         expected = f"it for format {entry['format']}"
         raise InputError("missing-file", f"there is no {name}", file=entry["title"], key="files", expected=expected)
@@ -271,11 +285,11 @@ def _member(archive: Archive, members: Mapping[str, memoryview], name: str) -> m
 
 
 READERS: dict[str, Callable[[Entry, Archives], Content]] = {
-    "cifar-10-binary": cifar,
-    "idx": idx,
-    "patterns": patterns,
-    "scikit-learn": digits,
-    "text8": text8,
-    "tiny-imagenet": tiny_imagenet,
-    "wikitext": wikitext,
+    "cifar-10-binary": read_cifar,
+    "idx": read_idx,
+    "patterns": generate_patterns,
+    "scikit-learn": read_digits,
+    "text8": read_text8,
+    "tiny-imagenet": read_tiny_imagenet,
+    "wikitext": read_wikitext,
 }

@@ -1,4 +1,4 @@
-"""What a prepared data set is: the digest of its entry and of what prepares it, and where it lies in the site's cache."""
+"""Identify a prepared data set by the digest of its entry and of the code that prepares it."""
 
 import functools
 import json
@@ -9,32 +9,31 @@ from common.normal_form import digest_sources
 from declared.datasets import DATASETS, FRESH, kind, load_dataset
 from declared.site import Site
 
-# What only brings archives here, under checksums, or looks at prepared files, changes nothing of what is prepared; nor does
-# what says so here.
-NOT_PREPARING = ("__init__.py", "check.py", "fetch.py", "identity.py", "lock.py", "transfer.py", "verified.py")
+# Modules that only fetch archives under checksums or check prepared files do not change what is prepared.
+NON_PREPARING_MODULES = ("__init__.py", "check.py", "fetch.py", "identity.py", "lock.py", "transfer.py", "verified.py")
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
-TOLD_KEYS = ("title", "licence", "citation")  # for people
+DESCRIPTIVE_KEYS = ("title", "licence", "citation")
 
 
 @functools.cache
 def data_digest(dataset: str) -> str:
-    """SHA-256 of the data set's table entry and of the code that prepares it; what it is called and where it is fetched from is no part."""
-    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NOT_PREPARING)
-    entry = {key: said for key, said in load_dataset(dataset).items() if key not in TOLD_KEYS}
+    """Return the SHA-256 of a data set's entry and of the code that prepares it, without its title and addresses."""
+    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NON_PREPARING_MODULES)
+    entry = {key: value for key, value in load_dataset(dataset).items() if key not in DESCRIPTIVE_KEYS}
     if "files" in entry:
         entry["files"] = [
-            {key: said for key, said in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
+            {key: value for key, value in file.items() if key not in FETCHING_KEYS} for file in entry["files"]
         ]
     return digest_text(json.dumps(entry, sort_keys=True) + code)
 
 
 def data_folder(site: Site, dataset: str) -> Path:
-    """Where the prepared data set lies in the site's cache."""
+    """Return the folder of the prepared data set in the site's cache."""
     return site.cache / "datasets" / dataset / data_digest(dataset)[:12]
 
 
 def data_files(folder: Path, dataset: str) -> list[Path]:
-    """The files of a prepared data set in `folder` (datasets/prepared.py); a fresh one has no samples."""
+    """Return the files of a prepared data set in ``folder``; a fresh one has only a manifest."""
     entry = load_dataset(dataset)
     if entry["format"] == FRESH:
         return [folder / "manifest.json"]

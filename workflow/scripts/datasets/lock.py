@@ -1,6 +1,7 @@
-"""The SHA-256 of every archive as it was at its first use: to be committed, and held to from then on.
+"""Record the SHA-256 of every archive at its first use, and compare later archives with it.
 
-The lock of a table of data sets lies beside it: table.lock.yaml for those that ship, config/datasets.lock.yaml for a user's own.
+The lock lies next to the table of data sets: table.lock.yaml for those that Ringside ships, config/datasets.lock.yaml for
+a user's own. It is meant to be committed.
 """
 
 import hashlib
@@ -15,70 +16,80 @@ from common.files import dump_yaml, load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import build_lock, print_progress
 
-HEAD = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to take another archive.\n"
+HEADER = (
+    "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to accept another archive.\n"
+)
 
 
-def lock_of(table: Path) -> Path:
-    """The lock of a table of data sets."""
+def lock_path(table: Path) -> Path:
+    """Return the lock of a table of data sets."""
     return table.with_suffix(".lock.yaml")
 
 
 def read_lock(lock: Path) -> dict[str, Any]:
-    """Data set -> archive -> SHA-256; nothing where there is no lock yet. InputError for a broken one."""
-    known: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
-    check(known, "dataset_lock", lock)
-    return known
+    """Return the locked SHA-256 by data set and archive, {} if there is no lock yet.
+
+    Raises:
+        InputError: If the lock is broken.
+    """
+    locked: dict[str, Any] = (load_yaml(lock) if lock.is_file() else None) or {}
+    check(locked, "dataset_lock", lock)
+    return locked
 
 
-def objection(dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path) -> tuple[str, str] | None:
-    """Why an archive with this SHA-256 is not the `declared` one, and who says so (sha256: its entry; lock); None where nobody does."""
-    held_to = {
+def checksum_conflict(dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path) -> tuple[str, str] | None:
+    """Return why an archive with this SHA-256 is not the declared one, and the key that disagrees (``sha256`` or ``lock``).
+
+    Return None if neither the entry nor the lock disagrees.
+    """
+    expectations = {
         "sha256": (declared.get("sha256"), "the entry"),
         "lock": (read_lock(lock).get(dataset, {}).get(declared["name"]), shown(lock)),
     }
-    for key, (wanted, who) in held_to.items():
-        if wanted not in (None, sha256):
-            return f"its SHA-256 is {sha256}, {who} says {wanted}", key
+    for key, (expected, source) in expectations.items():
+        if expected not in (None, sha256):
+            return f"its SHA-256 is {sha256}, {source} says {expected}", key
     return None
 
 
 def locked_line(dataset: str, name: str, lock: Path) -> int:
-    """The number of the line in the lock that holds the SHA-256 of an archive."""
+    """Return the line number of an archive's SHA-256 in the lock."""
     tree: Any = yaml.compose(lock.read_text(encoding="utf-8"))
     archives = next(value for key, value in tree.value if key.value == dataset)
     return 1 + next(key.start_mark.line for key, _ in archives.value if key.value == name)
 
 
-def remedy(key: str, dataset: str, name: str, table: Path) -> str:
-    """What a person does where an archive is right and what is said of it is wrong; `key` is what says so, in `table` or its lock."""
+def mismatch_hint(key: str, dataset: str, name: str, table: Path) -> str:
+    """Return what to change if the archive is right and ``key``, in ``table`` or its lock, is wrong."""
     if key == "lock":
-        lock = lock_of(table)
+        lock = lock_path(table)
         line = locked_line(dataset, name, lock)
         return f"remove line {line} of {shown(lock)}, which holds the SHA-256 of its first use"
     return f"correct {key} of {name} in {shown(table)} ({dataset})"
 
 
 def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
-    """Add an archive that the lock lacks. Where the checkout cannot be written to, it is said and nothing else.
+    """Add an archive to the lock; only warn if the lock cannot be written.
 
-    InputError when another process has meanwhile added another archive of that name.
+    Raises:
+        InputError: If another process has meanwhile recorded another SHA-256 for it.
     """
     if read_lock(lock).get(dataset, {}).get(name) == sha256:
         return
     try:
         with build_lock(lock.with_name(f".{lock.name}.flock"), shown(lock)):
-            known = read_lock(lock)
-            held = known.setdefault(dataset, {}).setdefault(name, sha256)
-            if held != sha256:
+            locked = read_lock(lock)
+            recorded = locked.setdefault(dataset, {}).setdefault(name, sha256)
+            if recorded != sha256:
                 raise InputError(
                     "checksum-mismatch",
-                    f"its SHA-256 is {sha256}, another process has just recorded {held} in {shown(lock)}",
+                    f"its SHA-256 is {sha256}, another process has just recorded {recorded} in {shown(lock)}",
                     file=dataset,
                     key=name,
                     got=sha256,
-                    hint="find out which file is the right one, then remove the other and start again",
+                    hint="find out which file is right, remove the other one, and rerun the command",
                 )
-            write_text(lock, HEAD + dump_yaml(known))
+            write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(
             f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be written: {error.strerror}"
@@ -86,7 +97,7 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
 
 
 def digests(file: Path) -> tuple[str, str]:
-    """MD5 (as published: it tells what is broken, not what is forged) and SHA-256 of a file, in hex."""
+    """Return MD5 (which publishers state; it detects damage, not forgery) and SHA-256 of a file, in hex."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with open(file, "rb") as content:
         while block := content.read(1 << 20):

@@ -1,7 +1,6 @@
-"""Small made-up data sets in the exact layout of the published archives, for reduced studies and for tests.
+"""Generate small synthetic data sets in the exact layout of the published archives, for reduced studies and tests.
 
-Each class has its own pattern under noise, and few words follow a word, so that they can be learnt. Everything is drawn from one
-seed.
+They can be learnt: each class has its own pattern under noise, and few words follow a word. Everything is drawn from one seed.
 """
 
 import gzip
@@ -19,49 +18,49 @@ from datasets.formats import ALPHABET, CIFAR, CIFAR_BATCHES, LINE_END, TINY, UNK
 from declared.datasets import IDX, TEXTS
 
 SEED = 0
-TILE = 8  # pixels: patterns of such squares survive JPEG
-GREY_EVERY = 50  # one in so many JPEG files is grey, as in the original
+TILE = 8  # pixels; patterns of such squares survive JPEG compression
+GREY_EVERY = 50  # every 50th JPEG file is grey, as in the original
 QUALITY = 90
-WORDS = 60  # of a text of characters, which has no vocabulary of words
-FOLLOWERS = 3  # words that may follow a word
+TEXT8_VOCABULARY = 60  # entries of text8 declare no vocabulary of words
+N_FOLLOWERS = 3  # words that may follow a word
 LINE_WORDS = 12
-RARE_EVERY = 40  # one in so many words is rare
+RARE_EVERY = 40  # every 40th word, on average, is rare
 Entry = Mapping[str, Any]
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
-    """Images (uint8 [N, H, W, C]) and labels (int64 [N]) of `train` and `validation`; all classes are equally frequent."""
+def generate_parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
+    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts; all classes are equally frequent."""
     generator = np.random.default_rng(seed)
     height, width, channels = entry["shape"]
     tiles = generator.integers(256, size=(classes, -(-height // TILE), -(-width // TILE), channels))
     patterns = tiles.repeat(TILE, axis=1).repeat(TILE, axis=2)[:, :height, :width]
-    made = {}
+    samples = {}
     for part in ("train", "validation"):
         labels = generator.permutation(np.arange(entry[f"{part}_samples"]) % classes)
         noise = generator.integers(256, size=(len(labels), height, width, channels))
-        made[part] = (((patterns[labels] + 3 * noise) // 4).astype(np.uint8), labels)
-    return made
+        samples[part] = (((patterns[labels] + 3 * noise) // 4).astype(np.uint8), labels)
+    return samples
 
 
 def write_archives(entry: Mapping[str, Any], folder: Path) -> dict[str, Archive]:
-    """Write the data set's archives into `folder`: name -> archive."""
+    """Write the data set's archives into ``folder``, and return them by name."""
     if entry["format"] in TEXTS:
         TEXT_WRITERS[entry["format"]](folder, entry)
     else:
         classes = entry["classes"]
         names = classes if isinstance(classes, list) else [f"made-up class {number}" for number in range(classes)]
-        WRITERS[entry["format"]](folder, parts(entry, len(names)), names)
+        WRITERS[entry["format"]](folder, generate_parts(entry, len(names)), names)
     limit = 4 * (entry["train_samples"] + entry["validation_samples"]) * int(np.prod(entry["shape"])) + 1_000_000
     return {path.name: Archive(path, limit, "made up") for path in sorted(folder.iterdir())}
 
 
-def write_cifar(folder: Path, made: Parts, classes: list[str]) -> None:
-    """cifar-10-binary.tar.gz: five training batches, a test batch, the class names."""
-    images, labels = made["train"]
+def write_cifar(folder: Path, samples: Parts, classes: list[str]) -> None:
+    """Write cifar-10-binary.tar.gz: five training batches, a test batch and the class names."""
+    images, labels = samples["train"]
     batches = zip(CIFAR_BATCHES, np.array_split(images, 5), np.array_split(labels, 5), strict=True)
-    members = {name: cifar_records(*samples) for name, *samples in batches}
-    members[f"{CIFAR}/test_batch.bin"] = cifar_records(*made["validation"])
+    members = {name: cifar_records(*batch) for name, *batch in batches}
+    members[f"{CIFAR}/test_batch.bin"] = cifar_records(*samples["validation"])
     members[f"{CIFAR}/batches.meta.txt"] = "".join(f"{one_word(name)}\n" for name in [*classes, ""]).encode()
     members[f"{CIFAR}/readme.html"] = (
         b"<meta HTTP-EQUIV='REFRESH' content='0; url=http://www.cs.toronto.edu/~kriz/cifar.html'>\n"
@@ -70,13 +69,13 @@ def write_cifar(folder: Path, made: Parts, classes: list[str]) -> None:
 
 
 def cifar_records(images: np.ndarray, labels: np.ndarray) -> bytes:
-    """One byte of label, then the image channel by channel, for each sample."""
+    """Return a record for each sample: one byte of label, then the image in CHW order."""
     pixels = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
     return np.column_stack([labels.astype(np.uint8), pixels]).tobytes()
 
 
 def tar(members: Mapping[str, bytes]) -> bytes:
-    """The files as a tar, in their folder."""
+    """Return a tar of the files in CIFAR-10's folder."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         folder = tarfile.TarInfo(CIFAR)
@@ -89,24 +88,24 @@ def tar(members: Mapping[str, bytes]) -> bytes:
     return written.getvalue()
 
 
-def write_idx(folder: Path, made: Parts, _: list[str]) -> None:
-    """Four idx*.gz files; the channels of a pixel stand side by side in its row."""
+def write_idx(folder: Path, samples: Parts, _: list[str]) -> None:
+    """Write four idx*.gz files; the channels of a pixel are adjacent in its row."""
     for part, names in IDX.items():
-        for name, array in zip(names, made[part], strict=True):
+        for name, array in zip(names, samples[part], strict=True):
             array = array.reshape(*array.shape[:2], -1) if array.ndim == 4 else array
             head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
             (folder / name).write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes(), mtime=0))
 
 
-def write_tiny_imagenet(folder: Path, made: Parts, classes: list[str]) -> None:
-    """tiny-imagenet-200.zip: JPEG files by class with their boxes, a flat validation part with annotations, unlabelled tests."""
+def write_tiny_imagenet(folder: Path, samples: Parts, classes: list[str]) -> None:
+    """Write tiny-imagenet-200.zip: training images by class with boxes, validation images with annotations, unlabelled test images."""
     ids = [f"n{10_000_000 + 3_141_593 * number % 9_000_000:08d}" for number in range(len(classes))]
     texts = {
         "wnids.txt": "\n".join(ids),
         "words.txt": "".join(f"{wnid}\t{name}\n" for wnid, name in sorted(zip(ids, classes, strict=True))),
     }
     members = {f"{TINY}/{name}": text.encode() for name, text in texts.items()}
-    images, labels = made["train"]
+    images, labels = samples["train"]
     for number, wnid in enumerate(ids):
         own = images[labels == number]
         names = [f"{wnid}_{i}.JPEG" for i in range(len(own))]
@@ -114,7 +113,7 @@ def write_tiny_imagenet(folder: Path, made: Parts, classes: list[str]) -> None:
         for i, name in enumerate(names):
             members[f"{TINY}/train/{wnid}/images/{name}"] = jpeg(own[i], grey=i % GREY_EVERY == GREY_EVERY // 2)
     lines = []
-    for i, (image, label) in enumerate(zip(*made["validation"], strict=True)):
+    for i, (image, label) in enumerate(zip(*samples["validation"], strict=True)):
         lines.append(f"val_{i}.JPEG\t{ids[label]}\t0\t0\t63\t63\n")
         members[f"{TINY}/val/images/val_{i}.JPEG"] = jpeg(image, grey=i % GREY_EVERY == 0)
     members[f"{TINY}/val/val_annotations.txt"] = "".join(lines).encode()
@@ -127,7 +126,7 @@ def write_tiny_imagenet(folder: Path, made: Parts, classes: list[str]) -> None:
 
 
 def jpeg(image: np.ndarray, grey: bool) -> bytes:
-    """The image, uint8 [H, W, 3], as a JPEG file."""
+    """Return an image, uint8 [H, W, 3], as a JPEG file."""
     from PIL import Image
 
     written = io.BytesIO()
@@ -136,14 +135,14 @@ def jpeg(image: np.ndarray, grey: bool) -> bytes:
     return written.getvalue()
 
 
-def words(lexicon: int, number: int, generator: np.random.Generator) -> list[str]:
-    """A text of so many words from a lexicon of so many, each of which one of FOLLOWERS others follows, the first of them mostly."""
+def generate_words(n_distinct: int, n_words: int, generator: np.random.Generator) -> list[str]:
+    """Return a random text of ``n_words`` words; each word is followed by one of N_FOLLOWERS words, mostly by the first."""
     letters = list(ALPHABET.strip())
-    spelt: dict[str, None] = {}
-    while len(spelt) < lexicon:
-        spelt["".join(generator.choice(letters, size=generator.integers(2, 8)))] = None
-    names, followers = list(spelt), generator.integers(lexicon, size=(lexicon, FOLLOWERS))
-    choices = np.minimum(generator.geometric(0.6, size=number) - 1, FOLLOWERS - 1)
+    spellings: dict[str, None] = {}
+    while len(spellings) < n_distinct:
+        spellings["".join(generator.choice(letters, size=generator.integers(2, 8)))] = None
+    names, followers = list(spellings), generator.integers(n_distinct, size=(n_distinct, N_FOLLOWERS))
+    choices = np.minimum(generator.geometric(0.6, size=n_words) - 1, N_FOLLOWERS - 1)
     text, word = [], 0
     for choice in choices:
         word = followers[word, choice]
@@ -152,22 +151,22 @@ def words(lexicon: int, number: int, generator: np.random.Generator) -> list[str
 
 
 def write_text8(folder: Path, entry: Entry) -> None:
-    """text8.zip: one text of lower-case letters and blanks, nine tenths of which are the training part."""
+    """Write text8.zip: one text of lower-case letters and blanks, 90 % of which is the training part."""
     characters = -(-20 * (entry["train_samples"] * entry["shape"][0] + 1) // 18)
-    text = " " + " ".join(words(WORDS, characters // 2, np.random.default_rng(SEED)))
+    text = " " + " ".join(generate_words(TEXT8_VOCABULARY, characters // 2, np.random.default_rng(SEED)))
     _write_zip(folder / "text8.zip", {"text8": text[:characters].encode()})
 
 
 def write_wikitext(folder: Path, entry: Entry) -> None:
-    """wikitext-2-v1.zip: three texts of words, lines of which begin and end with a blank, rare words hidden."""
+    """Write wikitext-2-v1.zip: three texts whose lines begin and end with a blank, with rare words as UNKNOWN."""
     generator = np.random.default_rng(SEED)
-    numbers = [entry[f"{part}_samples"] * entry["shape"][0] + 1 for part in WIKITEXT]
-    text = words(entry["vocabulary"] - len((LINE_END, UNKNOWN)), sum(numbers), generator)
+    lengths = [entry[f"{part}_samples"] * entry["shape"][0] + 1 for part in WIKITEXT]
+    text = generate_words(entry["vocabulary"] - len((LINE_END, UNKNOWN)), sum(lengths), generator)
     for place in np.flatnonzero(generator.integers(RARE_EVERY, size=len(text)) == 0):
         text[place] = UNKNOWN
-    for place in (*range(LINE_WORDS, len(text), LINE_WORDS), numbers[0] - 1, len(text) - 1):
+    for place in (*range(LINE_WORDS, len(text), LINE_WORDS), lengths[0] - 1, len(text) - 1):
         text[place] = "\n"
-    parts = text[: numbers[0]], text[numbers[0] :], ["\n"]
+    parts = text[: lengths[0]], text[lengths[0] :], ["\n"]
     members = {
         name: f" {' '.join(part)}" for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)
     }
@@ -175,7 +174,7 @@ def write_wikitext(folder: Path, entry: Entry) -> None:
 
 
 def _write_zip(file: Path, members: Mapping[str, bytes]) -> None:
-    """A zip of these files, their folders before them, as all zips are written here: without dates."""
+    """Write a zip without dates, folders before their files."""
     with zipfile.ZipFile(file, "w") as archive:
         for name in dict.fromkeys(f"{name.rpartition('/')[0]}/" for name in members if "/" in name):
             archive.writestr(zipfile.ZipInfo(name), b"")

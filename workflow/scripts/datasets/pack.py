@@ -1,6 +1,6 @@
-"""Pack a folder of pictures, or a text, into an archive that `config/datasets.yaml` can declare, and print its entry.
+"""Pack a folder of images, or a text, into an archive for `config/datasets.yaml`, and print its entry.
 
-Pictures become the binary format of CIFAR-10, a text becomes the format of WikiText. Packing the same files again gives the same archive.
+Images become the binary format of CIFAR-10, a text becomes the format of WikiText. The same files give the same archive.
 """
 
 import gzip
@@ -21,68 +21,68 @@ from datasets.lock import digests
 
 SHUFFLE_SEED = 1
 MAX_CLASSES = 256  # a label is one byte
-BACKGROUND = (255, 255, 255, 255)  # of transparent pictures, as viewers show them
+WHITE = (255, 255, 255, 255)
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 
 
-def read_picture(file: Path, side: int) -> np.ndarray:
-    """Return a picture as viewers show it, resized to `side` x `side` pixels: uint8 [side, side, 3].
+def read_image(file: Path, side: int) -> np.ndarray:
+    """Return an image as viewers show it, resized to uint8 [side, side, 3].
 
-    The orientation that a camera noted is applied, transparency is laid on white, and 16 bits of grey are scaled to 8.
+    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled to 8.
 
     Raises:
-        InputError: If the file is no picture, has several frames, or has values whose range is not known.
+        InputError: If the file is no image, has several frames, or has pixels of an unknown range.
     """
     try:
         with Image.open(file) as opened:
             if (n_frames := getattr(opened, "n_frames", 1)) > 1:
-                raise _refused(file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame")
-            picture = ImageOps.exif_transpose(opened)
-            if picture.mode in SIXTEEN_BITS:
-                grey = np.asarray(picture).astype(np.float64) / 257  # 65535 / 255
-                picture = Image.fromarray(np.round(grey).astype(np.uint8))
-            elif picture.mode not in EIGHT_BITS:
-                raise _refused(
-                    file, "unknown-picture", f"has pixels of kind {picture.mode}", "8 or 16 bits per channel"
+                raise _input_error(file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame")
+            image = ImageOps.exif_transpose(opened)
+            if image.mode in SIXTEEN_BITS:
+                grey = np.asarray(image).astype(np.float64) / 257  # 65535 / 255
+                image = Image.fromarray(np.round(grey).astype(np.uint8))
+            elif image.mode not in EIGHT_BITS:
+                raise _input_error(
+                    file, "unknown-picture", f"has pixels of kind {image.mode}", "8 or 16 bits per channel"
                 )
-            if picture.has_transparency_data:
-                rgba = picture.convert("RGBA")
-                picture = Image.alpha_composite(Image.new("RGBA", rgba.size, BACKGROUND), rgba)
-            return np.asarray(picture.convert("RGB").resize((side, side)), np.uint8)
+            if image.has_transparency_data:
+                rgba = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba)
+            return np.asarray(image.convert("RGB").resize((side, side)), np.uint8)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _refused(file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file") from None
+        raise _input_error(file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file") from None
 
 
-def pack_pictures(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
-    """Pack `folder`/<class>/<picture> into `archive` (tar.gz) and return its entry. Hidden files are left out.
+def pack_images(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
+    """Pack ``folder``/<class>/<image> into ``archive`` (tar.gz) and return its entry. Hidden files are left out.
 
     Args:
-        folder: Has a folder for each class.
+        folder: Folder with one folder per class.
         archive: The file to write.
-        side: Height and width of the packed pictures, pixels.
-        validation_share: Share of the pictures that validate, chosen at random.
+        side: Height and width of the packed images in pixels.
+        validation_share: Share of the images that validate, chosen at random.
 
     Raises:
-        InputError: If there are no classes, a class has no pictures, or a file is no picture.
+        InputError: If there are no classes, a class has no images, or a file is no image.
     """
-    folders = sorted(path for path in _visible(folder) if path.is_dir())
+    folders = sorted(path for path in _visible_files(folder) if path.is_dir())
     classes = [one_word(path.name) for path in folders]
     if not 0 < len(set(classes)) == len(classes) <= MAX_CLASSES:
         problem = f"has {len(classes)} folders of classes, {len(set(classes))} with different names"
-        raise _refused(folder, "wrong-count", problem, f"1 to {MAX_CLASSES} folders with different names")
+        raise _input_error(folder, "wrong-count", problem, f"1 to {MAX_CLASSES} folders with different names")
     records = []
-    for label, of_class in enumerate(folders):
-        files = sorted(_visible(of_class))
+    for label, class_folder in enumerate(folders):
+        files = sorted(_visible_files(class_folder))
         if not files:
-            raise _refused(of_class, "wrong-count", "has no picture", "at least one")
-        records += [bytes([label]) + read_picture(file, side).transpose(2, 0, 1).tobytes() for file in files]
+            raise _input_error(class_folder, "wrong-count", "has no picture", "at least one")
+        records += [bytes([label]) + read_image(file, side).transpose(2, 0, 1).tobytes() for file in files]
     random.Random(SHUFFLE_SEED).shuffle(records)  # noqa: S311 (no secret)
     n_validation = round(validation_share * len(records))
     train = records[n_validation:]
     if len(train) < len(CIFAR_BATCHES) or not n_validation:
         problem = f"{len(records)} pictures make {len(train)} to train and {n_validation} to validate"
-        raise _refused(folder, "wrong-count", problem, f"at least {len(CIFAR_BATCHES)} to train and 1 to validate")
+        raise _input_error(folder, "wrong-count", problem, f"at least {len(CIFAR_BATCHES)} to train and 1 to validate")
     members = {name: b"".join(train[i :: len(CIFAR_BATCHES)]) for i, name in enumerate(CIFAR_BATCHES)}
     members |= {f"{CIFAR}/test_batch.bin": b"".join(records[:n_validation])}
     members |= {f"{CIFAR}/batches.meta.txt": "\n".join(classes).encode()}
@@ -104,7 +104,7 @@ def pack_pictures(folder: Path, archive: Path, side: int, validation_share: floa
 
 
 def pack_text(text: Path, archive: Path, length: int, validation_share: float) -> dict[str, Any]:
-    """Pack the lines of a text into `archive` (zip) and return its entry; the last lines validate.
+    """Pack the lines of a text into ``archive`` (zip) and return its entry; the last lines validate.
 
     Args:
         text: A file in UTF-8.
@@ -116,19 +116,21 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
         InputError: If the file is not UTF-8, or too short for one sequence of each part.
     """
     try:
-        with open(text, encoding="utf-8-sig") as file:  # other ends of lines than \n, \r\n and \r are none
+        with open(text, encoding="utf-8-sig") as file:
             lines = [line.split() for line in file]
     except OSError as error:
-        raise _refused(text, "unreadable", error.strerror or str(error), "a text in UTF-8") from None
+        raise _input_error(text, "unreadable", error.strerror or str(error), "a text in UTF-8") from None
     except UnicodeDecodeError as error:
         problem = f"has the byte {error.object[error.start]:#x} at {error.start}, which is not UTF-8"
-        raise _refused(text, "wrong-encoding", problem, "a text in UTF-8") from None
+        raise _input_error(text, "wrong-encoding", problem, "a text in UTF-8") from None
     n_validation = round(validation_share * len(lines))
     parts = {"train": lines[: len(lines) - n_validation], "validation": lines[len(lines) - n_validation :]}
     samples = {part: (sum(len(words) + 1 for words in own) - 1) // length for part, own in parts.items()}
     if min(samples.values()) < 1:
         problem = f"makes {samples['train']} sequences to train and {samples['validation']} to validate"
-        raise _refused(text, "wrong-count", problem, f"one of each at least, of more than {length} words and line ends")
+        raise _input_error(
+            text, "wrong-count", problem, f"one of each at least, of more than {length} words and line ends"
+        )
     contents = {
         WIKITEXT[part]: "".join(f" {' '.join(words)} \n" for words in own).encode() for part, own in parts.items()
     }
@@ -144,11 +146,11 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
     }
 
 
-def _visible(folder: Path) -> list[Path]:
+def _visible_files(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "Thumbs.db"]
     except OSError as error:
-        raise _refused(folder, "unreadable", error.strerror or str(error), "a folder") from None
+        raise _input_error(folder, "unreadable", error.strerror or str(error), "a folder") from None
 
 
 def _entry(form: str, archive: Path, unpacked_bytes: int) -> dict[str, Any]:
@@ -163,12 +165,12 @@ def _entry(form: str, archive: Path, unpacked_bytes: int) -> dict[str, Any]:
     return {"title": archive.name.partition(".")[0], "format": form, "files": [file]}
 
 
-def _refused(file: Path, code: str, problem: str, expected: str) -> InputError:
+def _input_error(file: Path, code: str, problem: str, expected: str) -> InputError:
     return InputError(code, problem, file=file, expected=expected)
 
 
-def pack_own(kind: str, source: Path, name: str, size: int, validation_share: float, folder: Path) -> None:
-    """Pack pictures or a text for config/datasets.yaml, and print the entry.
+def pack_dataset(kind: str, source: Path, name: str, size: int, validation_share: float, folder: Path) -> None:
+    """Pack images or a text for config/datasets.yaml, and print the entry.
 
     Args:
         kind: ``images`` (a folder that has a folder of pictures for each class) or ``text`` (the lines of a file).
@@ -186,7 +188,7 @@ def pack_own(kind: str, source: Path, name: str, size: int, validation_share: fl
         problem = f"is {validation_share}"
         raise InputError("out-of-range", problem, file="--validation-share", got=validation_share, expected=expected)
     if kind == "images":
-        entry = pack_pictures(source, folder / f"{name}.tar.gz", size, validation_share)
+        entry = pack_images(source, folder / f"{name}.tar.gz", size, validation_share)
     else:
         entry = pack_text(source, folder / f"{name}.zip", size, validation_share)
-    print(dump_yaml({name: {**entry, "licence": "say which", "citation": "say whose"}}), end="")
+    print(dump_yaml({name: {**entry, "licence": "TODO", "citation": "TODO"}}), end="")

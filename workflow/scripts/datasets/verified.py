@@ -1,6 +1,6 @@
-"""Whether prepared files are still what was prepared: asked before every run, so it costs milliseconds.
+"""Detect changed files of a prepared data set within milliseconds, because every run asks.
 
-verified.json lies beside the manifest: of every file its SHA-256, with the size and date that it had when that was found.
+verified.json, next to the manifest, has the SHA-256 of every file, and the size and date it had when that was computed.
 """
 
 import contextlib
@@ -12,31 +12,31 @@ from common.files import digest_file, read_json, write_json, written
 VERIFIED = "verified.json"
 
 
-def remember(folder: Path, files: Iterable[Path]) -> None:
-    """Write verified.json of files that were just made."""
-    found = {str(file.relative_to(folder)): {"written": written(file), "sha256": digest_file(file)} for file in files}
-    write_json(folder / VERIFIED, found)
+def write_verified(folder: Path, files: Iterable[Path]) -> None:
+    """Write verified.json of newly written files."""
+    entries = {str(file.relative_to(folder)): {"written": written(file), "sha256": digest_file(file)} for file in files}
+    write_json(folder / VERIFIED, entries)
 
 
-def changed(folder: Path, files: Iterable[Path]) -> Path | None:
-    """The first file that is gone or is another than was prepared; None where there is none.
+def first_changed_file(folder: Path, files: Iterable[Path]) -> Path | None:
+    """Return the first file that is missing or differs from the prepared one, or None.
 
-    Size and date are compared; content only where these differ, as in a copy of a cache.
+    Content is compared only if size or date differ, as in a copy of a cache.
     """
     try:
-        known = read_json(folder / VERIFIED)
+        verified = read_json(folder / VERIFIED)
         stale = []
         for file in files:
-            told, now = known[str(file.relative_to(folder))], written(file)
-            if now != told["written"]:
-                if now is None or digest_file(file) != told["sha256"]:
+            entry, now = verified[str(file.relative_to(folder))], written(file)
+            if now != entry["written"]:
+                if now is None or digest_file(file) != entry["sha256"]:
                     return file
-                stale.append((told, now))
+                stale.append((entry, now))
     except (OSError, ValueError, TypeError, KeyError):
         return folder / VERIFIED
-    for told, now in stale:
-        told["written"] = now
+    for entry, now in stale:
+        entry["written"] = now
     if stale:
-        with contextlib.suppress(OSError):  # a cache that only others may write to: compared by content every time
-            write_json(folder / VERIFIED, known)
+        with contextlib.suppress(OSError):  # a read-only cache is compared by content every time
+            write_json(folder / VERIFIED, verified)
     return None

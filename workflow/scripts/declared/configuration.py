@@ -1,4 +1,4 @@
-"""The workflow's configuration, config/config.yaml, read and checked; and where the files that it names lie."""
+"""Read and check the workflow's configuration, config/config.yaml, and find the files that it names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,42 +36,46 @@ class Configuration(Keys):
 
 
 def existing(folder: Path, name: str, kind: str) -> Path:
-    """config/<kind>s/<name>.yaml in `folder`. InputError with the names that there are when it is absent."""
+    """Return ``folder``/<name>.yaml.
+
+    Raises:
+        InputError: If there is no such file; lists the existing names.
+    """
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        there = sorted(path.stem for path in folder.glob("*.yaml") if path.is_file())
+        choices = sorted(path.stem for path in folder.glob("*.yaml") if path.is_file())
         raise InputError(
             "unknown-name",
             f"there is no {shown(file)}",
             file="config/config.yaml",
             key=kind,
             got=name,
-            **alternatives(name, there),
+            **alternatives(name, choices),
         )
     return file
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """What a file of the workflow's configuration says, unchecked but for its form."""
-    said = load_yaml(file)
-    if not isinstance(said, dict):
-        problem = "is empty" if said is None else f"holds {str(said)[:60]!r}"
-        raise InputError("wrong-type", problem, file=shown(file), got=said, expected="keys, such as study: NAME")
-    return said
+    """Return the keys of a configuration file without checking them."""
+    content = load_yaml(file)
+    if not isinstance(content, dict):
+        problem = "is empty" if content is None else f"holds {str(content)[:60]!r}"
+        raise InputError("wrong-type", problem, file=shown(file), got=content, expected="keys, such as study: NAME")
+    return content
 
 
 def load_config(values: Mapping[str, Any], file: Path = CHECKOUT / "config" / "config.yaml") -> Configuration:
-    """Check the workflow's configuration (the file's keys, overlaid by the command line's)."""
-    return parse(Configuration, {name: _as_meant(name, value) for name, value in values.items()}, file)
+    """Return the checked configuration: keys of the file, overridden by those of the command line."""
+    return parse(Configuration, {name: _convert_value(name, value) for name, value in values.items()}, file)
 
 
 def check_name(kind: str, name: str) -> None:
-    """InputError where a study, or a site, cannot have this name."""
+    """Raise InputError if a study or a site cannot have this name."""
     parse(Name, name, CHECKOUT / "config" / "config.yaml", kind)
 
 
-def _as_meant(name: str, value: Any) -> Any:
-    """Command lines have no types: Snakemake's reads a name of digits alone as a number, those of programs a number as text."""
+def _convert_value(name: str, value: Any) -> Any:
+    """Convert a value of a command line to its type, because Snakemake reads digits as numbers, and programs numbers as text."""
     if name == "block":
         return int(value) if isinstance(value, str) and value.isdecimal() else value
     return str(value) if type(value) is int else value

@@ -1,4 +1,4 @@
-"""The table of data sets: its entries, a user's own beside them, and those that are made of a name.
+"""Read and check the tables of data sets, and build the entries of synthetic ones from their names.
 
 Read while Snakemake parses: the standard library, and nothing that is slow to import. Keys hold the entries themselves, so
 this module is no part of them.
@@ -111,14 +111,19 @@ class DatasetKeys(Keys):
 
 @functools.cache
 def datasets() -> dict[str, dict[str, Any]]:
-    """The table of data sets, and after it a user's own, from config/datasets.yaml: name -> its entry, unchecked: a mistake stops
-    those who use the data set (`load_dataset`), and no others."""
+    """Return the unchecked entries of the shipped table and of config/datasets.yaml by name.
+
+    A mistake stops only studies that use the data set (``load_dataset``).
+    """
     return read_datasets(DATASETS, OWN_DATASETS, used=())
 
 
 def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
-    """The entries of the table `shipped` and of the file `own`, which may be absent. InputError in one line for a wrong entry among
-    those that are `used`, by default all."""
+    """Return the entries of the shipped table and of a user's own file, which may be missing.
+
+    Raises:
+        InputError: If an entry among ``used`` (None: all) is wrong.
+    """
     tables = {file: load_yaml(file) for file in (shipped, own) if file is shipped or file.is_file()}
     entries: dict[str, dict[str, Any]] = {}
     for file, table in tables.items():
@@ -140,7 +145,7 @@ def read_datasets(shipped: Path, own: Path, used: Collection[str] | None = None)
 
 
 def _lower_digests(entry: Any) -> None:
-    """Write the digests of an entry's files in small letters: programs print them in either."""
+    """Convert the digests of an entry's files to lower case, because programs print either case."""
     files = entry.get("files") if isinstance(entry, dict) else None
     for file in files if isinstance(files, list) else ():
         if isinstance(file, dict):
@@ -148,7 +153,7 @@ def _lower_digests(entry: Any) -> None:
 
 
 def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
-    """InputError for the first mistake in an entry; `own`: of a user's own file."""
+    """Raise InputError for the first mistake in an entry; ``own`` entries come from config/datasets.yaml."""
     if any(pattern.fullmatch(name) for pattern in _FRESH):
         problem = "such a name is drawn, not read"
         raise InputError("reserved-name", problem, file=shown(file), key=name, got=name, hint="give it another name")
@@ -161,16 +166,16 @@ def _check_entry(name: str, entry: Any, file: Path, *, own: bool) -> None:
 
 
 def _check_dataset(entry: Mapping[str, Any], file: Path) -> None:
-    """InputError for the first mistake that no single key of a data set's entry shows."""
-    for where, code, problem, fields in _mistakes(entry):
-        raise InputError(code, problem, file=shown(file), key=where, **fields)
+    """Raise InputError for the first contradiction between keys of an entry."""
+    for key_path, code, problem, fields in _mistakes(entry):
+        raise InputError(code, problem, file=shown(file), key=key_path, **fields)
 
 
 Mistake = tuple[str, str, str, dict[str, Any]]  # key, code, problem and further fields of an InputError
 
 
 def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield the mistakes; each may assume that those before it were none."""
+    """Yield the mistakes; each check assumes that the earlier ones passed."""
     archived = entry["format"] in ARCHIVED
     if ("files" in entry) + ("made_up" in entry) != archived:
         key = "made_up" if "made_up" in entry and not archived else "files"
@@ -191,10 +196,10 @@ def _mistakes(entry: Mapping[str, Any]) -> Iterator[Mistake]:
     if entry["format"] == "tiny-imagenet" and entry["shape"][2] != 3:
         yield _unfit(entry, "shape", "3 channels", entry["shape"][2])
     if entry["format"] == "scikit-learn":
-        for key, found in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
-            if found != BUNDLED[key]:
+        for key, value in {"shape": entry["shape"], "classes": classes, "samples": samples}.items():
+            if value != BUNDLED[key]:
                 named = "train_samples and validation_samples" if key == "samples" else key
-                yield _unfit(entry, named, str(BUNDLED[key]), found)
+                yield _unfit(entry, named, str(BUNDLED[key]), value)
 
 
 def _mistakes_of_samples(entry: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -1,4 +1,4 @@
-"""What a study's factors are to each other: which is measured at, which treats, which makes a cell larger."""
+"""Describe the factors of studies: their types and limits, and their roles in figures and models."""
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
@@ -11,18 +11,18 @@ from declared.mesh import NEEDS
 
 Levels = dict[str, Any]
 
-# What a study measures at: frameworks have looks of their own, the others are axes and panels. Every other factor treats.
+# Factors that are no treatments: frameworks have their own colours, the others are axes and panels.
 NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
-WORK = ("model", "dataset")  # what is trained
-OF_STRATEGIES = tuple(NEEDS)  # factors that some levels of parallelism alone have
-# levels that a factor has on several nodes where prediction leaves some of them out of a fit
+WORK = ("model", "dataset")
+OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
+# Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
 FEWEST_HELD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallelism": 2}
-UNTRACED = "none"  # the level of `trace` of a run that is only timed
-MOST_SERIES = 8  # that can be told apart in a figure
+UNTRACED = "none"  # level of `trace` of an untraced run
+MOST_SERIES = 8  # that can be distinguished in a figure
 
 
 def factor_table() -> dict[str, dict[str, Any]]:
-    """Every factor: name -> type, default, title, unit, symbol, core."""
+    """Return type, default, title, unit, symbol and core of every factor by name."""
     return schema("factors")["properties"]
 
 
@@ -55,45 +55,48 @@ def _default(rules: Mapping[str, Any]) -> list[Any]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A single level stands for a list of one."""
+    """Return a list, a single level as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def fixed_shares(level: str) -> list[float]:
-    """The numbers of a level of the factor `shares`, one for each rank; none for equal and measured."""
+    """Return the share of each rank in a level of `shares`, [] for equal and measured."""
     return [float(share) for share in level.split("/")] if "/" in level else []
 
 
 def is_numeric(factor: str) -> bool:
-    """Whether the levels of `factor` are numbers."""
+    """Return whether the levels of a factor are numbers."""
     return schema("factors")["properties"][factor].get("type") in ("integer", "number")
 
 
 def scale_of(varied: Collection[str]) -> str:
-    """The factor that makes a cell larger: nodes, or their devices where of the two only these are among `varied`."""
+    """Return the factor that scales a cell: nodes, or devices_per_node if of these two only it varies."""
     return "devices_per_node" if "nodes" not in varied and "devices_per_node" in varied else "nodes"
 
 
 def treatments_of(varied: Iterable[str]) -> list[str]:
-    """The factors of `varied` that say how a cell is trained, such as loop and accumulation; those with words first."""
+    """Return the treatments among ``varied``, such as loop and accumulation, non-numeric ones first."""
     return sorted((name for name in varied if name not in NOT_TREATMENTS), key=is_numeric)
 
 
 def implied(cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The factors that some strategies alone have (OF_STRATEGIES) whose level follows in these cells from that of parallelism: they vary,
-    but say nothing more."""
-    found: dict[tuple[str, Any], set[Any]] = {}
+    """Return the factors of OF_STRATEGIES whose level follows from that of parallelism in these cells."""
+    levels_seen: dict[tuple[str, Any], set[Any]] = {}
     for levels in cells:
         for name in OF_STRATEGIES:
-            found.setdefault((name, levels.get("parallelism")), set()).add(levels.get(name))
-    return [name for name in OF_STRATEGIES if all(len(seen) == 1 for (of, _), seen in found.items() if of == name)]
+            levels_seen.setdefault((name, levels.get("parallelism")), set()).add(levels.get(name))
+    return [
+        name
+        for name in OF_STRATEGIES
+        if all(len(seen) == 1 for (factor, _), seen in levels_seen.items() if factor == name)
+    ]
 
 
 def is_traced(levels: Mapping[str, Any]) -> bool:
-    """Whether a run with these levels keeps its phases."""
+    """Return whether a run with these levels is traced."""
     return bool(levels["trace"] != UNTRACED)
 
 
 def matches(levels: Mapping[str, Any], entry: Mapping[str, Collection[Any]]) -> bool:
-    """Whether a cell with these levels is among those that `entry` names, by levels of some factors."""
+    """Return whether a cell matches ``entry``, lists of levels of some factors."""
     return all(levels[name] in possible for name, possible in entry.items())

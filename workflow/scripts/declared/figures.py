@@ -1,6 +1,6 @@
-"""Which figures a study has: those that its key `figures` declares, or those that every study of its kind has.
+"""Read the figures of a study: those of its key `figures`, or the default ones.
 
-products/figures.yaml has the kinds. No pandas here, which every start of Snakemake would wait for.
+products/figures.yaml has the kinds. This module avoids pandas, which would delay every start of Snakemake.
 """
 
 import json
@@ -16,7 +16,7 @@ from declared.factors import MOST_SERIES, implied, is_numeric, is_traced, matche
 from declared.products.figures import KINDS, FigureKind
 from declared.products.traits import Traits
 
-MOST_VARIANTS = 4  # series of one framework, which all have its colour
+MAX_VARIANTS = 4  # series of one framework, which share its colour
 
 Levels = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ class Declared:
     y: str | None = None
 
     def to_json(self) -> str:
-        """One line that `from_json` reads."""
+        """Return the figure as one line of JSON, for ``from_json``."""
         return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, {})})
 
 
@@ -65,21 +65,25 @@ def read_figures(
     `cells`: the levels of all cells that the study has, of the factors that vary; `target`: its target accuracy; `next_tokens`: whether
     any of them tells next tokens.
     """
-    made: list[Declared] = []
+    figures: list[Declared] = []
     for place, entry in enumerate(written):
         try:
-            made.append(_checked(entry, cells, [one.name for one in made], target))
-            if made[-1].y == "perplexity" and not next_tokens:
-                problem = "perplexity is of next tokens, and no data set of the study has these"
-                raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="say accuracy")
+            figures.append(_checked(entry, cells, [figure.name for figure in figures], target))
+            if figures[-1].y == "perplexity" and not next_tokens:
+                problem = "perplexity needs data sets of next tokens, and the study has none"
+                raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
             raise InputError(mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields) from None
-    return made
+    return figures
 
 
 def from_json(text: str) -> Declared:
-    """The figure that a line of `Declared.to_json` says, or one that a person wrote. InputError in one line."""
+    """Return the figure of a line of ``Declared.to_json``, or of a line that a user wrote.
+
+    Raises:
+        InputError: If it is no figure.
+    """
     try:
         entry = json.loads(text)
     except ValueError:
@@ -89,26 +93,28 @@ def from_json(text: str) -> Declared:
         raise InputError("not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected)
     kind = entry.pop("kind")
     if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
-        raise InputError("unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_taken(kind))
+        raise InputError(
+            "unknown-key", f"{kind} takes none", file="--figure", key=unknown[0], expected=_allowed_keys(kind)
+        )
     return _read(kind, entry)
 
 
 def _read(kind: str, entry: Mapping[str, Any]) -> Declared:
-    """A figure of what is written, which is right; one factor or level may stand for a list of one."""
+    """Return a figure from a valid entry, in which one factor or level may replace a list of one."""
     x, y = entry.get("x"), entry.get("y")
     return Declared(
         name=entry.get("name", f"{y or kind}-{x}" if x else y or kind),
         kind=kind,
         x=x,
         y=y,
-        colour=_several(entry.get("colour")),
-        facet=_several(entry.get("facet")),
-        filter={name: list(_several(levels) or ()) for name, levels in entry.get("filter", {}).items()},
+        colour=_as_tuple(entry.get("colour")),
+        facet=_as_tuple(entry.get("facet")),
+        filter={name: list(_as_tuple(levels) or ()) for name, levels in entry.get("filter", {}).items()},
         target=entry.get("target"),
     )
 
 
-def _several(value: Any) -> tuple[Any, ...] | None:
+def _as_tuple(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -118,113 +124,113 @@ def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[
     kind = entry["kind"]
     if kind not in KINDS:
         raise _Mistake("unknown-name", "kind", f"'{kind}' is unknown", got=kind, **alternatives(kind, KINDS))
-    of = KINDS[kind]
-    if of.of_traces and not any(is_traced(levels) for levels in cells):
+    figure_kind = KINDS[kind]
+    if figure_kind.of_traces and not any(is_traced(levels) for levels in cells):
         problem, hint = f"{kind} draws traced runs, and the study has none", "add trace: [none, phases] to its factors"
         raise _Mistake("not-possible-here", "kind", problem, got=kind, hint=hint)
-    cells = _drawn(of, cells)
+    cells = _drawn(figure_kind, cells)
     for key in entry:
-        if key not in ("kind", "name", *of.takes):
-            raise _Mistake("unknown-key", key, f"{kind} takes none", expected=_taken(kind))
-    for key in of.needs:
+        if key not in ("kind", "name", *figure_kind.takes):
+            raise _Mistake("unknown-key", key, f"{kind} takes none", expected=_allowed_keys(kind))
+    for key in figure_kind.needs:
         if key not in entry:
             raise _Mistake("missing-key", key, f"is missing: {kind} needs it", **_expected(_varied(cells)))
-    if "target" in of.takes:
+    if "target" in figure_kind.takes:
         entry = {"target": target, **entry}
         if entry["target"] is None:
             hint = "write target: 0.9, or target_accuracy in the study"
             raise _Mistake("missing-key", "target", f"is missing: {kind} needs it", hint=hint)
-    one = _read(kind, entry)
-    if one.name in names:
-        problem = f"'{one.name}' is figures.{names.index(one.name)} already"
-        raise _Mistake("duplicate", "name", problem, got=one.name, hint="give one of them another name")
-    _check_filter(one, cells)
-    left = [levels for levels in cells if matches(levels, one.filter)]
-    _check_places(one, of, _varied(left))
-    if one.facet is not None and one.colour is None:
-        # what is left is told by colour; the other way round figures.view makes panels of it
-        one = replace(one, colour=tuple(sorted(_rest(one, of, _varied(left)), key=is_numeric)) or None)
-    _check_series(one.colour or (), left)
-    return one
+    figure = _read(kind, entry)
+    if figure.name in names:
+        problem = f"'{figure.name}' is figures.{names.index(figure.name)} already"
+        raise _Mistake("duplicate", "name", problem, got=figure.name, hint="give one of them another name")
+    _check_filter(figure, cells)
+    left = [levels for levels in cells if matches(levels, figure.filter)]
+    _check_places(figure, figure_kind, _varied(left))
+    if figure.facet is not None and figure.colour is None:
+        # Remaining factors become colours; figures.view makes panels of what remains if only colours are given.
+        figure = replace(
+            figure, colour=tuple(sorted(_rest(figure, figure_kind, _varied(left)), key=is_numeric)) or None
+        )
+    _check_series(figure.colour or (), left)
+    return figure
 
 
-def _drawn(of: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
-    """The cells whose runs a kind draws: traced ones; of others the untraced ones, where there are any."""
-    kept = [levels for levels in cells if is_traced(levels) == of.of_traces]
-    return kept or list(cells)
+def _drawn(kind: FigureKind, cells: Sequence[Levels]) -> list[Levels]:
+    """Return the cells that a kind of figure draws: traced or untraced ones, all if there are none of these."""
+    return [levels for levels in cells if is_traced(levels) == kind.of_traces] or list(cells)
 
 
-def _taken(kind: str) -> list[str]:
+def _allowed_keys(kind: str) -> list[str]:
     """Return the keys that a figure of this kind may have."""
     return ["kind", "name", *KINDS[kind].takes]
 
 
-def _check_filter(one: Declared, cells: Sequence[Levels]) -> None:
+def _check_filter(figure: Declared, cells: Sequence[Levels]) -> None:
     varied = _varied(cells)
-    for name, levels in one.filter.items():
+    for name, levels in figure.filter.items():
         if name not in varied:
             problem = "is no factor that varies"
             raise _Mistake("factor-does-not-vary", f"filter.{name}", problem, got=name, **_expected(varied))
-        there = _levels(cells, name)
+        study_levels = _levels(cells, name)
         for level in levels:
-            if level not in there or isinstance(level, bool):
+            if level not in study_levels or isinstance(level, bool):
                 problem = f"{level!r} is no level of the study"
-                raise _Mistake("unknown-level", f"filter.{name}", problem, got=level, expected=there)
-    if not any(matches(levels, one.filter) for levels in cells):
-        raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="take a level out")
+                raise _Mistake("unknown-level", f"filter.{name}", problem, got=level, expected=study_levels)
+    if not any(matches(levels, figure.filter) for levels in cells):
+        raise _Mistake("leaves-no-cell", "filter", "leaves no cell", hint="remove a level")
 
 
-def _check_places(one: Declared, of: FigureKind, varied: Sequence[str]) -> None:
-    """Whether every factor that varies in what is drawn has one place, and nothing else has any."""
-    for key, said, words in (("x", one.x, of.x), ("y", one.y, of.y)):
-        if words and said not in (None, *words):
-            raise _Mistake("not-one-of", key, f"'{said}' is unknown", got=said, expected=words)
-    taken: dict[str, str] = {}
-    for key, names in _used(one, of).items():
+def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> None:
+    """Raise a mistake unless every factor that varies in the drawn cells has exactly one place."""
+    for key, value, words in (("x", figure.x, kind.x), ("y", figure.y, kind.y)):
+        if words and value not in (None, *words):
+            raise _Mistake("not-one-of", key, f"'{value}' is unknown", got=value, expected=words)
+    places: dict[str, str] = {}
+    for key, names in _used(figure, kind).items():
         for name in names:
             if name not in varied:
-                where = " in what is drawn" if one.filter else ""
-                problem = f"'{name}' is no factor that varies{where}"
+                scope = " in the drawn cells" if figure.filter else ""
+                problem = f"'{name}' is no factor that varies{scope}"
                 raise _Mistake("factor-does-not-vary", key, problem, got=name, **_expected(varied))
-            if name in taken:
-                problem = f"{name} is {taken[name]} already"
+            if name in places:
+                problem = f"{name} is {places[name]} already"
                 raise _Mistake("duplicate", key, problem, got=name, hint="name it once")
-            taken[name] = key
-    if of.one_colour and len(one.colour or ()) != 1:
-        given = len(one.colour or ())
-        raise _Mistake("wrong-count", "colour", f"{one.kind} takes one factor, not {given}", got=given)
-    if one.colour and one.facet and (rest := _rest(one, of, varied)):
-        places = [key for key in ("x", "colour", "facet") if key in of.takes and not (key == "x" and of.x)]
-        hint = f"name it in {' or '.join(places)}, or hold it to one level by filter"
+            places[name] = key
+    if kind.one_colour and (n_factors := len(figure.colour or ())) != 1:
+        raise _Mistake("wrong-count", "colour", f"{figure.kind} takes one factor, not {n_factors}", got=n_factors)
+    if figure.colour and figure.facet and (rest := _rest(figure, kind, varied)):
+        keys = [key for key in ("x", "colour", "facet") if key in kind.takes and not (key == "x" and kind.x)]
+        hint = f"name it in {' or '.join(keys)}, or restrict it to one level by filter"
         raise _Mistake("factor-without-place", "facet", f"{rest[0]} varies, too", got=rest[0], hint=hint)
 
 
 def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
-    """Whether so many series can be told apart."""
-    others = [name for name in colour if name != "framework"]
-    most, of_what = (MOST_SERIES, "") if len(others) == len(colour) else (MOST_VARIANTS, " of a framework")
-    count = len({tuple(levels[name] for name in others) for levels in cells})
-    if count > most:
-        problem, hint = f"{', '.join(colour)} would make {count} series{of_what}", "name a factor in facet or filter"
-        raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {most}", hint=hint)
+    """Raise a mistake if there are more series than can be distinguished."""
+    factors = [name for name in colour if name != "framework"]
+    limit, scope = (MOST_SERIES, "") if len(factors) == len(colour) else (MAX_VARIANTS, " of a framework")
+    count = len({tuple(levels[name] for name in factors) for levels in cells})
+    if count > limit:
+        problem, hint = f"{', '.join(colour)} would make {count} series{scope}", "name a factor in facet or filter"
+        raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {limit}", hint=hint)
 
 
-def _used(one: Declared, of: FigureKind) -> dict[str, tuple[str, ...]]:
-    """The factors that a figure names, by key."""
-    x = (one.x,) if one.x and not of.x else ()
-    return {"x": x, "colour": one.colour or (), "facet": one.facet or ()}
+def _used(figure: Declared, kind: FigureKind) -> dict[str, tuple[str, ...]]:
+    """Return the factors that a figure names by key."""
+    x = (figure.x,) if figure.x and not kind.x else ()
+    return {"x": x, "colour": figure.colour or (), "facet": figure.facet or ()}
 
 
-def _rest(one: Declared, of: FigureKind, varied: Sequence[str]) -> list[str]:
-    """The factors that vary in what is drawn, and that neither a key nor the figure's own axis has."""
-    own = [*([scale_of(varied)] if of.along_scale else []), *of.along]
-    named = {name for names in _used(one, of).values() for name in names}
+def _rest(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> list[str]:
+    """Return the factors that vary in the drawn cells without a place in the figure."""
+    own = [*([scale_of(varied)] if kind.along_scale else []), *kind.along]
+    named = {name for names in _used(figure, kind).values() for name in names}
     return [name for name in varied if name not in named and name not in own]
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
-    without = implied(cells)
-    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1 and name not in without]
+    redundant = implied(cells)
+    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1 and name not in redundant]
 
 
 def _levels(cells: Sequence[Levels], name: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What each framework says of itself, in its framework.yaml, read and checked."""
+"""Read and check the description of each framework, framework.yaml."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -125,7 +125,7 @@ class FrameworkKeys(Keys):
 
 @dataclass(frozen=True, kw_only=True)
 class Framework(FrameworkKeys):
-    """One framework. `adapter`: whether its adapter is written."""
+    """One framework; ``adapter`` says whether its adapter exists."""
 
     name: str
     file: Path
@@ -133,12 +133,14 @@ class Framework(FrameworkKeys):
     capabilities: tuple[dict[str, list[Any]], ...]
 
     def can(self, levels: Mapping[str, Any]) -> bool:
-        """Whether a cell with these levels fits one of the capabilities."""
+        """Return whether a cell with these levels fits one of the capabilities."""
         return not all(self.missed(levels))
 
     def missed(self, levels: Mapping[str, Any]) -> list[list[str]]:
-        """For each of the capabilities the factors whose levels keep a cell from it; none where it fits. A mesh that the framework can divide ranks
-        into (`meshes`) fits where an entry names its axes, without sizes; where none names them, where data does."""
+        """Return, for each of the capabilities, the factors whose levels violate it; [] where the cell fits.
+
+        A mesh of ``meshes`` fits where an entry names its axes without sizes; if none does, where an entry names data.
+        """
         level = levels["parallelism"]
         named = {level}
         if is_strategy(level):
@@ -160,13 +162,13 @@ class Framework(FrameworkKeys):
 
 @functools.cache
 def framework_names() -> tuple[str, ...]:
-    """The frameworks that have a folder with a framework.yaml."""
+    """Return the names of all frameworks."""
     return tuple(sorted(path.parent.name for path in FRAMEWORKS.glob("*/framework.yaml")))
 
 
 @functools.cache
 def environment_names() -> tuple[str, ...]:
-    """The environments of frameworks."""
+    """Return the environments of frameworks."""
     return tuple(environments.names())
 
 
@@ -175,26 +177,26 @@ def load_framework(name: str) -> Framework:
     """Read and check workflow/scripts/ranks/frameworks/<name>/framework.yaml."""
     file = FRAMEWORKS / name / "framework.yaml"
     written = load(FrameworkKeys, file)
-    for where, value, known in (
+    for location, value, choices in (
         ("base", written.base, framework_names()),
         ("environment", written.environment, environment_names()),
     ):
-        if value not in known:
-            raise _unknown(value, file, where, known)
+        if value not in choices:
+            raise _unknown(value, file, location, choices)
     for i, library in enumerate(written.libraries):
         if not (LIBRARIES / f"{library}.py").is_file():
-            there = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
-            raise _unknown(library, file, f"libraries.{i}", there)
+            modules = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
+            raise _unknown(library, file, f"libraries.{i}", modules)
     table = factor_table()
     for i, entry in enumerate(written.capabilities):
         for factor, levels in entry.items():
-            where = f"capabilities.{i}.{factor}"
+            location = f"capabilities.{i}.{factor}"
             if factor not in table:
                 raise InputError(
-                    "unknown-name", "unknown factor", file=shown(file), key=where, got=factor, expected=list(table)
+                    "unknown-name", "unknown factor", file=shown(file), key=location, got=factor, expected=list(table)
                 )
             for level in as_list(levels):
-                parse(level_type(factor), level, file, where)
+                parse(level_type(factor), level, file, location)
     capabilities = tuple(
         {factor: as_list(levels) for factor, levels in entry.items()} for entry in written.capabilities
     )
@@ -202,22 +204,22 @@ def load_framework(name: str) -> Framework:
     return Framework(name=name, file=file, adapter=adapter, **vars(written) | {"capabilities": capabilities})
 
 
-def _unknown(name: str, file: Path, key: str, known: Iterable[str]) -> InputError:
+def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
     return InputError(
-        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, known)
+        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, choices)
     )
 
 
 def trains_alone(name: str) -> bool:
-    """Whether a framework has an algorithm of its own, so that its weights are not those of others; not one that is not here any more."""
+    """Return whether a framework trains by its own algorithm, to other weights; False for a removed framework."""
     return name in framework_names() and load_framework(name).algorithm == OWN
 
 
 def notes_of(name: str) -> tuple[str, ...]:
-    """What must be said beside a framework's numbers; nothing of one that is not here any more."""
+    """Return the notes on a framework's numbers, none for a removed framework."""
     return load_framework(name).notes if name in framework_names() else ()
 
 
 def has_strategies(name: str) -> bool:
-    """Whether a framework divides each layer by itself, whatever the level of parallelism; not one that is not here any more."""
+    """Return whether a framework partitions each layer by a strategy; False for a removed framework."""
     return name in framework_names() and load_framework(name).strategies

@@ -1,4 +1,4 @@
-"""The models that a study may name, for the samples and labels of a data set."""
+"""Return the models that a study may name, and their graphs for a data set."""
 
 import functools
 
@@ -9,12 +9,16 @@ from models.named import graph, models
 
 @functools.cache
 def model_names() -> tuple[str, ...]:
-    """The models that a family of workflow/scripts/models/families/ has."""
+    """Return the names of all models of workflow/scripts/models/families/."""
     return tuple(sorted(models()))
 
 
 @functools.cache
 def model_graph(model: str, dataset: str) -> Graph:
-    """A model for the samples and labels of a data set. ValueError when it does not take them, or when they are too small for it."""
+    """Return a model's graph for the samples and labels of a data set.
+
+    Raises:
+        ValueError: If the model does not accept them, or they are too small.
+    """
     entry = load_dataset(dataset)
     return graph(model, tuple(entry["shape"]), class_count(entry), entry.get("vocabulary"), targets(entry))

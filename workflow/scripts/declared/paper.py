@@ -1,4 +1,4 @@
-"""What stands in the paper of a study, and what in its supplement: as its key `paper` says, or as is usual."""
+"""Choose figures and tables of a study's paper; all others are in its supplement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper(Keys):
-    """The names of the figures and of the tables of a paper, in their order; None: the usual ones."""
+    """Names of the figures and tables of a paper in order; None for the defaults."""
 
     figures: Maybe[Unique[tuple[str, ...]]] = optional(
         "names of figures, in this order; default: all but residuals, regression, timeline, drift and shares"
@@ -29,13 +29,13 @@ class Paper(Keys):
     )
 
     def chosen_figures(self, drawn: Sequence[Declared]) -> Sequence[str]:
-        """Those that stand in the paper of a study that has `drawn`; all others are its supplement's."""
+        """Return the figures of the paper of a study that draws ``drawn``."""
         if self.figures is not None:
             return self.figures
         return [figure.name for figure in drawn if not KINDS[figure.kind].in_supplement]
 
     def chosen_tables(self) -> Sequence[str]:
-        """Those that stand in the paper; all others are its supplement's."""
+        """Return the tables of the paper."""
         if self.tables is not None:
             return self.tables
         return [name for name, table in printed_tables().items() if not table.in_supplement]
@@ -54,14 +54,14 @@ def printed_tables() -> "dict[str, Table]":
 def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:
     """Raise InputError, one line with file and key, for a name that a study with these `figures` does not have."""
     for kind, names in (("figures", paper.figures), ("tables", paper.tables)):
-        known = list(printed_tables()) if kind == "tables" and names else figures
+        choices = list(printed_tables()) if kind == "tables" and names else figures
         for place, name in enumerate(names or ()):
-            if name not in known:
+            if name not in choices:
                 raise InputError(
                     "unknown-name",
                     f"'{name}' is unknown",
                     file=shown(file),
                     key=f"paper.{kind}.{place}",
                     got=name,
-                    **alternatives(name, known),
+                    **alternatives(name, choices),
                 )

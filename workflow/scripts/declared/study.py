@@ -17,7 +17,7 @@ from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
 from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_lists, factor_table, matches
 from declared.figures import Declared, read_figures, usual
-from declared.fraction import Fraction, generated, of_resolution
+from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
 from declared.mesh import FOUND, is_mesh, sizes_of
 from declared.models import model_names
@@ -466,8 +466,8 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     key = "generators" if written.generators else "design"
     try:
         if written.generators:
-            return generated(varied, written.generators)
-        return of_resolution(varied, written.resolution or DEFAULT_RESOLUTION)
+            return generated_fraction(varied, written.generators)
+        return smallest_fraction(varied, written.resolution or DEFAULT_RESOLUTION)
     except CodedValueError as error:
         hint = "" if key == "generators" else "say design: full, or a lower resolution"
         raise InputError(error.code, error.problem, file=shown(file), key=key, hint=hint) from None

@@ -1,4 +1,4 @@
-"""Topologies, read and checked: devices and the links between them, for which strategies are planned."""
+"""Read and check topologies, devices and their links, for which strategies are searched."""
 
 import functools
 from dataclasses import dataclass
@@ -46,15 +46,19 @@ class TopologyKeys(Keys):
 
 
 def topology_names(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Those that config/topologies/ has."""
+    """Return the names of all topologies."""
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 @functools.cache
 def load_topology(name: str, folder: Path = FOLDER) -> TopologyKeys:
-    """What config/topologies/<name>.yaml says. InputError in one line where it is wrong, or not there."""
+    """Return a topology of config/topologies/.
+
+    Raises:
+        InputError: If the file is missing or wrong.
+    """
     file = folder / f"{name}.yaml"
     if not file.is_file():
-        known = alternatives(name, topology_names(folder))
-        raise InputError("unknown-name", f"there is no {shown(file)}", file="--topology", got=name, **known)
+        fields = alternatives(name, topology_names(folder))
+        raise InputError("unknown-name", f"there is no {shown(file)}", file="--topology", got=name, **fields)
     return load(TopologyKeys, file)

@@ -1,4 +1,4 @@
-"""What a virtual cluster is made of: nodes, the rate of their links, their share of the processor, their memory."""
+"""Describe a virtual cluster: nodes, link rate, CPU share and memory of each."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 @dataclass(frozen=True)
 class Settings:
-    """Bandwidth in bytes/s, processor share in cores, memory in bytes, each of one node; None is no limit."""
+    """Link rate in bytes/s, CPU share in cores and memory in bytes of a node; None is no limit."""
 
     nodes: int
     bandwidth_bytes_s: float | None
@@ -26,19 +26,19 @@ class Settings:
     memory_bytes: int | None
     accounting: bool = False
     scheduler: str = "slurm"
-    cpu_shares: tuple[float, ...] = ()  # of each node, where they are unlike; cpu_share is None then
+    cpu_shares: tuple[float, ...] = ()  # of heterogeneous nodes; cpu_share is None then
 
     def share_of(self, node: int) -> float | None:
-        """The processor share of the node with this number (1 is the first)."""
+        """Return the CPU share of a node (1 is the first)."""
         return self.cpu_shares[node - 1] if self.cpu_shares else self.cpu_share
 
     @property
     def names(self) -> list[str]:
-        """The nodes' names."""
+        """Names of the nodes."""
         return node_names(self.nodes)
 
     def described(self) -> str:
-        """In words."""
+        """Return a description of the cluster."""
         rate = f"{self.bandwidth_bytes_s * 8 / 1e6:g} Mbit/s" if self.bandwidth_bytes_s else "unshaped links"
         share = f"{self.cpu_share:g} core each" if self.cpu_share else "all cores each"
         if self.cpu_shares:
@@ -47,32 +47,32 @@ class Settings:
 
 
 def shaping(bandwidth_bytes_s: float) -> list[str]:
-    """The token bucket that gives a link this rate, in the words of tc-tbf(8); all of it changes what is measured."""
+    """Return the token bucket filter of a link rate as arguments of tc-tbf(8); all of them affect results."""
     burst = str(burst_bytes(bandwidth_bytes_s))
     return ["tbf", "rate", f"{int(bandwidth_bytes_s * 8)}bit", "burst", burst, "latency", "50ms"]
 
 
 def burst_bytes(bandwidth_bytes_s: float) -> int:
-    """How many bytes a link of this rate lets through at once after a pause."""
-    return max(80_000, int(bandwidth_bytes_s * 0.002))  # a segment of 64 KiB fits with its headers: none is cut up
+    """Return the burst of a link in bytes."""
+    return max(80_000, int(bandwidth_bytes_s * 0.002))  # holds a segment of 64 KiB with its headers
 
 
 def node_names(nodes: int) -> list[str]:
-    """The names of so many nodes."""
+    """Return the names of ``nodes`` nodes."""
     return [f"node{i}" for i in range(1, nodes + 1)]
 
 
 def address(node: int) -> str:
-    """IPv4 address of the node with this number (1 is the first)."""
+    """Return the IPv4 address of the node with this number (1 is the first)."""
     return f"{SUBNET}.{node}"
 
 
 def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm") -> Settings:
-    """Settings as a person writes them: 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; `none` takes a limit away."""
+    """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; ``none`` removes a limit."""
     if scheduler not in SCHEDULERS:
         raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
     if accounting and scheduler != "slurm":
-        hint = f"take it out, or take --scheduler slurm instead of {scheduler}"
+        hint = f"remove it, or use --scheduler slurm instead of {scheduler}"
         raise InputError("conflicting-keys", "is Slurm's", file="--accounting", got=scheduler, hint=hint)
     if not nodes.isdecimal() or not 1 <= int(nodes) <= MOST_NODES:
         raise _not_possible("--nodes", nodes, "out-of-range", f"a number from 1 to {MOST_NODES}")
@@ -80,8 +80,8 @@ def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, s
     if len(shares) > 1 and (len(shares) != int(nodes) or None in shares):
         expected = f"cores of one node, or of each of the {nodes} nodes, such as 0.9,0.6,0.3"
         raise _not_possible("--cpu", cpu, "wrong-count", expected)
-    alike, unlike = as_settings([share for share in shares if share])
-    return Settings(int(nodes), _rate(bandwidth), alike, _size(memory), accounting, scheduler, unlike)
+    cpu_share, cpu_shares = as_settings([share for share in shares if share])
+    return Settings(int(nodes), _rate(bandwidth), cpu_share, _size(memory), accounting, scheduler, cpu_shares)
 
 
 def _not_possible(option: str, text: str, code: str, expected: str | Sequence[str]) -> InputError:
@@ -90,20 +90,20 @@ def _not_possible(option: str, text: str, code: str, expected: str | Sequence[st
 
 
 def as_settings(shares: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
-    """Processor shares as `cpu_share` and `cpu_shares` have them: one number where all are the same."""
+    """Return ``cpu_share`` and ``cpu_shares`` of the shares of nodes: one number if all are equal."""
     return (None, tuple(shares)) if len(set(shares)) > 1 else (next(iter(shares), None), ())
 
 
 def from_json(values: dict[str, Any]) -> Settings:
-    """The inverse of `vars`."""
+    """Return settings from their ``vars``."""
     return Settings(**{**values, "cpu_shares": tuple(values.get("cpu_shares", ()))})
 
 
 def _rate(text: str) -> float | None:
     if text == "none":
         return None
-    found = _RATE.fullmatch(text)
-    rate = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8 if found else 0.0
+    match = _RATE.fullmatch(text)
+    rate = float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match[2]] / 8 if match else 0.0
     if rate < 125e3:
         expected = "a rate such as 1gbit or 100mbit (at least 1mbit), or none"
         raise _not_possible("--bandwidth", text, "out-of-range", expected)
@@ -117,7 +117,7 @@ def _share(text: str) -> float | None:
         share = float(text)
     except ValueError:
         share = 0.0
-    if not 0.2 <= share <= 1024:  # the kernel's least quota is 1 ms, of periods of 5 ms
+    if not 0.2 <= share <= 1024:  # the kernel's smallest quota is 1 ms per period of 5 ms
         raise _not_possible("--cpu", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none")
     return share
 
@@ -125,8 +125,8 @@ def _share(text: str) -> float | None:
 def _size(text: str) -> int | None:
     if text == "none":
         return None
-    found = _SIZE.fullmatch(text)
-    size = int(float(found[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[found[2]]) if found else 0
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[match[2]]) if match else 0
     if size < 2**26:
         raise _not_possible("--memory", text, "out-of-range", "a size such as 4G or 512M (at least 64M), or none")
     return size

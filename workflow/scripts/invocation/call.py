@@ -118,7 +118,7 @@ class Call:
         if self._plans:
             # Until jobs start: the graph of jobs stays, and looking for garbage in it takes a sixth of planning.
             gc.disable()
-        self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), look=self._plans))
+        self.campaign: Campaign = exit_on_input_error(lambda: load_campaign(dict(config), probe=self._plans))
         self._disturbed = disturbance.share_meter(
             self.campaign.site
         )  # from here to the first job, which is long enough to see
@@ -144,7 +144,7 @@ class Call:
                 planned=len(wanted.records),
                 done=len(wanted.available()),
                 left_s=time_left.time_left_estimator(wanted),
-                count_planned=lambda: wanted.now().known(),
+                count_planned=lambda: wanted.now().count_runs(),
                 stop=None if keep_going else stop_scheduling,
             )
         )
@@ -209,7 +209,7 @@ class Call:
             self.start_server()
         if "base" not in self._config:  # which is about other campaigns
             campaign = self.campaign
-            print(campaign.outlook(), *campaign.left_out(), *campaign.never_precise(), sep="\n", flush=True)
+            print(campaign.summary(), *campaign.skipped_runs(), *campaign.unreachable_precision(), sep="\n", flush=True)
         if disturbed:
             print(f"ringside: {disturbed}", flush=True)
 

@@ -15,8 +15,8 @@ from models.collectives import COLLECTIVES
 from network.bus import bus_bandwidth
 from network.measure import read
 from plan.campaign import Campaign, load_campaign
-from plan.identity import lacks, link_rate
-from plan.sweeps import KEYS, Sweep, key, output, wanted
+from plan.identity import link_rate, unsupported_reason
+from plan.sweeps import KEYS, Sweep, key, output, required_sweeps
 from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 
 
@@ -68,9 +68,9 @@ def gather(campaign: Campaign) -> pd.DataFrame:
         InputError: If a sweep.json is broken.
     """
     rows: list[dict[str, Any]] = []
-    for sweep in wanted(campaign.runs):
+    for sweep in required_sweeps(campaign.runs):
         head = planned_columns(campaign, sweep)
-        if reason := lacks(campaign.site, sweep.run.levels):
+        if reason := unsupported_reason(campaign.site, sweep.run.levels):
             rows.append({**head, "status": "missing", "reason": reason})
             continue
         head["key"] = key(campaign.site, sweep)

@@ -14,8 +14,8 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
 from models.collectives import COLLECTIVES
-from plan.design import design
-from plan.sweeps import Sweep, code_digest, environment_digest, output, planned, spec
+from plan.design import plan_design
+from plan.sweeps import Sweep, code_digest, environment_digest, output, planned_sweeps, spec
 from plan.sweeps import key as key_of
 from runs import alone, transport
 from runs.supervise import failure, job
@@ -126,7 +126,7 @@ def find(study: Study, site: Site, name: str) -> Sweep:
     Raises:
         InputError: If the study has no such benchmark.
     """
-    sweep: Sweep = alone.find_by_name(KIND, planned(design(study, site), site), name, study)
+    sweep: Sweep = alone.find_by_name(KIND, planned_sweeps(plan_design(study, site), site), name, study)
     return sweep
 
 

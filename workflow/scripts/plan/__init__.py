@@ -1,1 +1,1 @@
-"""What is to be measured, before anything runs: the design, each run's key, sweeps, cost, what jobs ask of a scheduler."""
+"""Plan a campaign before anything runs: design, keys of runs, collective benchmarks, cost, resources of jobs."""

@@ -1,7 +1,7 @@
-"""What the results of a study belong to: the first run ties results/<study> to a site, and to the machine where the site is one.
+"""Bind results/<study> to the site, and for a local site to the machine, of its first run.
 
-The name of a machine may change, as that of a container does: it is the same machine if /etc/machine-id and the processor are. Where these
-change, too, `python -m plan.binding STUDY` states that it is the same.
+A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor. If these change, too,
+`python -m plan.binding STUDY` states that it is the same machine.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ from declared.site import Site, load_site
 
 BINDING = "campaign.json"
 KINDS = {"site": str, "machine": str | None, "cores": int, "python_abi": str}
-MACHINE_ID = "machine_id"  # beside them, absent in older campaigns
-INSTALLED = "installed"  # beside them: what the site had installed when something was measured the last time
+MACHINE_ID = "machine_id"  # absent in older campaigns
+INSTALLED = "installed"  # what the site had installed at the last measurement
 
 
-def place(site: Site) -> dict[str, Any]:
-    """What results are bound to: the site, the machine where the site is one, and what was found there."""
+def describe_place(site: Site) -> dict[str, Any]:
+    """Return the fields that results are bound to: site, machine (None for a cluster), cores, Python ABI."""
     machine = node_name() if site.launcher == "local" else None
     return {"site": site.name, "machine": machine, "cores": site.cores, "python_abi": site.python_abi}
 
 
 def machine_id(file: Path = Path("/etc/machine-id"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return what tells this machine from others whatever its name is, as 16 hex digits; None where the system does not say.
+    """Return 16 hex digits that identify this machine whatever its name, or None if the system has no machine ID.
 
-    The number itself is confidential (machine-id(5)), so that a digest of it and of the processor is kept.
+    The machine ID is confidential (machine-id(5)), so that only a digest of it and of the processor is stored.
     """
     try:
         number = file.read_text(errors="replace").strip()
@@ -43,15 +43,18 @@ def machine_id(file: Path = Path("/etc/machine-id"), cpuinfo: Path = Path("/proc
     return hashlib.sha256("\n".join([number, *models]).encode()).hexdigest()[:16] if number else None
 
 
-def bind(results: Path, study: str, site: Site) -> None:
-    """Tie `results` to this place, once and for all, before anything is measured. InputError when they belong to another.
+def bind_results(results: Path, study: str, site: Site) -> None:
+    """Bind ``results`` to this site and machine before the first measurement.
 
-    Of two campaigns that come at the same moment one finds that it was second.
+    The file is created exclusively, so that only one of two concurrent campaigns binds the results.
+
+    Raises:
+        InputError: If the results belong to another site or machine.
     """
-    contents = {name: has.content for name, has in site.installed if has.content}
+    contents = {name: installation.content for name, installation in site.installed if installation.content}
     if not check_bound(results, site):
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        bound_to = {**place(site), MACHINE_ID: machine_id() if site.launcher == "local" else None}
+        bound_to = {**describe_place(site), MACHINE_ID: machine_id() if site.launcher == "local" else None}
         create_json(results / BINDING, {**bound_to, INSTALLED: contents, "study": study, "bound_at": now})
         check_bound(results, site)
     bound = read_json(results / BINDING)
@@ -59,21 +62,27 @@ def bind(results: Path, study: str, site: Site) -> None:
         write_json(results / BINDING, {**bound, INSTALLED: contents})
 
 
-def as_bound(site: Site, bound: Mapping[str, Any]) -> Site:
-    """The site as it was found where the results were made."""
-    installed = tuple((name, replace(has, content=bound[INSTALLED].get(name))) for name, has in site.installed)
+def restore_site(site: Site, bound: Mapping[str, Any]) -> Site:
+    """Return the site with the cores and software that it had when the results were measured."""
+    installed = tuple(
+        (name, replace(installation, content=bound[INSTALLED].get(name))) for name, installation in site.installed
+    )
     return replace(site, cores=bound["cores"], python_abi=bound["python_abi"], installed=installed)
 
 
 def check_bound(results: Path, site: Site) -> bool:
-    """Whether `results` are bound already. InputError when it is to another place."""
+    """Return whether ``results`` are bound.
+
+    Raises:
+        InputError: If they are bound to another site or machine.
+    """
     if bound := read_binding(results):
         check_place(bound, site, results)
     return bound is not None
 
 
 def read_binding(results: Path) -> dict[str, Any] | None:
-    """The place that results/<study> is bound to; None where nothing has run."""
+    """Return the binding of results/<study>, None if nothing has run."""
     file = results / BINDING
     if not file.exists():
         return None
@@ -85,52 +94,56 @@ def read_binding(results: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError, KeyError) as error:
         refuse_machine_error(error, file)
     raise InputError(
-        "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were made here"
+        "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were measured here"
     )
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
-    """InputError when `results` are bound to another place than this one, and runs would be added to them."""
-    here = place(site)
-    differ = [key for key in here if bound[key] != here[key]]
+    """Raise InputError if ``results`` are bound to another site or machine, because runs would be added to them."""
+    current = describe_place(site)
+    differ = [key for key in current if bound[key] != current[key]]
     if "machine" in differ and bound.get(MACHINE_ID) and bound[MACHINE_ID] == machine_id():
         differ.remove("machine")
-    told = ["site"] if "site" in differ else differ  # another site has other machines, that says nothing more
-    said = [f"{key} {_said(bound[key])}, here it is {_said(here[key])}" for key in told]
-    if said:
+    keys = ["site"] if "site" in differ else differ  # another site has other machines anyway
+    differences = [f"{key} {_format_value(bound[key])}, here it is {_format_value(current[key])}" for key in keys]
+    if differences:
         raise InputError(
             "other-place",
-            f"these results belong to {'; '.join(said)}",
+            f"these results belong to {'; '.join(differences)}",
             file=results / BINDING,
-            got={key: bound[key] for key in told},
+            got={key: bound[key] for key in keys},
             hint="for figures of them: ./ringside run --records available, or add --config records=available to snakemake; "
             f"for the cost here: ./ringside plan; to run here, move {results} away"
             + (
                 f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
-                if told == ["machine"]
+                if keys == ["machine"]
                 else ""
             ),
         )
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "one of a cluster" if value is None else str(value)
 
 
 def rebind(results: Path) -> None:
-    """Note that this machine is the one that `results` were measured on. InputError where something else differs, too."""
+    """Record that ``results`` were measured on this machine.
+
+    Raises:
+        InputError: If nothing has run, or the site, its cores or its Python differ.
+    """
     bound = read_binding(results)
     if bound is None:
         raise InputError("missing-file", "no such file", file=results / BINDING, hint="nothing has run in this study")
     site = load_site(bound["site"])
-    here = place(site)
-    check_place({**bound, "machine": here["machine"]}, site, results)
+    current = describe_place(site)
+    check_place({**bound, "machine": current["machine"]}, site, results)
     stored = read_json(results / BINDING)
-    write_json(results / BINDING, {**stored, "machine": here["machine"], MACHINE_ID: machine_id()})
+    write_json(results / BINDING, {**stored, "machine": current["machine"], MACHINE_ID: machine_id()})
 
 
 def main(study: str) -> None:
-    """State that this is the machine that the results of a study were measured on, under another name.
+    """State that the results of a study were measured on this machine under another name.
 
     Args:
         study: name of a folder in results/

@@ -1,6 +1,6 @@
-"""A campaign as the workflow sees it: one study at one site, the runs, and where everything lies.
+"""Describe a campaign for the workflow: one study at one site, its runs, and all paths.
 
-The Snakefile makes one Campaign while it is parsed; all that its rules need to know is here.
+The Snakefile creates one Campaign while it is parsed; its rules take everything from there.
 """
 
 import csv
@@ -25,13 +25,13 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from environments import installed
 from environments.identity import environment_stamp
-from plan.binding import as_bound, check_place, read_binding
-from plan.decisions import Decision, decided, place
-from plan.design import Run, cell_name, design, to_csv
-from plan.identity import Planned, lacks, plan_run
+from plan.binding import check_place, read_binding, restore_site
+from plan.decisions import Decision, decision_file, read_decisions
+from plan.design import Run, cell_name, plan_design, to_csv
+from plan.identity import Planned, plan_run, unsupported_reason
 from plan.machine import check_folder, check_machine
 from plan.recorded import STATUSES, record_status
-from plan.strategies import to_find
+from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
 PILOT_BLOCKS = 2
@@ -39,9 +39,14 @@ PILOT_BLOCKS = 2
 
 @dataclass(frozen=True)
 class Campaign:
-    """One study at one site. Paths are relative to the checkout where results lie, absolute where the cache does.
+    """One study at one site. Paths of results are relative to the checkout, paths of the cache absolute.
 
-    `possible`: the runs of its design. All of them are made, unless the study says a precision in place of a number of replicates.
+    Attributes:
+        study: The study.
+        site: Where it is measured.
+        mode: ``campaign`` (measure), ``available`` (existing records only) or ``published``.
+        possible: All runs of the design; a study with a precision target may not need all of them.
+        published: Folder of published tables, if figures are drawn from these.
     """
 
     study: Study
@@ -57,8 +62,10 @@ class Campaign:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs, in planned order: all that are possible, or those that are known to be made (`now`), where replicates are chosen by
-        precision: those of the first blocks, those that were decided, and those that have a record, whatever was decided since."""
+        """The runs in planned order.
+
+        With a precision target these are the runs of the first blocks, those that decisions added, and those with a record.
+        """
         rule = self.study.replicates
         if not rule.adaptive:
             return self.possible
@@ -70,112 +77,124 @@ class Campaign:
         ]
 
     @cached_property
-    def most(self) -> list[Run]:
-        """The runs that may be made, in planned order: of the possible ones those of cells that may get more than the first blocks, where
-        replicates are chosen by precision."""
+    def max_runs(self) -> list[Run]:
+        """The runs in planned order if every cell needs as many as its precision target allows."""
         rule = self.study.replicates
         if not rule.adaptive:
             return self.possible
-        known, refinable = {run.run_id for run in self.runs}, {cell_name(levels) for levels in self.study.refinable}
-        return [run for run in self.possible if run.run_id in known or run.cell in refinable]
+        planned_ids, refinable = (
+            {run.run_id for run in self.runs},
+            {cell_name(levels) for levels in self.study.refinable},
+        )
+        return [run for run in self.possible if run.run_id in planned_ids or run.cell in refinable]
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """What was decided so far, where replicates are chosen by precision."""
-        return decided(self.results, self.study.replicates) if self.published is None else []
+        """The decisions so far, if the study has a precision target."""
+        return read_decisions(self.results, self.study.replicates) if self.published is None else []
 
     def now(self) -> "Campaign":
-        """As it is now: where replicates are chosen by precision, decisions may have been made since."""
+        """Return the campaign with the decisions that exist now."""
         if not self.study.replicates.adaptive:
             return self
-        again = replace(self)
-        vars(again)["_paths"] = self._paths
-        return again
+        current = replace(self)
+        vars(current)["_paths"] = self._paths
+        return current
 
-    def known(self) -> tuple[int, bool]:
-        """How many runs the site will make as far as is known, and whether more may be decided."""
-        return len(self.records), self.open or self._decided_anew
+    def count_runs(self) -> tuple[int, bool]:
+        """Return how many runs the site will make as decided so far, and whether decisions may add more."""
+        return len(self.records), self.open or self._is_decision_outdated
 
     @property
     def open(self) -> bool:
-        """Whether it has still to be decided which cells get more runs."""
+        """Whether decisions may still add runs."""
         rule, last = self.study.replicates, self.decisions[-1:]
         if not rule.adaptive or self.published:
             return False
-        decided = last and not (last[0].refined and last[0].block < rule.at_most - 1)
-        return not decided and len(self.runs) < len(self.most)
+        is_final = last and not (last[0].refined and last[0].block < rule.at_most - 1)
+        return not is_final and len(self.runs) < len(self.max_runs)
 
     @property
     def runs_csv(self) -> Path:
-        """The table of runs that figures and tables are made from."""
+        """The table of runs behind figures and tables."""
         return (self.published or self.results) / "runs.csv"
 
     @property
     def epochs_csv(self) -> Path:
-        """The table of epochs that figures and tables are made from."""
+        """The table of epochs behind figures and tables."""
         return (self.published or self.results) / "epochs.csv"
 
     @property
     def phases_csv(self) -> Path:
-        """The table of the phases of traced runs; trace_steps.csv lies beside it."""
+        """The table of phases of traced runs, next to trace_steps.csv."""
         return self.runs_csv.with_name("phases.csv")
 
     @property
     def traced(self) -> bool:
-        """Whether there are phases of traced runs, or will be when the study has run."""
+        """Whether there are or will be phases of traced runs."""
         return self.study.traced and (self.published is None or self.phases_csv.exists())
 
     @property
     def referenced(self) -> bool:
-        """Whether runs have a reference beside them, or will have one."""
+        """Whether runs have or will have times of the reference benchmark."""
         if self.published is None:
             return self.site.reference
         with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table, suppress(csv.Error):
             return any(row.get("reference_s") for row in csv.DictReader(table))
-        return False  # whoever reads the table says what is wrong in it
+        return False  # a broken table is reported where it is read
 
     @cached_property
     def records(self) -> dict[str, str]:
-        """Where the record of every run lies that the site can make: run_id -> record.json, in planned order."""
-        return {run.run_id: self.record(run) for run in self.runs if self.lacks(run) is None}
+        """Path of record.json by run_id of every run that the site can make, in planned order."""
+        return {run.run_id: self.record(run) for run in self.runs if self.unsupported_reason(run) is None}
 
-    def lacks(self, run: Run) -> Note | None:
-        """Why the site cannot make a run that was planned; None where it can."""
-        return lacks(self.site, run.levels) or (to_find(self.study.name, self.site) if run.unfound else None)
+    def unsupported_reason(self, run: Run) -> Note | None:
+        """Return why the site cannot make a planned run, or None."""
+        if reason := unsupported_reason(self.site, run.levels):
+            return reason
+        return missing_strategy_note(self.study.name, self.site) if run.lacks_strategy else None
 
-    def never_precise(self) -> list[Note]:
-        """That no cell can be called as precise as the study wants, in a line; else nothing."""
+    def unreachable_precision(self) -> list[Note]:
+        """Return a note if no cell can reach the study's precision target, else []."""
         rule = self.study.replicates
         timed = {cell_name(levels) for levels in self.study.timed}
-        cells = len({run.cell for run in self.runs if self.lacks(run) is None} & timed)
-        if not rule.adaptive or not cells or rule.at_most >= (known := rule.known_after(cells)):
+        cells = len({run.cell for run in self.runs if self.unsupported_reason(run) is None} & timed)
+        if not rule.adaptive or not cells or rule.at_most >= (min_runs := rule.known_after(cells)):
             return []
         return [
             Note(
                 "never-precise",
-                f"at_most: {rule.at_most} cannot be enough: how far runs spread is known after {known} runs of {number_of(cells, 'cell')} at best, "
-                f"and no cell is called precise before; say at_most: {known + 1} or more, or replicates: {rule.at_most}",
+                f"at_most: {rule.at_most} is too small: the spread of runs is known after {min_runs} runs of {number_of(cells, 'cell')} "
+                f"at best, and no cell is precise before; set at_most: {min_runs + 1} or more, or replicates: {rule.at_most}",
                 at_most=rule.at_most,
-                known_after=known,
+                known_after=min_runs,
                 cells=cells,
             )
         ]
 
-    def left_out(self) -> list[Note]:
-        """Why the site cannot make runs that were planned: a line for each reason, with how many runs of how many cells."""
-        left: dict[Note, list[Run]] = {}
+    def skipped_runs(self) -> list[Note]:
+        """Return a note for each reason why the site cannot make planned runs, with the number of runs and cells."""
+        skipped: dict[Note, list[Run]] = {}
         for run in self.runs:
-            if run.run_id not in self.records and (reason := self.lacks(run)):
-                left.setdefault(reason, []).append(run)
-        return [_left_out(reason, runs) for reason, runs in left.items()]
+            if run.run_id not in self.records and (reason := self.unsupported_reason(run)):
+                skipped.setdefault(reason, []).append(run)
+        return [_describe_skipped(reason, runs) for reason, runs in skipped.items()]
 
     def records_of_block(self, block: int | None) -> list[str]:
-        """The records of one block, in planned order; of all blocks without one. InputError when there is no such block."""
-        wanted = {run.run_id for run in self.of_block(block).runs}
-        return [path for run_id, path in self.records.items() if run_id in wanted]
+        """Return the records of a block (None: of all blocks) in planned order.
+
+        Raises:
+            InputError: If the study has no such block.
+        """
+        run_ids = {run.run_id for run in self.of_block(block).runs}
+        return [path for run_id, path in self.records.items() if run_id in run_ids]
 
     def of_block(self, block: int | None) -> "Campaign":
-        """The campaign with the runs of one block only; as it is without one. InputError when there is no such block."""
+        """Return the campaign with the runs of one block only (None: all blocks).
+
+        Raises:
+            InputError: If the study has no such block.
+        """
         if block not in (None, *self.blocks):
             expected = f"one of {', '.join(map(str, self.blocks))}"
             raise InputError(
@@ -190,7 +209,7 @@ class Campaign:
 
     @cached_property
     def blocks(self) -> list[int]:
-        """The numbers of the blocks, also of those that may turn out to be empty."""
+        """The numbers of all blocks, including those that may stay empty."""
         return sorted({run.block for run in self.possible})
 
     @cached_property
@@ -199,8 +218,8 @@ class Campaign:
         return {run.run_id: run for run in self.possible}
 
     @cached_property
-    def design_stands(self) -> bool:
-        """Whether design.csv is what would be planned now, whatever has changed since in the files that it was made of."""
+    def is_design_current(self) -> bool:
+        """Whether design.csv has the content that would be written now."""
         try:
             return (self.results / "design.csv").read_text(encoding="utf-8") == to_csv(self.possible)
         except (OSError, ValueError):
@@ -209,26 +228,31 @@ class Campaign:
     @cached_property
     def priorities(self) -> dict[str, int]:
         """Snakemake's priority of every run: the planned order, first run highest."""
-        return {run.run_id: len(self.possible) - place for place, run in enumerate(self.possible)}
+        return {run.run_id: len(self.possible) - position for position, run in enumerate(self.possible)}
 
     @cached_property
     def environments(self) -> dict[str, str]:
-        """The environments that the runs need, parents first: name -> its stamp, environment.json. Those whose strategy has to be found need
-        theirs before."""
-        unfound = {
-            run.framework.environment for run in self.runs if run.unfound and lacks(self.site, run.levels) is None
+        """The stamps (environment.json) of the environments that runs and strategy searches need, by name, parents first."""
+        searching = {
+            run.framework.environment
+            for run in self.runs
+            if run.lacks_strategy and unsupported_reason(self.site, run.levels) is None
         }
-        wanted = sorted(unfound.union(self.by_id[run_id].framework.environment for run_id in self.records))
-        return {name: str(self._stamp(name)) for name in lineage(wanted, realization=self.site.realization)}
+        needed = sorted(searching.union(self.by_id[run_id].framework.environment for run_id in self.records))
+        return {name: str(self._stamp(name)) for name in lineage(needed, realization=self.site.realization)}
 
     @cached_property
     def images(self) -> list[str]:
-        """The environments among them that are images at this site."""
-        wanted = self.site.realization
-        return [name for name in self.environments if read(name).deployment(wanted) == "apptainer"]
+        """The environments that are images at this site."""
+        realization = self.site.realization
+        return [name for name in self.environments if read(name).deployment(realization) == "apptainer"]
 
     def image_stamps(self) -> list[str]:
-        """The stamps of the images. InputError when there is none to be made."""
+        """Return the stamps of the images.
+
+        Raises:
+            InputError: If none of the environments is an image.
+        """
         if not self.images:
             raise InputError(
                 "no-images",
@@ -236,60 +260,60 @@ class Campaign:
                 file=shown(self.site.file),
                 key="deployment",
                 got=self.site.deployment,
-                hint="say deployment: apptainer",
+                hint="set deployment: apptainer",
             )
         return [self.environments[name] for name in self.images]
 
     @cached_property
     def datasets(self) -> dict[str, str]:
-        """The data sets that the runs need: name -> the file that says that it is prepared."""
-        wanted = dict.fromkeys(self.by_id[run_id].levels["dataset"] for run_id in self.records)
-        return {name: str(data_folder(self.site, name) / "prepared") for name in wanted}
+        """The data sets that the runs need, with the file that marks each as prepared."""
+        names = dict.fromkeys(self.by_id[run_id].levels["dataset"] for run_id in self.records)
+        return {name: str(data_folder(self.site, name) / "prepared") for name in names}
 
     def environment_of(self, run_id: str) -> str:
-        """The stamp of the environment that a run needs."""
+        """Return the stamp of the environment that a run needs."""
         return self.environments[self.by_id[run_id].framework.environment]
 
     def dataset_of(self, run_id: str) -> str:
-        """The file that says that the data set is prepared which a run needs."""
+        """Return the file that marks a run's data set as prepared."""
         return self.datasets[self.by_id[run_id].levels["dataset"]]
 
     def available(self) -> list[str]:
-        """The records that exist now."""
+        """Return the records that exist now."""
         return [path for path in self.records.values() if os.path.exists(path)]
 
     @cached_property
     def statuses(self) -> dict[str, str]:
-        """run_id -> the status in its record, of the runs that have one now."""
+        """Status by run_id of the runs that have a record."""
         return {run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)}
 
-    def counted(self) -> str:
-        """How many records of each status there are now, in words: 260 ok, 6 invalid; nothing where there is none."""
+    def describe_statuses(self) -> str:
+        """Return the number of records of each status, such as ``260 ok, 6 invalid``; empty without records."""
         counts = Counter(self.statuses.values())
         return ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
 
-    def outlook(self) -> str:
-        """What there is and what is left, in one line."""
+    def summary(self) -> str:
+        """Return the progress of the campaign in one line."""
         if self.published:
             return f"{self.study.name}: figures and tables from {self.published}"
         left = len(self.records) - len(self.statuses)
-        told = [self.counted()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
-        said = ", ".join(each for each in told if each) or "no record"
-        most = f" so far, {len(self.most):,} at most" if self.mode == "campaign" and self.open else ""
-        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{most}: {said}"
+        parts = [self.describe_statuses()] + [f"{left:,} to run"] * (self.mode == "campaign" and left > 0)
+        progress = ", ".join(part for part in parts if part) or "no record"
+        limit = f" so far, {len(self.max_runs):,} at most" if self.mode == "campaign" and self.open else ""
+        return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{limit}: {progress}"
 
     @property
-    def _decided_anew(self) -> bool:
-        """Whether the last decision will be made again, since a run that it was made of was repeated after it."""
+    def _is_decision_outdated(self) -> bool:
+        """Whether the last decision will be repeated, because one of its runs was repeated after it."""
         if not self.decisions:
             return False
         block = self.decisions[-1].block
-        made_at = os.stat(place(self.results, block)).st_mtime_ns
+        decided_at = os.stat(decision_file(self.results, block)).st_mtime_ns
         before = (self.records[run.run_id] for run in self.runs if run.block <= block and run.run_id in self.records)
-        return any(os.path.exists(path) and os.stat(path).st_mtime_ns > made_at for path in before)
+        return any(os.path.exists(path) and os.stat(path).st_mtime_ns > decided_at for path in before)
 
     def _is_recorded(self, run: Run) -> bool:
-        """Whether a possible run has a record. Its key takes time: it is computed where there is a folder."""
+        """Return whether a possible run has a record; its key, which takes time, is computed only if it has a folder."""
         return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
 
     def planned(self, run: Run) -> Planned:
@@ -297,22 +321,22 @@ class Campaign:
         return plan_run(self.study, self.site, run)
 
     def record(self, run: Run) -> str:
-        """Return where the record of a run lies, or will lie."""
+        """Return the path of the record of a run."""
         if run.run_id not in self._paths:
             self._paths[run.run_id] = f"{self.results}/runs/{run.run_id}/{self.planned(run).key}/record.json"
         return self._paths[run.run_id]
 
     @cached_property
     def _paths(self) -> dict[str, str]:
-        """Where the records of runs lie, of those that were asked for: keys take time."""
+        """Paths of records by run_id, filled on demand because keys take time."""
         return {}
 
     def _stamp(self, environment: str) -> Path:
         return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)
 
 
-def _left_out(reason: Note, runs: Sequence[Run]) -> Note:
-    """Return the line of the runs that cannot be made for one `reason`, with its code and facts."""
+def _describe_skipped(reason: Note, runs: Sequence[Run]) -> Note:
+    """Return the note on runs that cannot be made for one reason, with its code and facts."""
     cells = len({run.cell for run in runs})
     text = f"{number_of(len(runs), 'run')} of {number_of(cells, 'cell')} cannot run here: {reason}"
     return Note(reason.code, text, runs=len(runs), cells=cells, **reason.facts)
@@ -322,9 +346,9 @@ def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> di
     """Return the configuration of a program outside Snakemake.
 
     Args:
-        study: A study, in place of the configured one.
-        site: A site, in place of the configured one.
-        files: Other files of config/ whose keys replace those of config.yaml.
+        study: A study that replaces the configured one.
+        site: A site that replaces the configured one.
+        files: Files of config/ whose keys replace those of config.yaml.
     """
     config: dict[str, Any] = {}
     for name in ("config.yaml", *files):
@@ -332,15 +356,20 @@ def configured(study: str = "", site: str = "", files: Sequence[str] = ()) -> di
     return config | {key: name for key, name in (("study", study), ("site", site)) if name}
 
 
-def planned(study: Study, site: Site) -> Campaign:
-    """A campaign as it would be at a site, wherever that is and whatever is there already."""
-    return Campaign(study, site, "campaign", design(study, site), None)
+def plan_campaign(study: Study, site: Site) -> Campaign:
+    """Return the campaign of a study at a site, without looking at existing results."""
+    return Campaign(study, site, "campaign", plan_design(study, site), None)
 
 
-def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
-    """The campaign that the workflow's configuration names. InputError in one line when something in it is wrong.
+def load_campaign(values: Mapping[str, Any], probe: bool = False) -> Campaign:
+    """Return the campaign of the workflow's configuration.
 
-    `look`: see first what the site has installed now, in place of taking what was found the last time.
+    Args:
+        values: The configuration.
+        probe: Whether to inspect first what the site has installed now; otherwise the last inspection counts.
+
+    Raises:
+        InputError: If a part of the configuration is wrong.
     """
     config = load_config(values)
     study, records = load_study(config.study), config.records
@@ -353,31 +382,39 @@ def load_campaign(values: Mapping[str, Any], look: bool = False) -> Campaign:
         site = load_site(config.site)
         site = load_site(bound["site"]) if bound else site
         if bound:
-            site = as_bound(site, bound)
-        return Campaign(study, site, records, design(study, site), None)
+            site = restore_site(site, bound)
+        return Campaign(study, site, records, plan_design(study, site), None)
     site = load_site(config.site)
     for folder in (site.cache, *(site.cache / part for part in PARTS)):
-        check_folder(folder, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+        check_folder(folder, f"change cache in {shown(site.file)}, or set RINGSIDE_CACHE")
     check_cache(site.cache)
     check_machine(site)
     if bound:
         check_place(bound, site, results)
-    campaign = planned(study, site)
-    if look and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
-        campaign = planned(study, load_site(config.site))
-    _ = campaign.environments  # a broken description is found now, not in the middle of the rules
+    campaign = plan_campaign(study, site)
+    if probe and installed.inspect_site(site, {run.framework.environment for run in campaign.runs}):
+        campaign = plan_campaign(study, load_site(config.site))
+    _ = campaign.environments  # reports a broken description before rules are parsed
     return campaign
 
 
 def measured_campaign(study: str, site: str, records: str) -> Campaign:
-    """Return the campaign of a study as far as it was measured: nothing is planned or checked for running. As load_campaign."""
-    there = "available" if records == "campaign" else records
-    return load_campaign({"study": study, "site": site, "records": there})
+    """Return the campaign of a study with the existing records, without checks for running.
+
+    Raises:
+        InputError: As ``load_campaign``.
+    """
+    existing = "available" if records == "campaign" else records
+    return load_campaign({"study": study, "site": site, "records": existing})
 
 
 def published_tables(records: str, study: Study) -> Path:
-    """The folder with published tables that `records` names. InputError when it is none, or another study's."""
-    from common.tables import check_first_line  # not above: it brings pandas, for which every start would wait
+    """Return the folder of published tables that ``records`` names.
+
+    Raises:
+        InputError: If it has no tables, or those of another study.
+    """
+    from common.tables import check_first_line  # imported late, because pandas would delay every start
 
     folder = Path(records)
     for name in ("runs.csv", "epochs.csv"):

@@ -1,7 +1,8 @@
-"""Which cells get another run, where a study says a precision in place of a number of replicates: decisions, read.
+"""Read which cells get another run, where a study has a precision target instead of a replicate count.
 
-After each block from `at_least` on it is decided from the records which cells get a run in the next one (stage precision). A decision stands in
-results/<study>/precision/block-<block>.json, with the rule by which it was made. The last one names no cell; that after `at_most` always is.
+After each block from `at_least` on, stage precision decides from the records which cells get a run in the next block. A
+decision is results/<study>/precision/block-<block>.json, and has the rule that it follows. The last one names no cell; the
+one after `at_most` is always the last.
 """
 
 import functools
@@ -18,13 +19,18 @@ from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
 
-# Whether a cell has the precision that is wanted: what config/schemas/decision.schema.yaml has for `reached`.
+# Values of `reached` in config/schemas/decision.schema.yaml: whether a cell has reached its precision target.
 REACHED = YES, BY_CHANCE, NO, NOT_ASKED = ("yes", "perhaps by chance", "no", "not asked")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided after `block`; `cells`: cell -> n, half_width (a share, None where there is none), reached, refine, expected."""
+    """The decision after a block.
+
+    Attributes:
+        block: Number of the block.
+        cells: For each cell n, half_width (relative, or None), reached, refine and expected.
+    """
 
     block: int
     cells: Mapping[str, Mapping[str, Any]]
@@ -32,60 +38,60 @@ class Decision:
     @property
     def refined(self) -> list[str]:
         """The cells that get a run in the next block."""
-        return [cell for cell, said in self.cells.items() if said["refine"]]
+        return [cell for cell, state in self.cells.items() if state["refine"]]
 
 
-def in_words(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
-    """How many cells are as precise as the rule wants, of those that it asks for; `rule`: as `rule_of` has it."""
-    found = Counter(said["reached"] for said in cells.values())
-    asked = number_of(len(cells) - found[NOT_ASKED], "cell")
-    told = f"{found[YES] + found[BY_CHANCE]} of {asked} within {100 * rule['until']:g} %"
-    told = f"ratios of {told}" if rule["contrasts"] else told
-    return told + (f", {found[BY_CHANCE]} perhaps by chance" if found[BY_CHANCE] else "")
+def summarize_precision(cells: Mapping[str, Mapping[str, Any]], rule: Mapping[str, Any]) -> str:
+    """Return in words how many cells have reached the precision target of a rule (see ``rule_fields``)."""
+    counts = Counter(state["reached"] for state in cells.values())
+    n_targeted = number_of(len(cells) - counts[NOT_ASKED], "cell")
+    text = f"{counts[YES] + counts[BY_CHANCE]} of {n_targeted} within {100 * rule['until']:g} %"
+    text = f"ratios of {text}" if rule["contrasts"] else text
+    return text + (f", {counts[BY_CHANCE]} perhaps by chance" if counts[BY_CHANCE] else "")
 
 
-def place(results: Path, block: int) -> Path:
-    """Where the decision stands that is made after a block."""
+def decision_file(results: Path, block: int) -> Path:
+    """Return the file of the decision after a block."""
     return results / "precision" / f"block-{block}.json"
 
 
-def rule_of(replicates: Replicates) -> dict[str, Any]:
-    """The rule as a decision has it."""
+def rule_fields(replicates: Replicates) -> dict[str, Any]:
+    """Return the rule of replicates as a decision stores it."""
     contrasts = {name: list(levels) for name, levels in replicates.contrasts.items()}
     return {**asdict(replicates), "contrasts": contrasts}
 
 
-def read(file: Path, replicates: Replicates) -> Decision | None:
-    """The decision in a file; None where there is none, or it is broken, or made by another rule: then it is made again."""
+def read_decision(file: Path, replicates: Replicates) -> Decision | None:
+    """Return the decision in a file, None if it is missing, broken or follows another rule, and has to be repeated."""
     try:
-        there = os.stat(file)
+        status = os.stat(file)
     except OSError as error:
         refuse_machine_error(error)
         return None
-    said = _said(file, there.st_mtime_ns, there.st_size)
-    return Decision(said["block"], said["cells"]) if said and said["rule"] == rule_of(replicates) else None
+    fields = _load(file, status.st_mtime_ns, status.st_size)
+    return Decision(fields["block"], fields["cells"]) if fields and fields["rule"] == rule_fields(replicates) else None
 
 
-@functools.lru_cache(maxsize=2000)  # Snakemake asks for the same ones again and again
-def _said(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
-    """What stands in a file of that date and size; None where it is no decision."""
+@functools.lru_cache(maxsize=2000)  # Snakemake reads the same ones many times
+def _load(file: Path, date_ns: int, size: int) -> Mapping[str, Any] | None:
+    """Return the content of a file with this date and size, None if it is no decision."""
     try:
-        said: Mapping[str, Any] = read_json(file)
-        check(said, "decision", file)
+        fields: Mapping[str, Any] = read_json(file)
+        check(fields, "decision", file)
     except (OSError, ValueError, InputError) as error:
         refuse_machine_error(error, file)
         return None
-    return said
+    return fields
 
 
-def decided(results: Path, replicates: Replicates) -> list[Decision]:
-    """The decisions so far, one after each block, as far as one led to the next."""
-    found: list[Decision] = []
+def read_decisions(results: Path, replicates: Replicates) -> list[Decision]:
+    """Return the decisions so far, one per block, up to the first missing or final one."""
+    decisions: list[Decision] = []
     for block in range(replicates.at_least, replicates.at_most + 1):
-        decision = read(place(results, block), replicates)
+        decision = read_decision(decision_file(results, block), replicates)
         if decision is None:
             break
-        found.append(decision)
+        decisions.append(decision)
         if not decision.refined:
             break
-    return found
+    return decisions

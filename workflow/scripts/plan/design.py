@@ -1,7 +1,10 @@
-"""The design: every run of a study at a site, before anything runs. A pure function of study and site.
+"""Plan the runs of a study at a site.
 
-Blocks are replicates (randomized complete blocks): a block holds every cell once, in an order that a hash decides, so
-that adding a level or a replicate moves no other run (Jain 1991, ch. 16; Hoefler & Belli, SC'15, rule 9).
+The design is a randomized complete block design: every block contains each cell once, in an order given by a hash of the
+cell, the replicate and the study's seed. Adding a level or a replicate therefore never reorders existing runs (Jain 1991,
+ch. 16; Hoefler & Belli, SC'15, rule 9).
+
+Planning is a pure function of the study and the site: nothing is run, built or downloaded.
 """
 
 import contextlib
@@ -29,53 +32,58 @@ from models import division
 from models.graph import Graph
 from models.mesh import Mesh
 from models.strategy import Strategy
-from plan.strategies import file_of, question, strategy_of
+from plan.strategies import cell_strategy, search_name, strategy_file
 
-MAX_RUN_ID_BYTES = 200  # a file system takes 255; logs and partial files add to it
-LARGEST_DROPPED_SHARE = 0.02
-LARGEST_MISSUM = 1e-6  # of shares, which have to add up to 1
-MOST_NAMED = 4  # frameworks that can what another one cannot
-SHARING = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")  # what decides about steps
+MAX_RUN_ID_BYTES = 200  # file systems allow 255; logs and partial files append to the name
+MAX_DROPPED_SAMPLE_SHARE = 0.02
+SHARE_SUM_TOLERANCE = 1e-6
+MAX_SUGGESTED_FRAMEWORKS = 4
+STEP_COUNT_FACTORS = ("framework", "dataset", "nodes", "devices_per_node", "batch_size", "batch_scope")
 UNSUPPORTED = "unsupported-by-framework"
-BOOKKEEPING = ("run_id", "cell", "replicate", "block", "order_key", "seed")
+BOOKKEEPING_COLUMNS = ("run_id", "cell", "replicate", "block", "order_key", "seed")
 
 
 class InfeasibleCell(Exception):
-    """Report that a cell cannot be trained.
+    """A cell that cannot be trained.
 
-    Args:
-        code: What kind of reason this is, as an InputError has it.
-        reason: Why the cell cannot be trained, as a clause.
-        factors: The factors whose levels decide about it.
-        hint: What to change.
-        place: The file that says so.
+    Attributes:
+        code: Code of the error, as of an InputError.
+        reason: What is wrong, as a clause.
+        factors: The factors whose levels cause it; an `exclude` entry needs no others.
+        hint: What the user can change.
     """
 
-    def __init__(self, code: str, reason: str, factors: Sequence[str], hint: str, place: str = "") -> None:
-        super().__init__(f"{reason} ({place})" if place else reason)
+    def __init__(self, code: str, reason: str, factors: Sequence[str], hint: str, location: str = "") -> None:
+        super().__init__(f"{reason} ({location})" if location else reason)
         self.code, self.reason, self.factors, self.hint = code, reason, factors, hint
 
 
 @dataclass(frozen=True)
-class Idle:
-    """A factor that means nothing in some cells: `in_cell` says in which, by their levels and their mesh, the factor `where` decides."""
+class IrrelevantFactor:
+    """A factor that has no effect in some cells, such as momentum with Adam.
+
+    Two cells that differ only in an irrelevant factor would train the same model, so the design rejects the duplicate.
+    """
 
     factor: str
-    where: str
-    why: str
-    in_cell: Callable[[Levels, Mesh], bool]
+    decided_by: str
+    explanation: str
+    applies_to: Callable[[Levels, Mesh], bool]
 
 
-IDLE = (
-    Idle("momentum", "optimizer", "adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")),
-    Idle("bandwidth", "nodes", "one node exchanges nothing", lambda levels, _: bool(levels["nodes"] == 1)),
-    Idle("microbatches", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
-    Idle("schedule", "parallelism", "it has no pipeline", lambda _, mesh: mesh.pipeline == 1),
-    Idle("sharding", "parallelism", "it has no axis sharded", lambda _, mesh: mesh.sharded == 1),
+IRRELEVANT_FACTORS = (
+    IrrelevantFactor(
+        "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
+    ),
+    IrrelevantFactor("bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)),
+    IrrelevantFactor("microbatches", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1),
+    IrrelevantFactor("schedule", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1),
+    IrrelevantFactor("sharding", "parallelism", "there is no axis sharded", lambda _, mesh: mesh.sharded == 1),
 )
 
 
-OF_IMAGES = (  # factors of images alone, their level where there are none, and what the others do
+# Factors of images, their level for other data, and what the other levels do.
+IMAGE_FACTORS = (
     ("augmentation", "none", "changes images"),
     ("memory_format", "default", "lays out the channels of images"),
 )
@@ -83,8 +91,10 @@ OF_IMAGES = (  # factors of images alone, their level where there are none, and 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a cell is laid out: processes, copies of the model that see samples of their own, and these. `mesh`: None where ranks
-    divide samples alone."""
+    """Process layout and batch sizes of a cell.
+
+    `replicas` are copies of the model that see different samples; `mesh` is None for pure data parallelism.
+    """
 
     nodes: int
     ranks: int
@@ -99,13 +109,13 @@ class Geometry:
 
     @property
     def devices(self) -> int:
-        """Those that train."""
+        """Number of devices that train."""
         return self.ranks * self.replicas_per_rank
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row of the design: one cell x replicate, with what its levels name."""
+    """One row of the design: a replicate of a cell, with the objects that its levels name."""
 
     run_id: str
     cell: str
@@ -118,19 +128,23 @@ class Run:
     framework: Framework
     dataset: Mapping[str, Any]
     graph: Graph
-    strategy: Strategy | None = None  # by which its ranks divide each layer by itself, where they do
+    strategy: Strategy | None = None  # how each layer is partitioned, for frameworks with strategies
 
     @property
-    def unfound(self) -> bool:
-        """Whether its strategy has to be found before it can run, whatever the site has."""
+    def lacks_strategy(self) -> bool:
+        """Whether a search has to find its strategy before it can run."""
         return self.framework.strategies and self.strategy is None
 
 
-def design(study: Study, site: Site) -> list[Run]:
-    """All runs in planned order. InputError in one line for a cell that cannot be, and for a study without cells."""
+def plan_design(study: Study, site: Site) -> list[Run]:
+    """Return all runs of a study in the order in which they are to be measured.
+
+    Raises:
+        InputError: If a cell cannot be trained, or if ``exclude`` leaves no cell.
+    """
     runs = [
-        _run(study, site, cell, levels, geometry, replicate)
-        for cell, levels, geometry in _cells(study, site)
+        _make_run(study, site, cell, levels, geometry, replicate)
+        for cell, levels, geometry in _feasible_cells(study, site)
         for replicate in range(1, study.replicates.at_most + 1)
     ]
     if not runs:
@@ -139,19 +153,19 @@ def design(study: Study, site: Site) -> list[Run]:
             "removes every cell",
             file=shown(study.file),
             key="exclude",
-            expected="at least one cell to be left",
+            expected="at least one cell",
         )
     check_names(runs, study.file)
     return sorted(runs, key=lambda run: (run.order_key, run.run_id))
 
 
 def check_names(runs: Iterable[Run], study: Path) -> None:
-    """InputError where the name of a run is too long for its folder. `study`: the file that declares the runs."""
+    """Raise InputError if the name of a run is too long for its folder; ``study`` is the file that declares the runs."""
     for run in runs:
         if (n_bytes := len(run.run_id.encode())) > MAX_RUN_ID_BYTES:
             raise InputError(
                 "name-too-long",
-                f"the run {run.run_id} has a name of {n_bytes} bytes, and is a folder",
+                f"the name of run {run.run_id}, also a folder, has {n_bytes} bytes",
                 file=shown(study),
                 key="factors",
                 got=run.run_id,
@@ -161,8 +175,11 @@ def check_names(runs: Iterable[Run], study: Path) -> None:
 
 
 def cell_name(levels: Levels) -> str:
-    """The cell's name, made of levels: core factors always, others only where they differ from their default."""
-    return ".".join(  # a name is the name of a folder, too
+    """Return the name of a cell: core factors always, other factors only where they differ from their default.
+
+    The name is also a directory name.
+    """
+    return ".".join(
         f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
         if entry.get("core") or levels[name] != entry["default"]
@@ -170,20 +187,25 @@ def cell_name(levels: Levels) -> str:
 
 
 def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
-    """Ranks, replicas and batches of a cell. InfeasibleCell where it cannot be trained. Where each layer is divided by itself, all ranks see
-    the same samples, as along the axis tensor of a mesh."""
+    """Return ranks, replicas and batch sizes of a cell.
+
+    With a parallelization strategy all ranks see the same samples, as along the axis tensor of a mesh.
+
+    Raises:
+        InfeasibleCell: If the cell cannot be trained.
+    """
     _check_capabilities(levels, framework)
     _check_epochs(levels)
-    _check_of_images(levels)
-    devices = _devices(levels, framework, site)
+    _check_image_factors(levels)
+    devices = _count_devices(levels, framework, site)
     nodes, ranks_per_node = (levels["nodes"], devices) if framework.distributed else (1, 1)
     replicas_per_rank = devices if framework.mirrored else 1
     ranks = nodes * ranks_per_node
-    mesh = _mesh(levels, framework, ranks)
+    mesh = _build_mesh(levels, framework, ranks)
     replicas = (mesh.replicas if mesh else ranks) * replicas_per_rank
     local_batch, steps = _batches(levels, replicas)
     if mesh and not framework.strategies:
-        _check_division(levels, mesh, local_batch)
+        _check_partition(levels, mesh, local_batch)
     _check_shares(levels, framework, replicas, local_batch)
     return Geometry(
         nodes=nodes,
@@ -199,8 +221,12 @@ def geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     )
 
 
-def _mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
-    """The mesh of a cell; None where its ranks divide samples alone, or as LBANN does."""
+def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
+    """Return the device mesh of a cell, or None for pure data parallelism and for LBANN's own layouts.
+
+    Raises:
+        InfeasibleCell: If the mesh does not fit the number of ranks.
+    """
     level = levels["parallelism"]
     if framework.strategies:
         return Mesh(tensor=ranks) if ranks > 1 else None
@@ -216,8 +242,8 @@ def _mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None:
     return None if mesh.is_plain else mesh
 
 
-def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
-    """Whether the mesh can divide the model and its batches."""
+def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
+    """Raise InfeasibleCell if the mesh cannot partition the model or its batches."""
     graph, microbatches = model_graph(levels["model"], levels["dataset"]), levels["microbatches"]
     try:
         if mesh.pipeline > 1:
@@ -231,36 +257,41 @@ def _check_division(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     if mesh.pipeline == 1:
         return
     if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
-        reason = f"schedule=1f1b wants a microbatch for each of {mesh.pipeline} stages, microbatches={microbatches}"
+        reason = f"schedule=1f1b needs at least one microbatch per stage ({mesh.pipeline}), microbatches={microbatches}"
         raise InfeasibleCell(
             "too-few-microbatches",
             reason,
             ("schedule", "microbatches", "parallelism"),
-            f"say microbatches: {mesh.pipeline} or more, or schedule: gpipe",
+            f"set microbatches to {mesh.pipeline} or more, or use schedule: gpipe",
         )
     if local_batch % microbatches:
         reason = f"microbatches={microbatches} do not divide the {local_batch} samples of a batch"
-        raise InfeasibleCell("not-divisible", reason, ("microbatches", *SHARING), "use a divisor of the batch")
+        raise InfeasibleCell(
+            "not-divisible", reason, ("microbatches", *STEP_COUNT_FACTORS), "use a divisor of the batch"
+        )
     if local_batch // microbatches < graph.fewest_samples:
         reason = f"with one sample per microbatch, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
         raise InfeasibleCell(
-            "too-few-samples", reason, ("microbatches", *SHARING, "model"), "use fewer microbatches, or larger images"
+            "too-few-samples",
+            reason,
+            ("microbatches", *STEP_COUNT_FACTORS, "model"),
+            "use fewer microbatches, or larger images",
         )
 
 
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
-    each = framework.missed(levels)
-    if all(each):
-        missed = list(dict.fromkeys(itertools.chain(*each)))
-        least = min(map(len, each))
-        closest = dict.fromkeys(name for names in each if len(names) == least for name in names)
-        because = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
-        told = " with ".join(f"{name}={levels[name]}" for name in closest)
-        place = f"capabilities in {shown(framework.file)}"
+    unmet = framework.missed(levels)
+    if all(unmet):
+        missed = list(dict.fromkeys(itertools.chain(*unmet)))
+        least = min(map(len, unmet))
+        closest = dict.fromkeys(name for names in unmet if len(names) == least for name in names)
+        explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
+        combination = " with ".join(f"{name}={levels[name]}" for name in closest)
+        location = f"capabilities in {shown(framework.file)}"
         able = [name for name in framework_names() if load_framework(name).adapter and load_framework(name).can(levels)]
-        instead = f", or take {' or '.join(able)}" if 0 < len(able) <= MOST_NAMED else ""
-        reason, hint = f"{framework.name} cannot do {told}{because}", f"change the factors{instead}"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, place)
+        alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
+        reason, hint = f"{framework.name} cannot do {combination}{explanation}", f"change the factors{alternatives}"
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, location)
 
 
 def _check_epochs(levels: Levels) -> None:
@@ -268,41 +299,41 @@ def _check_epochs(levels: Levels) -> None:
         if levels[name] >= levels["epochs"]:
             reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
             raise InfeasibleCell(
-                "no-epoch-left", reason, ("epochs", name), f"say {name}: {levels['epochs'] - 1}, or more epochs"
+                "no-epoch-left", reason, ("epochs", name), f"set {name}: {levels['epochs'] - 1}, or more epochs"
             )
 
 
-def _check_of_images(levels: Levels) -> None:
-    """Whether factors that only mean something for images have their defaults where samples are tokens."""
+def _check_image_factors(levels: Levels) -> None:
+    """Raise InfeasibleCell if a factor of images is set for a data set of tokens."""
     if kind(load_dataset(levels["dataset"])) == IMAGES:
         return
-    for name, neutral, what in OF_IMAGES:
+    for name, neutral, effect in IMAGE_FACTORS:
         if levels[name] != neutral:
-            reason = f"{name}={levels[name]} {what}, {levels['dataset']} has sequences of tokens"
-            raise InfeasibleCell("images-only", reason, (name, "dataset"), f"say {name}: {neutral}")
+            reason = f"{name}={levels[name]} {effect}, but {levels['dataset']} has sequences of tokens"
+            raise InfeasibleCell("images-only", reason, (name, "dataset"), f"set {name}: {neutral}")
 
 
-def _devices(levels: Levels, framework: Framework, site: Site) -> int:
-    """The devices of a node that train."""
+def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
+    """Return the number of devices per node that train."""
     hybrid = levels["device"] == "hybrid"
-    most = site.ranks_per_node + hybrid  # the accelerators, and the processors
-    devices: int = levels["devices_per_node"] or most
-    if devices > most:
-        reason = f"devices_per_node={devices} is more than the {most} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
+    limit = site.ranks_per_node + hybrid  # the accelerators, and one rank on the CPU
+    devices: int = levels["devices_per_node"] or limit
+    if devices > limit:
+        reason = f"devices_per_node={devices} is more than the {limit} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
         raise InfeasibleCell("too-many-devices", reason, ("devices_per_node",), "use fewer, or another site")
     if hybrid and devices == 1:
-        reason = "device=hybrid is an accelerator and the processors, devices_per_node=1 is one of them"
+        reason = "device=hybrid needs an accelerator and the CPU, devices_per_node=1 is one device"
         raise InfeasibleCell(
-            "too-few-devices", reason, ("device", "devices_per_node"), "say devices_per_node: 2 or more"
+            "too-few-devices", reason, ("device", "devices_per_node"), "set devices_per_node: 2 or more"
         )
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
         reason = f"devices_per_node={devices}: {framework.name} trains on one device"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "devices_per_node"), "say devices_per_node: 1")
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "devices_per_node"), "set devices_per_node: 1")
     return devices
 
 
 def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
-    """Samples in a batch of one replica, and batches of each replica in an epoch."""
+    """Return the local batch size, and the number of steps per epoch."""
     try:
         model = model_graph(levels["model"], levels["dataset"])
     except ValueError as error:
@@ -310,45 +341,47 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
             "model-does-not-fit-data", str(error), ("model", "dataset"), "use another model or data set"
         ) from None
     samples, size = load_dataset(levels["dataset"])["train_samples"], levels["batch_size"]
-    together = replicas if levels["batch_scope"] == "local" else 1  # how often a batch of that size is in a step
-    step = size * together
+    multiplier = replicas if levels["batch_scope"] == "local" else 1
+    step = size * multiplier
     if step % replicas:
         reason = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
-        raise InfeasibleCell("not-divisible", reason, SHARING, _next_sizes(size, samples, together, replicas))
+        raise InfeasibleCell(
+            "not-divisible", reason, STEP_COUNT_FACTORS, _suggest_batch_sizes(size, samples, multiplier, replicas)
+        )
     local_batch, steps = step // replicas, samples // step
     if local_batch < model.fewest_samples:
         reason = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
         raise InfeasibleCell(
-            "too-few-samples", reason, (*SHARING, "model"), "use a larger batch_size, or larger images"
+            "too-few-samples", reason, (*STEP_COUNT_FACTORS, "model"), "use a larger batch_size, or larger images"
         )
-    if _dropped(step, samples) > LARGEST_DROPPED_SHARE:
+    if _dropped_share(step, samples) > MAX_DROPPED_SAMPLE_SHARE:
         reason = f"{replicas} x {local_batch} samples a step " + (
-            f"drop {_dropped(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
-            f"(at most {LARGEST_DROPPED_SHARE:.0%})"
+            f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
+            f"(at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
             if steps
             else f"are more than the {samples} training samples of {levels['dataset']}"
         )
         raise InfeasibleCell(
             "drops-samples" if steps else "too-few-samples",
             reason,
-            SHARING,
-            _next_sizes(size, samples, together, replicas),
+            STEP_COUNT_FACTORS,
+            _suggest_batch_sizes(size, samples, multiplier, replicas),
         )
     if levels["sync_every"] > steps:
         reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
-        raise InfeasibleCell("too-few-batches", reason, (*SHARING, "sync_every"), f"use {steps} at most")
+        raise InfeasibleCell("too-few-batches", reason, (*STEP_COUNT_FACTORS, "sync_every"), f"use at most {steps}")
     return local_batch, steps
 
 
 def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch: int) -> None:
-    """Whether a step's samples can be divided among the ranks as the cell says."""
+    """Raise InfeasibleCell if the samples of a step cannot be divided by the cell's shares."""
     shares, block = levels["shares"], ranks * local_batch
     if shares != "equal" and not framework.unlike:
-        reason = f"shares={shares}: {framework.name} gives every rank as many samples"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "shares"), "say shares: equal")
+        reason = f"shares={shares}: {framework.name} gives all ranks the same number of samples"
+        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "shares"), "set shares: equal")
     if not (fixed := fixed_shares(shares)):
         return
-    if abs(sum(fixed) - 1) > LARGEST_MISSUM:
+    if abs(sum(fixed) - 1) > SHARE_SUM_TOLERANCE:
         reason = f"shares={shares} add up to {sum(fixed):.6g}, not to 1"
         raise InfeasibleCell("wrong-sum", reason, ("shares",), "correct them")
     if len(fixed) != ranks:
@@ -360,41 +393,42 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
     if min(fixed) * block < fewest:
         reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
         raise InfeasibleCell(
-            "too-few-samples", reason, ("shares", *SHARING), "use a larger batch_size, or larger shares"
+            "too-few-samples", reason, ("shares", *STEP_COUNT_FACTORS), "use a larger batch_size, or larger shares"
         )
 
 
-def _dropped(step: int, samples: int) -> float:
-    """The share of the samples that steps of `step` leave over."""
+def _dropped_share(step: int, samples: int) -> float:
+    """Return the share of samples left over by steps of ``step`` samples."""
     return samples % step / samples
 
 
-def _next_sizes(size: int, samples: int, together: int, replicas: int) -> str:
-    """The batch sizes nearest to `size` that fit, in words: below and above, as far as there are such."""
+def _suggest_batch_sizes(size: int, samples: int, multiplier: int, replicas: int) -> str:
+    """Return a hint with the nearest batch sizes below and above ``size`` that fit."""
 
-    def fits(other: int) -> bool:
-        return other * together % replicas == 0 and _dropped(other * together, samples) <= LARGEST_DROPPED_SHARE
+    def fits(candidate: int) -> bool:
+        step = candidate * multiplier
+        return step % replicas == 0 and _dropped_share(step, samples) <= MAX_DROPPED_SAMPLE_SHARE
 
-    largest = samples // together
+    largest = samples // multiplier
     below = next(filter(fits, range(min(size - 1, largest), 0, -1)), None)
     above = next(filter(fits, range(size + 1, largest + 1)), None)
-    found = " or ".join(str(other) for other in (below, above) if other)
-    return f"the next batch_size that fits is {found}" if found else "use fewer replicas, or more samples"
+    sizes = " or ".join(str(candidate) for candidate in (below, above) if candidate)
+    return f"the nearest batch_size that fits is {sizes}" if sizes else "use fewer replicas, or more samples"
 
 
 def to_csv(runs: list[Run]) -> str:
-    """The design as the text of design.csv."""
+    """Return the text of design.csv."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     factors = list(factor_table())
-    writer.writerow([*BOOKKEEPING, *factors])
+    writer.writerow([*BOOKKEEPING_COLUMNS, *factors])
     for run in runs:
         fixed = (run.run_id, run.cell, run.replicate, run.block, f"{run.order_key:.9f}", run.seed)
         writer.writerow([*fixed, *(run.levels[name] for name in factors)])
     return text.getvalue()
 
 
-def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
+def _feasible_cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
     too_many = [nodes for nodes in study.factors["nodes"] if nodes > site.nodes]
     if too_many:
         raise InputError(
@@ -403,7 +437,7 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             file=shown(study.file),
             key="factors.nodes",
             got=too_many[0],
-            hint="take fewer, or another site",
+            hint="use fewer, or another site",
         )
     used = [False] * len(study.exclude)
     trained: dict[tuple[Any, ...], Levels] = {}
@@ -415,10 +449,10 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             continue
         name = cell_name(levels)
         try:
-            made = geometry(levels, load_framework(levels["framework"]), site)
-            if (other := trained.setdefault(effective(levels, made), levels)) is not levels:
-                raise _double(levels, other)
-            yield name, levels, made
+            layout = geometry(levels, load_framework(levels["framework"]), site)
+            if (original := trained.setdefault(effective(levels, layout), levels)) is not levels:
+                raise _duplicate_cell(levels, original)
+            yield name, levels, layout
         except InfeasibleCell as infeasible:
             raise _cell_error(study, site, levels, infeasible) from None
     if not all(used):
@@ -429,43 +463,43 @@ def _cells(study: Study, site: Site) -> Iterator[tuple[str, Levels, Geometry]]:
             file=shown(study.file),
             key=f"exclude.{i}",
             got=study.exclude[i],
-            hint="correct it or take it out",
+            hint="correct or remove it",
         )
 
 
-def effective(levels: Levels, made: Geometry) -> tuple[Any, ...]:
-    """The levels as far as they have an effect: of two cells that have the same, one trains what the other does."""
-    mesh, level = made.mesh or Mesh(), levels["parallelism"]
-    told = levels
+def effective(levels: Levels, layout: Geometry) -> tuple[Any, ...]:
+    """Return the levels without irrelevant factors; cells with equal effective levels train the same."""
+    mesh, level = layout.mesh or Mesh(), levels["parallelism"]
+    resolved = levels
     if load_framework(levels["framework"]).strategies:
-        told = {**levels, "parallelism": level if made.ranks > 1 else PLAIN}
+        resolved = {**levels, "parallelism": level if layout.ranks > 1 else PLAIN}
     elif is_mesh(level):
-        told = {**levels, "parallelism": mesh.name}
-    idle = {each.factor for each in IDLE if each.in_cell(levels, mesh)}
-    return tuple(None if name in idle else level for name, level in told.items())
+        resolved = {**levels, "parallelism": mesh.name}
+    irrelevant = {entry.factor for entry in IRRELEVANT_FACTORS if entry.applies_to(levels, mesh)}
+    return tuple(None if name in irrelevant else level for name, level in resolved.items())
 
 
-def _double(levels: Levels, other: Levels) -> InfeasibleCell:
-    """Why there is no cell with these levels beside the `other` one, which trains the same."""
-    reason = f"trains exactly as {cell_name(other)} does: "
-    for idle in IDLE:
-        if levels[idle.factor] != other[idle.factor]:
-            factors = (idle.where, idle.factor)
-            return InfeasibleCell("duplicate", reason + idle.why, factors, f"hold {idle.factor}")
-    reason += f"parallelism={levels['parallelism']} and {other['parallelism']} are the same on these ranks"
-    return InfeasibleCell("duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "take one of them")
+def _duplicate_cell(levels: Levels, original: Levels) -> InfeasibleCell:
+    """Return the error for a cell that trains the same as the ``original`` one."""
+    reason = f"trains the same as {cell_name(original)}: "
+    for entry in IRRELEVANT_FACTORS:
+        if levels[entry.factor] != original[entry.factor]:
+            factors = (entry.decided_by, entry.factor)
+            return InfeasibleCell("duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level")
+    reason += f"parallelism={levels['parallelism']} and {original['parallelism']} are the same on these ranks"
+    return InfeasibleCell("duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "use one of them")
 
 
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
-    """Return what a person reads: why a cell cannot be, what helps, and what to exclude where other cells would be left.
+    """Return the error for an infeasible cell, with a hint and, if other cells remain, the `exclude` entry that removes it.
 
-    `got` are the levels that decide about it, by factor.
+    ``got`` has the levels that cause it by factor.
     """
     varied = [name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1]
     hint = infeasible.hint
     if study.fraction:
         hint += " (a fraction needs all of its cells)"
-    elif varied and _others_remain(study, site, {name: [levels[name]] for name in varied}):
+    elif varied and _leaves_a_cell(study, site, {name: [levels[name]] for name in varied}):
         line = ", ".join(f"{name}: {levels[name]}" for name in varied)
         hint += f", or add to exclude: - {{{line}}}"
     return InputError(
@@ -478,8 +512,8 @@ def _cell_error(study: Study, site: Site, levels: Levels, infeasible: Infeasible
     )
 
 
-def _others_remain(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
-    """Whether there is a cell that can be when the study excludes `entry`, too."""
+def _leaves_a_cell(study: Study, site: Site, entry: Mapping[str, list[Any]]) -> bool:
+    """Return whether a feasible cell remains if the study excludes ``entry``, too."""
     for levels in study.combinations():
         if not any(matches(levels, excluded) for excluded in (entry, *study.exclude)):
             with contextlib.suppress(InfeasibleCell):
@@ -493,13 +527,13 @@ def _seed(study_seed: int, replicate: int) -> int:
     return int(digest_text(f"{study_seed}/{replicate}")[:8], 16) >> 1
 
 
-def _run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
+def _make_run(study: Study, site: Site, cell: str, levels: Levels, geometry: Geometry, replicate: int) -> Run:
     run_id, framework = f"{cell}.r{replicate}", load_framework(levels["framework"])
     graph = model_graph(levels["model"], levels["dataset"])
     layout, strategy = (geometry.nodes, geometry.ranks_per_node), None
     if framework.strategies:
-        asked, file = question(levels), file_of(study.name, site.name)
-        strategy = strategy_of(levels["parallelism"], graph, geometry.local_batch, layout, asked, file)
+        search, file = search_name(levels), strategy_file(study.name, site.name)
+        strategy = cell_strategy(levels["parallelism"], graph, geometry.local_batch, layout, search, file)
     fraction = int(digest_text(f"{study.seed}/{run_id}")[:8], 16) / 2**32
     return Run(
         run_id=run_id,
@@ -525,7 +559,7 @@ def main(*, study: str, site: str, out: Path) -> None:
         site: name of a file in config/sites/
         out: design.csv
     """
-    write_text(out, to_csv(design(load_study(study), load_site(site))))
+    write_text(out, to_csv(plan_design(load_study(study), load_site(site))))
 
 
 if __name__ == "__main__":

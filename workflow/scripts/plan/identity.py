@@ -1,6 +1,7 @@
-"""What makes a run the run that it is: its spec, and the key under which its measurement is kept.
+"""Identify a run by its specification, and by the key under which its measurement is stored.
 
-The key is computed while Snakemake parses, from files in git alone; what must cause a new measurement is in the path.
+The key is computed while Snakemake parses, from files in git only. It is part of the path of the record, so that every change
+that needs a new measurement leads to a new path.
 """
 
 import dataclasses
@@ -29,154 +30,158 @@ from models import strategy
 from models.graph import Graph
 from plan.design import Geometry, Run
 
-# What every rank uses of the models' code.
+# Code of the models that every rank uses.
 MODEL_CODE = tuple(RANKS.parent / "models" / name for name in ("graph.py", "initial.py", "mesh.py"))
-DIVISION = [RANKS.parent / "models" / "division.py"]  # what those use that divide models
-# Keys of framework.yaml that say nothing of what its ranks do.
-WORDS_OF_DESCRIPTIONS = ("title", "needs", "why", "notes")
-STRATEGY = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]  # each layer by itself
+DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # used by ranks that partition models
+# Keys of framework.yaml that do not change what ranks do.
+DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes")
+STRATEGY_CODE = [
+    RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")
+]  # used by ranks with a parallelization strategy
 
 
 def cores_per_rank(site: Site) -> int:
-    """Cores of one replica, the same in all cells: the machine's cores over the largest number of ranks on it."""
+    """Return the cores of one replica, the same in all cells: the machine's cores over the largest number of ranks on it."""
     ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     return max(1, site.cores // ranks_on_a_machine)
 
 
-HOST_CORES = 2  # of a rank that trains on an accelerator beside one that trains on processors: it feeds its device
+GPU_HOST_CORES = 2  # cores of a GPU rank that feed its device, where another rank trains on CPU cores
 
 
-def unlike(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
-    """What a cell with these levels is told where its nodes or the ranks of a node are unlike; nothing where they are alike.
+def heterogeneous_resources(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
+    """Return per-node CPU shares and per-rank core counts of a heterogeneous cell, {} for a homogeneous one.
 
-    `rank_cores`: cores of each rank of a node. With device hybrid the last rank trains on all processors that the others leave.
+    With ``device: hybrid`` the last rank of each node trains on the cores that the GPU ranks leave free.
     """
-    told: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
     if site.cpu_shares:
-        told["cpu_shares"] = list(site.cpu_shares[: geometry.nodes])
+        resources["cpu_shares"] = list(site.cpu_shares[: geometry.nodes])
     ranks = geometry.ranks_per_node
     if device(site, levels) == "hybrid":
         cores = site.cores // (site.nodes if site.placement == "emulated" else 1)
-        each = max(1, min(HOST_CORES, cores // ranks))
-        told["rank_cores"] = [each] * (ranks - 1) + [max(1, cores - each * (ranks - 1))]
+        host_cores = max(1, min(GPU_HOST_CORES, cores // ranks))
+        resources["rank_cores"] = [host_cores] * (ranks - 1) + [max(1, cores - host_cores * (ranks - 1))]
     elif site.rank_cores:
-        told["rank_cores"] = list(site.rank_cores[:ranks])
-    return told
+        resources["rank_cores"] = list(site.rank_cores[:ranks])
+    return resources
 
 
 def spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
-    """All that a measurement depends on, apart from software and data: the run's and the site's measured part."""
+    """Return the specification of a run: everything its result depends on, apart from software and data."""
     return {
         "run_id": run.run_id,
         "levels": run.levels,
         "replicate": run.replicate,
         "seed": run.seed,
-        **laid_out(run.geometry),
+        **geometry_fields(run.geometry),
         "step_times": study.step_times,
-        **of_site(site, run.levels, run.geometry),
+        **site_fields(site, run.levels, run.geometry),
         **({"strategy": strategy.to_json(run.strategy)} if run.strategy else {}),
     }
 
 
-def of_site(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
-    """Return what a site adds to the specification of a run with these levels."""
-    cores = unlike(site, levels, geometry)
+def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> dict[str, Any]:
+    """Return the fields that a site adds to the specification of a run with these levels."""
+    cores = heterogeneous_resources(site, levels, geometry)
     return {
         **site_part(site),
-        **links(site, levels),
-        **({"scorep": scorep.version(site.scorep)} if site.scorep and under_scorep(site, levels) else {}),
+        **link_settings(site, levels),
+        **({"scorep": scorep.version(site.scorep)} if site.scorep and runs_under_scorep(site, levels) else {}),
         "device": device(site, levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
         **cores,
     }
 
 
-def laid_out(geometry: Geometry) -> dict[str, Any]:
-    """What a run is told of its geometry; `mesh`, the size of each axis, only where ranks divide more than samples."""
-    told = vars(geometry)
-    return {**told, "mesh": geometry.mesh.sizes} if geometry.mesh else {key: told[key] for key in told if key != "mesh"}
+def geometry_fields(geometry: Geometry) -> dict[str, Any]:
+    """Return the fields of a geometry; ``mesh``, the size of each axis, is left out for pure data parallelism."""
+    fields = vars(geometry)
+    return (
+        {**fields, "mesh": geometry.mesh.sizes} if geometry.mesh else {k: v for k, v in fields.items() if k != "mesh"}
+    )
 
 
 def device(site: Site, levels: Mapping[str, Any]) -> str:
-    """What trains in a cell with these levels."""
+    """Return the device that a cell with these levels trains on."""
     return site.device if levels["device"] == "site" else str(levels["device"])
 
 
 def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
-    """The rate of the nodes' links in each direction, in bytes/s, in a cell with these levels; None where nobody names one."""
+    """Return the link rate of the nodes in each direction in bytes/s, None if neither levels nor site set one."""
     return levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s
 
 
-def links(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cell with these levels is told of the nodes' links: their rate, and what gives it to them where that is ours to do."""
+def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the link rate of a cell, and the traffic shaping that enforces it on virtual nodes."""
     rate = link_rate(site, levels)
     return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
 
 
-def under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
-    """Whether cells with these levels run under Score-P: programs of MPI that the site has installed as it has Score-P, traced in full."""
+def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
+    """Return whether these cells run under Score-P: fully traced MPI programs of an environment that the site installed."""
     framework = load_framework(levels["framework"])
     installed = framework.environment in dict(site.installed)
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
-# What starts ranks where nothing brings programs of MPI together. Flux could, with its plugin flux-pmix, and PBS by mpirun: nobody tried that.
-WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
+# Launchers whose starter has no process management for MPI. Flux could with flux-pmix, PBS with mpirun; neither was tried.
+LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
-def lacks(site: Site, levels: Mapping[str, Any]) -> Note | None:
-    """Why the site cannot run cells with these levels, although they can be planned; None where it can."""
-    name, what = levels["framework"], device(site, levels)
+def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
+    """Return why the site cannot run cells with these levels although they can be planned, or None."""
+    name, device_kind = levels["framework"], device(site, levels)
     if not site.has(name):
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:
         return Note("no-adapter", f"site {site.name} cannot run {name}: its adapter is not written yet", framework=name)
-    if not _available(framework.environment, site):
-        where = f"installed.{framework.environment} or images.brought.{framework.environment}"
+    if not _is_available(framework.environment, site):
+        keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return Note(
             "not-installed",
-            f"{framework.environment} is not installed at site {site.name} (see {where} in docs/reference/configuration.md)",
+            f"{framework.environment} is not installed at site {site.name} (see {keys} in docs/reference/configuration.md)",
             environment=framework.environment,
         )
-    if said := _too_old(name, site):
-        return said
-    if framework.mpi and site.launcher in WITHOUT_MPI:
+    if reason := _outdated_package(name, site):
+        return reason
+    if framework.mpi and site.launcher in LAUNCHERS_WITHOUT_MPI:
         return Note(
             "no-mpi",
-            f"site {site.name} starts ranks by {WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun",
+            f"site {site.name} starts ranks by {LAUNCHERS_WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun",
             framework=name,
             launcher=site.launcher,
-            starts=WITHOUT_MPI[site.launcher],
+            starts=LAUNCHERS_WITHOUT_MPI[site.launcher],
         )
-    if said := _lacks_devices(site, framework, what):
-        return said
+    if reason := _unsupported_device(site, framework, device_kind):
+        return reason
     if levels["bandwidth"] and site.placement != "virtual":
         return Note(
             "no-link-rate",
             f"site {site.name} cannot set the rate of its links: only the virtual cluster can",
             bandwidth=levels["bandwidth"],
         )
-    if levels["precision"] == "tf32" and what != "cuda":
+    if levels["precision"] == "tf32" and device_kind != "cuda":
         return Note(
             "unsupported-precision",
             f"site {site.name} cannot compute in tf32: only device cuda can",
             precision="tf32",
-            device=what,
+            device=device_kind,
         )
-    if without := _cannot_compute(name, levels["model"], levels["dataset"], what):
+    if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
         return Note(
             "missing-operators",
-            f"site {site.name} has device {what}, on which {name} cannot compute {', '.join(without)} of {levels['model']}",
+            f"site {site.name} has device {device_kind}, on which {name} cannot compute {', '.join(operators)} of {levels['model']}",
             framework=name,
             model=levels["model"],
-            device=what,
-            operators=without,
+            device=device_kind,
+            operators=operators,
         )
-    if site.scorep and under_scorep(site, levels) and scorep.version(site.scorep) is None:
+    if site.scorep and runs_under_scorep(site, levels) and scorep.version(site.scorep) is None:
         return Note(
             "no-scorep",
-            f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config tells no version here",
+            f"site {site.name} names Score-P in {site.scorep}, whose bin/scorep-config prints no version",
             scorep=site.scorep,
         )
     if levels["compiler"] != "none" and site.deployment == "apptainer":
@@ -188,42 +193,42 @@ def lacks(site: Site, levels: Mapping[str, Any]) -> Note | None:
     return None
 
 
-def _lacks_devices(site: Site, framework: Framework, what: str) -> Note | None:
-    """Why a site cannot train with a framework on these devices; None where it can."""
-    if what == "hybrid" and not framework.unlike:
+def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> Note | None:
+    """Return why a site cannot train with a framework on this kind of device, or None."""
+    if device_kind == "hybrid" and not framework.unlike:
         return Note(
             "no-hybrid",
-            f"{framework.name} cannot train on processors and accelerators together: {' and '.join(_unlike())} can",
+            f"{framework.name} cannot train on CPU cores and accelerators together: {' and '.join(_heterogeneous_frameworks())} can",
             framework=framework.name,
-            able=_unlike(),
+            able=_heterogeneous_frameworks(),
         )
-    if what in ("cpu", "cuda") and what not in framework.devices:
+    if device_kind in ("cpu", "cuda") and device_kind not in framework.devices:
         return Note(
             "unsupported-device",
-            f"{framework.name} does not train on device {what}, which site {site.name} has",
+            f"{framework.name} does not train on device {device_kind}, which site {site.name} has",
             framework=framework.name,
-            device=what,
+            device=device_kind,
         )
-    if what != site.device != "cuda":
-        together = " to train on together with its processors" if what == "hybrid" else ""
-        return Note("no-accelerator", f"site {site.name} has no device cuda{together}", device=what)
-    if what == "hybrid" and site.launcher == "flux":
+    if device_kind != site.device != "cuda":
+        together = " to train on together with its CPU cores" if device_kind == "hybrid" else ""
+        return Note("no-accelerator", f"site {site.name} has no device cuda{together}", device=device_kind)
+    if device_kind == "hybrid" and site.launcher == "flux":
         return Note(
             "no-hybrid-here",
-            f"site {site.name} starts ranks by flux submit, each with an accelerator: none is left to train on processors",
+            f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can train on CPU cores",
             launcher=site.launcher,
         )
     if site.rank_cores and (framework.mpi or framework.mirrored):
         return Note(
             "heterogeneous-ranks",
-            f"site {site.name} has ranks of unlike cores (rank_cores), {framework.name} wants as many for each",
+            f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs the same count for all",
             framework=framework.name,
         )
     return None
 
 
 def site_part(site: Site) -> dict[str, Any]:
-    """What of the site changes a measurement: never accounts, limits or paths."""
+    """Return the site's fields that affect a result; accounts, limits and paths do not."""
     return {
         "device": site.device,
         "placement": site.placement,
@@ -241,41 +246,39 @@ def site_part(site: Site) -> dict[str, Any]:
 
 
 @functools.cache
-def _unlike() -> list[str]:
-    """The frameworks whose ranks may be unlike."""
+def _heterogeneous_frameworks() -> list[str]:
+    """Return the frameworks that can train on heterogeneous ranks."""
     return [name for name in framework_names() if load_framework(name).unlike]
 
 
 @functools.cache
-def _cannot_compute(framework: str, model: str, dataset: str, device: str) -> list[str]:
-    """The kinds of operators in a model that a framework does not have on a device."""
-    without = load_framework(framework).without.get(device, [])
-    return (
-        sorted({operator.kind for operator in model_graph(model, dataset).operators} & set(without)) if without else []
-    )
+def _missing_operators(framework: str, model: str, dataset: str, device: str) -> list[str]:
+    """Return the kinds of operators of a model that a framework lacks on a device."""
+    missing = load_framework(framework).without.get(device, [])
+    return sorted({op.kind for op in model_graph(model, dataset).operators} & set(missing)) if missing else []
 
 
 @functools.cache
-def _too_old(name: str, site: Site) -> Note | None:
-    """Why the software that a site has installed cannot run a framework; None where it can, or was made here."""
+def _outdated_package(name: str, site: Site) -> Note | None:
+    """Return why the packages that a site has installed are too old for a framework, or None."""
     framework = load_framework(name)
-    has = dict(site.installed).get(framework.environment)
-    for package, oldest in framework.needs.items() if has else ():
-        found = dict(has.packages).get(package) if has else None
-        if found and older(found, oldest):
+    installation = dict(site.installed).get(framework.environment)
+    for package, oldest in framework.needs.items() if installation else ():
+        version = dict(installation.packages).get(package) if installation else None
+        if version and older(version, oldest):
             return Note(
                 "too-old",
-                f"site {site.name} has {package} {found} installed, {name} needs {oldest} or newer",
+                f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer",
                 framework=name,
                 package=package,
-                installed=found,
+                installed=version,
                 needed=oldest,
             )
     return None
 
 
 @functools.cache
-def _available(environment: str, site: Site) -> bool:
+def _is_available(environment: str, site: Site) -> bool:
     return read_environment(environment).available(site.realization)
 
 
@@ -285,33 +288,33 @@ def _environment_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """The code of a framework's ranks: the shared worker, the libraries' modules, the adapter (files and folders)."""
-    described = load_framework(framework)
-    libraries = [LIBRARIES / f"{library}.py" for library in described.libraries]
-    divides = any(axes & {"pipeline", "tensor"} for axes in described.meshes)
+    """Return files and folders of code of a framework's ranks: shared worker, modules of libraries, adapter."""
+    description = load_framework(framework)
+    libraries = [LIBRARIES / f"{library}.py" for library in description.libraries]
+    partitions_models = any(axes & {"pipeline", "tensor"} for axes in description.meshes)
     return [
         RANKS / "worker",
         *libraries,
-        *(DIVISION if divides else []),
-        *(STRATEGY if described.strategies else []),
+        *(DIVISION_CODE if partitions_models else []),
+        *(STRATEGY_CODE if description.strategies else []),
         FRAMEWORKS / framework,
     ]
 
 
 def digest_rank_code(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of code of ranks; of descriptions of frameworks as far as they say what is done."""
-    return digest_sources(paths, words=WORDS_OF_DESCRIPTIONS)
+    """Return the SHA-256 of code of ranks, without the descriptive keys of framework.yaml."""
+    return digest_sources(paths, words=DESCRIPTIVE_KEYS)
 
 
 @functools.cache
 def code_digest(framework: str, model: str, dataset: str) -> str:
-    """Return the SHA-256 of what trains: the shared worker, the libraries' modules, the adapter, the model as it is built."""
+    """Return the SHA-256 of the code of ranks and of the model's graph."""
     code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))
 
 
 def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
-    """The three digests of a run with these levels: environment, code, data (64 hex digits each)."""
+    """Return the digests of environment, code and data of a run with these levels (64 hex digits each)."""
     framework, model, dataset = levels["framework"], levels["model"], levels["dataset"]
     return {
         "environment_digest": _environment_digest(load_framework(framework).environment, site),
@@ -322,12 +325,12 @@ def digests(site: Site, levels: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A run as it is to be measured at a site: whoever makes its record is given this, and plans nothing.
+    """A run as it is measured at a site.
 
     Attributes:
-        study: The name of the study.
-        site: Where it is measured.
-        spec: All that the measurement depends on, apart from software and data.
+        study: Name of the study.
+        site: Where the run is measured.
+        spec: Everything its result depends on, apart from software and data.
         digests: SHA-256 of software, code and data (64 hex digits each).
     """
 
@@ -338,27 +341,27 @@ class Planned:
 
     @cached_property
     def key(self) -> str:
-        """The first 12 hex digits of the SHA-256 over spec and digests; the measurement is kept under it."""
+        """First 12 hex digits of the SHA-256 over spec and digests."""
         return digest_text(json.dumps([self.spec, self.digests], sort_keys=True))[:12]
 
     @property
     def run_id(self) -> str:
-        """The run's name in the design."""
+        """Name of the run in the design."""
         return str(self.spec["run_id"])
 
     @property
     def framework(self) -> Framework:
-        """What trains."""
+        """The framework that trains."""
         return load_framework(self.spec["levels"]["framework"])
 
     @property
     def graph(self) -> Graph:
-        """The model."""
+        """The graph of the model."""
         return model_graph(self.spec["levels"]["model"], self.spec["levels"]["dataset"])
 
     @property
     def environment(self) -> Path:
-        """The stamp of its environment, environment.json."""
+        """The stamp (environment.json) of its environment."""
         return environment_of(self.site, self.framework)
 
     @property
@@ -367,18 +370,18 @@ class Planned:
         return data_folder(self.site, self.spec["levels"]["dataset"])
 
     def is_current(self) -> bool:
-        """Return whether site, software, code and data are still those that it was planned with."""
+        """Return whether site, software, code and data are unchanged since the run was planned."""
         levels, fields = self.spec["levels"], [field.name for field in dataclasses.fields(Geometry)]
         geometry = Geometry(**{name: self.spec[name] for name in fields if name != "mesh"})
-        now = self.spec | of_site(self.site, levels, geometry)
+        now = self.spec | site_fields(self.site, levels, geometry)
         return Planned(self.study, self.site, now, digests(self.site, levels)).key == self.key
 
 
 def plan_run(study: Study, site: Site, run: Run) -> Planned:
-    """Return a run of `study` as it is measured at `site`."""
+    """Return a run of a study as it is measured at a site."""
     return Planned(study.name, site, spec(study, site, run), digests(site, run.levels))
 
 
 def environment_of(site: Site, framework: Framework) -> Path:
-    """The stamp of a framework's environment at a site."""
+    """Return the stamp of a framework's environment at a site."""
     return environment_stamp(site.cache, framework.environment, site.variant, site.realization)

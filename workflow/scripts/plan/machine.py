@@ -1,4 +1,4 @@
-"""Whether this machine, and where things are to lie on it, are what the site says."""
+"""Check that this machine and its folders match the site."""
 
 import os
 import socket
@@ -11,17 +11,13 @@ from common.errors import InputError
 from common.files import shown
 from declared.site import Site
 
-ACCELERATORS = (
-    "nvidia[0-9]*",
-    "kfd",
-    "dxg",
-)  # what drivers leave in /dev: NVIDIA's, AMD's, those of Windows below Linux
+ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files of NVIDIA, AMD and Windows (WSL) in /dev
 
 
 def check_folder(folder: Path, advice: str) -> None:
-    """InputError, with this advice, when there is something else where `folder` is or is to be, or there cannot be one of that name."""
+    """Raise InputError with this advice if ``folder`` is no folder, and cannot be created."""
     try:
-        str(folder).encode()  # Snakemake keeps names as UTF-8
+        str(folder).encode()  # Snakemake stores names as UTF-8
         os.lstat(folder)
     except UnicodeEncodeError:
         problem = "has bytes in its name that are not UTF-8"
@@ -30,22 +26,22 @@ def check_folder(folder: Path, advice: str) -> None:
         pass
     except OSError as error:
         raise InputError("unusable-folder", error.strerror or str(error), file=str(folder)[:200], hint=advice) from None
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not os.path.isdir(there):
-        problem = "is a file" if os.path.exists(there) else "is a link to nothing"
-        raise InputError("not-a-folder", problem, file=there, expected="a folder", hint=advice)
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not os.path.isdir(existing):
+        problem = "is a file" if os.path.exists(existing) else "is a dangling link"
+        raise InputError("not-a-folder", problem, file=existing, expected="a folder", hint=advice)
 
 
 def check_executable(folder: Path, advice: str) -> None:
-    """InputError, with this advice, when nothing can be executed that lies in `folder`, as on many scratch file systems."""
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+    """Raise InputError with this advice if ``folder`` is on a noexec mount, as many scratch file systems are."""
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         problem = "lies on a file system that is mounted noexec"
         raise InputError("not-executable", problem, file=folder, expected="a folder for environments", hint=advice)
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
-    """InputError when this machine is not what the site says, where the site is this machine."""
+    """Raise InputError if this machine contradicts a local site's description."""
     if site.launcher != "local":
         return
     cores = usable_cores()
@@ -78,7 +74,7 @@ def check_machine(site: Site, devices: Path = Path("/dev")) -> None:
             expected="an interface by which ranks can reach each other",
         )
     if site.deployment == "venv":
-        check_executable(site.cache, f"name another: cache of {shown(site.file)}, or RINGSIDE_CACHE")
+        check_executable(site.cache, f"change cache in {shown(site.file)}, or set RINGSIDE_CACHE")
     if site.device == "cuda" and not any(any(devices.glob(pattern)) for pattern in ACCELERATORS):
         expected = ", ".join(f"{devices}/{name.removesuffix('[0-9]*')}" for name in ACCELERATORS)
         raise InputError(

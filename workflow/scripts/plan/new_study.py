@@ -1,4 +1,4 @@
-"""A new study: a commented file of config/studies/ that can be planned as it stands (`ringside new`)."""
+"""Write a new study, a commented file of config/studies/ that can be planned at once (`ringside new`)."""
 
 import secrets
 import tempfile
@@ -15,10 +15,10 @@ from declared.frameworks import framework_names, load_framework
 from declared.models import model_names
 from declared.site import Site
 from declared.study import Study, load_study
-from plan.campaign import planned
+from plan.campaign import plan_campaign
 
 FOLDER = CHECKOUT / "config" / "studies"
-BATCH_SIZES = ([16, 64], [16], [8], [4], [1])  # the first that the data set allows is taken
+BATCH_SIZES = ([16, 64], [16], [8], [4], [1])  # the first that fits the data set is used
 MAX_SEED = 10**8
 UNFIT_BATCHES = ("drops-samples", "too-few-samples")
 
@@ -82,7 +82,7 @@ def _fitting_text(name: str, draft: Draft, site: Site) -> str:
         try:
             with tempfile.TemporaryDirectory(prefix="ringside-new-") as folder:
                 Path(folder, f"{name}.yaml").write_text(text, encoding="utf-8")
-                planned(load_study(name, Path(folder)), site)
+                plan_campaign(load_study(name, Path(folder)), site)
             return text
         except InputError as error:
             errors.append(error)
@@ -95,9 +95,9 @@ def _fitting_text(name: str, draft: Draft, site: Site) -> str:
 
 def render(name: str, draft: Draft, batch_sizes: Sequence[int]) -> str:
     """Return the text of a study."""
-    frameworks = [check_framework(one) for one in draft.frameworks]
-    titles = " and ".join(load_framework(one).title for one in frameworks)
-    single = [one for one in frameworks if not load_framework(one).distributed]
+    frameworks = [check_framework(framework) for framework in draft.frameworks]
+    titles = " and ".join(load_framework(framework).title for framework in frameworks)
+    single = [framework for framework in frameworks if not load_framework(framework).distributed]
     more_nodes = [count for count in draft.nodes if count > 1]
     lines = [
         f"# Cost: ./ringside plan {name}. Run it: ./ringside run {name}. Every key: docs/reference/configuration.md.",
@@ -133,8 +133,8 @@ def _words(counts: Sequence[int]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _check(option: str, name: str, known: Sequence[str]) -> str:
-    if name not in known:
+def _check(option: str, name: str, choices: Sequence[str]) -> str:
+    if name not in choices:
         problem = f"'{name}' is unknown"
-        raise InputError("unknown-name", problem, file=option, got=name, **alternatives(name, known))
+        raise InputError("unknown-name", problem, file=option, got=name, **alternatives(name, choices))
     return name

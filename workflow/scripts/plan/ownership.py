@@ -1,7 +1,7 @@
-"""Whose Snakemake works in this checkout: tells the lock of a killed one from that of a living one.
+"""Distinguish the lock of a killed Snakemake from that of a running one.
 
-Snakemake's own lock is files that a kill leaves behind. Beside them every Snakemake here holds an flock for as long as
-it lives, which the system frees however it ends.
+Snakemake's own lock consists of files that stay after a kill. Ringside also holds an flock while Snakemake runs, which the
+system releases however the process ends.
 """
 
 import os
@@ -11,41 +11,41 @@ from typing import NoReturn
 from common.errors import InputError
 from common.files import lock
 
-_held: list[int] = []
+_descriptors: list[int] = []
 
 
-def locks(state: Path) -> list[Path]:
-    """Snakemake's lock files in `state` (.snakemake)."""
+def lock_files(state: Path) -> list[Path]:
+    """Return Snakemake's lock files in ``state`` (.snakemake)."""
     return list((state / "locks").glob("*.lock"))
 
 
 def hold(state: Path) -> bool:
-    """Note for the life of this process that a Snakemake works in `state`; False when another one does."""
-    if _held:
+    """Hold ``state`` for the life of this process, and return False if another Snakemake holds it."""
+    if _descriptors:
         return True
     state.mkdir(exist_ok=True)
     descriptor = os.open(state / "ringside.lock", os.O_RDWR | os.O_CREAT, 0o644)
     if not lock(descriptor):
         os.close(descriptor)
         return False
-    _held.append(descriptor)
+    _descriptors.append(descriptor)
     return True
 
 
 def release() -> None:
-    """Undo `hold`."""
-    while _held:
-        os.close(_held.pop())
+    """Release what ``hold`` holds."""
+    while _descriptors:
+        os.close(_descriptors.pop())
 
 
 def claim(state: Path) -> None:
-    """`hold`, or InputError: two Snakemakes in one checkout would wait for each other without a word."""
+    """Hold ``state``, or raise InputError: a second Snakemake in the checkout would wait without a message."""
     if not hold(state):
         refuse_second()
 
 
 def refuse_second() -> NoReturn:
-    """InputError: there is another."""
+    """Raise the InputError for a second Snakemake."""
     raise InputError(
         "already-running",
         "another Snakemake is running in this checkout",
@@ -54,24 +54,24 @@ def refuse_second() -> NoReturn:
 
 
 def refuse_unwritable(results: Path) -> None:
-    """InputError where nothing can be written in `results`, or where they are to be."""
-    there = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
-    if not os.access(there, os.W_OK, effective_ids=True):
+    """Raise InputError if ``results`` cannot be written or created."""
+    existing = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
+    if not os.access(existing, os.W_OK, effective_ids=True):
         raise InputError(
             "not-writable",
             "you cannot write here",
-            file=there,
+            file=existing,
             hint="change its permissions, or work in a clone of your own",
         )
 
 
 def refuse_stale(state: Path) -> None:
-    """InputError when a Snakemake that is dead has left its lock; otherwise hold `state` if nobody does."""
-    if hold(state) and locks(state):
+    """Raise InputError if a killed Snakemake left its lock; otherwise hold ``state`` if it is free."""
+    if hold(state) and lock_files(state):
         release()
         raise InputError(
             "stale-lock",
             "left by a Snakemake that was killed",
             file=f"{state.name}/locks",
-            hint="run ./ringside unlock, then start again",
+            hint="run ./ringside unlock, then rerun the command",
         )

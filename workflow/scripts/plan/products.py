@@ -1,4 +1,4 @@
-"""The figures and tables of a campaign as the rules see them: their files, what they are made from, how their programs are called."""
+"""Describe figures and tables of a campaign for the rules: their files, inputs and command lines."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,15 +13,15 @@ from declared.products.traits import Traits
 from declared.records import RECORDS
 from environments.identity import environment_stamp
 from plan.campaign import Campaign
-from plan.decisions import rule_of
-from plan.strategies import file_of
+from plan.decisions import rule_fields
+from plan.strategies import strategy_file
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 
-FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; the last for its caption
+FIGURE_INPUTS = ("runs", "epochs", "precision")  # of every figure; captions use precision
 FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
 
-# What programs are told of the campaign; an empty list leaves the option out.
+# Command-line options that programs take from the campaign; an empty list omits the option.
 OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
     "study": lambda campaign: ["--study", campaign.study.name],
     "site": lambda campaign: ["--site", campaign.site.name],
@@ -30,7 +30,7 @@ OPTIONS: dict[str, Callable[[Campaign], list[str]]] = {
     "replicates": lambda campaign: _option(
         "--replicates", campaign.study.replicates.words if campaign.study.replicates.adaptive else None
     ),
-    "precision_target": lambda campaign: ["--rule", json.dumps(rule_of(campaign.study.replicates))],
+    "precision_target": lambda campaign: ["--rule", json.dumps(rule_fields(campaign.study.replicates))],
     "reference_timed": lambda campaign: ["--reference"] if campaign.referenced else [],
 }
 
@@ -43,9 +43,9 @@ class Products:
     """The figures and tables of a campaign.
 
     Attributes:
-        traits: What is known of the study and its campaign.
-        figures: The figures by name, in their order.
-        programs: The programs that make its tables, without those that somebody has to ask for.
+        traits: Properties of the study and its campaign.
+        figures: Figures by name, in order.
+        programs: Programs that make its tables, without those made on request only.
     """
 
     def __init__(self, campaign: Campaign, sweeps: Sweeps, timings: Timings) -> None:
@@ -81,7 +81,7 @@ class Products:
         return [file for program in self.programs for file in self.files(program)]
 
     def files(self, program: TableProgram | str) -> list[str]:
-        """Return the files that a program of tables makes."""
+        """Return the files that a program of tables writes."""
         program = PROGRAMS[program] if isinstance(program, str) else program
         names = [file for table in program.tables_of(self.traits) for file in table.files]
         return [f"{self._campaign.results}/tables/{name}" for name in [*names, *program.other_files]]
@@ -91,12 +91,12 @@ class Products:
         return KINDS[self.figures[figure].kind].module
 
     def figure_inputs(self, figure: str) -> dict[str, str]:
-        """Return what a figure is drawn from, as far as it exists: name -> file."""
+        """Return the existing input files of a figure by name."""
         return self._inputs([*FIGURE_INPUTS, *KINDS[self.figures[figure].kind].inputs])
 
     def program_inputs(self, program: TableProgram) -> list[str]:
         """Return the files that the tables of a program are made from."""
-        strategies = file_of(self._campaign.study.name, self._campaign.site.name)
+        strategies = strategy_file(self._campaign.study.name, self._campaign.site.name)
         needed = "strategies" in program.depends and strategies.exists()
         return [*self._inputs(program.inputs).values(), *([shown(strategies)] if needed else [])]
 
@@ -109,17 +109,17 @@ class Products:
         return [*inputs, *options, *environment, "--out", stem]
 
     def environments(self, program: TableProgram) -> list[str]:
-        """Return the stamp of the environment in which a program calls another one, where the study asks for that."""
-        wanted = program.environment and self._campaign.study.extra_p
-        return [str(environment_stamp(self._campaign.site.cache, program.environment))] if wanted else []
+        """Return the stamp of the environment that a program needs for another program, if the study uses it."""
+        is_needed = program.environment and self._campaign.study.extra_p
+        return [str(environment_stamp(self._campaign.site.cache, program.environment))] if is_needed else []
 
     def descriptions(self, program: TableProgram) -> list[str]:
-        """Return the descriptions of the study's frameworks, where a program reads them."""
+        """Return the descriptions of the study's frameworks if a program reads them."""
         names = self._campaign.study.factors["framework"] if program.reads_models else []
         return [shown(load_framework(name).file) for name in names]
 
     def record_files(self, *names: str) -> list[str]:
-        """Return the files of these tables of records, as far as they exist."""
+        """Return the existing files of these tables of records."""
         return list(self._inputs(names).values())
 
     def _inputs(self, names: Sequence[str]) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _flag(name: str) -> str:
 
 
 def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Traits:
-    """Return what is known of a study and its campaign; of published tables, which files there are."""
+    """Return the properties of a study and its campaign, for published tables according to their files."""
 
     def is_recorded(name: str) -> bool:
         return campaign.published is None or Path(campaign.runs_csv).with_name(f"{name}.csv").exists()
@@ -144,11 +144,11 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
     costs = (campaign.mode == "campaign" and timings.outputs) or campaign.runs_csv.with_name("costs.csv").exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.unlike or campaign.site.unlike,
-        network_swept=sweeps.worth_drawing,
+        network_swept=sweeps.has_results,
         traced=campaign.traced,
         reference_timed=campaign.referenced,
         power_recorded=is_recorded("power"),
-        costs_timed=bool(campaign.study.finds and sweeps.worth_drawing and costs),
+        costs_timed=bool(campaign.study.finds and sweeps.has_results and costs),
         trace_steps_recorded=campaign.traced and is_recorded("trace_steps"),
         replay_steps_recorded=campaign.traced and is_recorded("replay_steps"),
     )

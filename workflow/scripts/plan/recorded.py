@@ -1,4 +1,4 @@
-"""What records and sweeps say of themselves, read and checked; and how each ended."""
+"""Read and check records of runs and collective benchmarks, and their status."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,67 +10,72 @@ from common.notes import Note
 from common.schemas import check, schema
 from plan.identity import Planned
 
-STATUSES = ("ok", "failed", "timeout", "invalid", "broken")  # of a record
+STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
 
 
-def record_of(file: Path) -> dict[str, Any]:
-    """What a record.json or a sweep.json says; that its status is broken, and why, where it cannot be read or breaks its schema."""
+def load_record(file: Path) -> dict[str, Any]:
+    """Return a record.json or sweep.json; status ``broken`` and the reason if it is unreadable or violates its schema."""
     try:
-        said: dict[str, Any] = read_json(file)
-        check(said, file.stem, file)
+        record: dict[str, Any] = read_json(file)
+        check(record, file.stem, file)
     except (OSError, ValueError, InputError) as error:
         refuse_machine_error(error, shown(file))
         code = error.code if isinstance(error, InputError) else "broken-file"
         return {"status": "broken", "reason": Note(code, str(error).removeprefix(f"{shown(file)}: "))}
-    return said
+    return record
 
 
-def contradiction(record: Mapping[str, Any], wanted: Planned, site: str) -> Note | None:
-    """What a whole record of a run says of itself that its place and the plan do not; None where they agree.
+def find_contradiction(record: Mapping[str, Any], run: Planned, site: str) -> Note | None:
+    """Return the first field of a complete record that contradicts the plan or the record's path, or None.
 
-    `wanted`: the run under whose key it lies; `site`: the name of the site that the results belong to.
+    Args:
+        record: The record.
+        run: The run under whose key the record lies.
+        site: Name of the site that the results belong to.
     """
-    planned = {
-        "run_id": wanted.run_id,
-        "key": wanted.key,
-        "study": wanted.study,
+    expected = {
+        "run_id": run.run_id,
+        "key": run.key,
+        "study": run.study,
         "site": site,
-        **wanted.digests,
-        "placement": wanted.site.placement,
-        "timing_scope": wanted.framework.timing_scope,
-        "cores_per_rank": wanted.spec["cores_per_rank"],
+        **run.digests,
+        "placement": run.site.placement,
+        "timing_scope": run.framework.timing_scope,
+        "cores_per_rank": run.spec["cores_per_rank"],
     }
-    for name, value in planned.items():
+    for name, value in expected.items():
         if record[name] != value:
             text = f"{name} is {record[name]}, planned is {value}"
             return Note("not-as-planned", text, key=name, got=record[name], planned=value)
-    if record["status"] == "ok" and (said := _spoiled(record)):
-        return Note(said.code, f"status is ok, {said}", **said.facts)
+    if record["status"] == "ok" and (reason := _invalid_reason(record)):
+        return Note(reason.code, f"status is ok, {reason}", **reason.facts)
     if (record["status"] == "ok") != (record["reason"] is None):
         text = f"status is {record['status']}, reason is {record['reason'] or 'null'}"
         return Note("status-without-reason", text, status=record["status"], reason=record["reason"])
     return None
 
 
-def _spoiled(record: Mapping[str, Any]) -> Note | None:
-    """Return what in a record is not so of a successful run."""
+def _invalid_reason(record: Mapping[str, Any]) -> Note | None:
+    """Return why a record cannot be of a successful run, or None."""
     measured = record["measured"]
     if not measured:
         return Note("nothing-measured", "measured is empty" if measured == {} else "measured is null")
     if measured.get("weights_finite") is False:
         return Note("weights-not-finite", "weights_finite is false")
-    share, most = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
-    if share is not None and share > most:
-        return Note("foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {most}", share=share, limit=most)
+    share, limit = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
+    if share is not None and share > limit:
+        return Note("foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {limit}", share=share, limit=limit)
     return None
 
 
 def record_status(record: Path) -> str:
-    """The status in a record.json or a sweep.json; broken where it cannot be read or lacks a key. What else `record_of` asks for is
-    asked when numbers are made of it: tens of thousands are counted while Snakemake starts."""
+    """Return the status in a record.json or sweep.json, ``broken`` if it is unreadable or lacks a key.
+
+    The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of Snakemake.
+    """
     try:
-        said = read_json(record)
+        content = read_json(record)
     except (OSError, ValueError):
         return "broken"
-    whole = isinstance(said, dict) and all(key in said for key in schema(record.stem)["required"])
-    return said["status"] if whole and said["status"] in STATUSES else "broken"
+    is_complete = isinstance(content, dict) and all(key in content for key in schema(record.stem)["required"])
+    return content["status"] if is_complete and content["status"] in STATUSES else "broken"

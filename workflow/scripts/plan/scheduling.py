@@ -1,4 +1,4 @@
-"""What a job asks of the cluster's scheduler: the one place where a site's settings become options of schedulers."""
+"""Translate a site's settings into options of the cluster's scheduler; no other module does."""
 
 import math
 import shlex
@@ -15,12 +15,12 @@ _QOS = "--qos="
 
 
 def concurrent_share(site: Site) -> int:
-    """The share of the workflow's resource `machine` (100) that one run takes."""
+    """Return how much of the workflow's resource ``machine`` (100) one run uses."""
     return 100 // site.scheduler.concurrent_runs
 
 
 def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
-    """Snakemake's resources for the job of one run, in the names of its Slurm executor; none where this machine runs it."""
+    """Return Snakemake's resources of a run's job, named as in its Slurm executor; {} on a local site."""
     if site.launcher == "local":
         return {}
     nodes = geometry.nodes
@@ -31,11 +31,11 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
-        # Without `mpi`, the executor would wrap this program, and every srun of its own, in an srun.
+        # Without `mpi`, the executor would wrap this program and its own srun in an srun.
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,
-        # With device hybrid there is one more than the site's ranks per node.
+        # device: hybrid adds one rank to the site's ranks per node.
         "cpus_per_task": min(cores_per_rank(site) * geometry.replicas_per_rank, max(1, site.cores // per_node)),
         "runtime": minutes,
         "slurm_extra": shlex.join(options),
@@ -45,17 +45,17 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
 def deferred_resources(
     site: Site, geometries: Mapping[str, Geometry], wildcard: str
 ) -> dict[str, Callable[[Any], Any]]:
-    """`run_resources` as functions of a rule's wildcards; `geometries` has one for every value of `wildcard`."""
+    """Return ``run_resources`` as functions of a rule's wildcards; ``geometries`` has one for each value of ``wildcard``."""
 
-    def asked(name: str) -> Callable[[Any], Any]:
+    def resource(name: str) -> Callable[[Any], Any]:
         return lambda wildcards: run_resources(site, geometries[getattr(wildcards, wildcard)])[name]
 
-    some = next(iter(geometries.values()), None)  # the names are the same for all
-    return {name: asked(name) for name in run_resources(site, some)} if some else {}
+    example = next(iter(geometries.values()), None)  # all have the same resource names
+    return {name: resource(name) for name in run_resources(site, example)} if example else {}
 
 
 def build_resources(site: Site) -> dict[str, Any]:
-    """Snakemake's resources for a job that builds an environment or prepares data; none where this machine does."""
+    """Return Snakemake's resources of a job that builds an environment or prepares data; {} on a local site."""
     if site.launcher == "local":
         return {}
     if site.launcher in OPTIONS:
@@ -70,44 +70,44 @@ def build_resources(site: Site) -> dict[str, Any]:
 
 
 def job_resources(site: Site) -> dict[str, Any]:
-    """What every job of the site asks for, builds included."""
-    wanted = site.scheduler
+    """Return the resources of every job of the site, including builds."""
+    scheduler = site.scheduler
     named = {
-        "slurm_partition": wanted.partition,
-        "slurm_account": wanted.account,
-        "constraint": wanted.constraint,
+        "slurm_partition": scheduler.partition,
+        "slurm_account": scheduler.account,
+        "constraint": scheduler.constraint,
         "qos": _qos(site),
     }
-    # 0: no --mem at all, instead of what Snakemake would guess from the size of the inputs.
-    return {**{name: value for name, value in named.items() if value}, "mem_mb": wanted.memory_mb or 0}
+    # 0 omits --mem, which Snakemake would otherwise guess from the size of the inputs.
+    return {**{name: value for name, value in named.items() if value}, "mem_mb": scheduler.memory_mb or 0}
 
 
 def slurm_options(site: Site, nodes: int) -> list[str]:
-    """Options of sbatch, for a job on so many nodes, that have no resource of their own.
+    """Return the options of sbatch that have no resource in Snakemake, for a job on ``nodes`` nodes.
 
-    Slurm gives a job all nodes of its list, or refuses a longer list than it has nodes: it gets the first ones.
+    The node list is cut to ``nodes``, because Slurm allocates all nodes of a list, or refuses a list that is too long.
     """
-    wanted = site.scheduler
+    scheduler = site.scheduler
     return [
-        *([f"--nodelist={','.join(host_names(wanted.nodelist)[:nodes])}"] if wanted.nodelist else []),
-        *([f"--exclude={wanted.exclude}"] if wanted.exclude else []),
+        *([f"--nodelist={','.join(host_names(scheduler.nodelist)[:nodes])}"] if scheduler.nodelist else []),
+        *([f"--exclude={scheduler.exclude}"] if scheduler.exclude else []),
         *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
-        *(option for option in wanted.options if not option.startswith(_QOS)),
+        *(option for option in scheduler.options if not option.startswith(_QOS)),
     ]
 
 
 def allocation_options(site: Site, nodes: int) -> list[str]:
-    """Options of sbatch for the allocation of a block (./ringside submit)."""
-    wanted = site.scheduler
-    minutes = math.ceil(wanted.block_limit_s / 60)
-    # Snakemake, told to stop, lets the run under way end: tell it early enough.
-    warning_s = min(math.ceil(site.longest_run_s + JOB_MARGIN_S), wanted.block_limit_s // 2)
+    """Return the options of sbatch for the allocation of a block (./ringside submit)."""
+    scheduler = site.scheduler
+    minutes = math.ceil(scheduler.block_limit_s / 60)
+    # Snakemake finishes the current run after SIGTERM, so the signal has to come early enough.
+    warning_s = min(math.ceil(site.longest_run_s + JOB_MARGIN_S), scheduler.block_limit_s // 2)
     named = {
-        "partition": wanted.partition,
-        "account": wanted.account,
-        "constraint": wanted.constraint,
+        "partition": scheduler.partition,
+        "account": scheduler.account,
+        "constraint": scheduler.constraint,
         "qos": _qos(site),
-        "mem": wanted.memory_mb,
+        "mem": scheduler.memory_mb,
     }
     return [
         f"--nodes={nodes}",
@@ -123,68 +123,68 @@ def allocation_options(site: Site, nodes: int) -> list[str]:
 
 
 def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
-    """Options of oarsub for a job on whole nodes."""
-    wanted = site.scheduler
+    """Return the options of oarsub for a job on whole nodes."""
+    scheduler = site.scheduler
     properties = [
-        *([f"({wanted.constraint})"] if wanted.constraint else []),
-        *([f"host in ({_quoted(wanted.nodelist)})"] if wanted.nodelist else []),
-        *([f"host not in ({_quoted(wanted.exclude)})"] if wanted.exclude else []),
+        *([f"({scheduler.constraint})"] if scheduler.constraint else []),
+        *([f"host in ({_quoted(scheduler.nodelist)})"] if scheduler.nodelist else []),
+        *([f"host not in ({_quoted(scheduler.exclude)})"] if scheduler.exclude else []),
     ]
     options = [
         f"--resource=host={nodes},walltime={_clock(limit_s)}",
-        *([f"--queue={wanted.partition}"] if wanted.partition else []),
-        *([f"--project={wanted.account}"] if wanted.account else []),
+        *([f"--queue={scheduler.partition}"] if scheduler.partition else []),
+        *([f"--project={scheduler.account}"] if scheduler.account else []),
         *([f"--property={' and '.join(properties)}"] if properties else []),
-        *wanted.options,
+        *scheduler.options,
     ]
     return shlex.join(options)
 
 
 def qsub_options(site: Site, nodes: int, limit_s: int) -> str:
-    """Options of PBS's qsub for a job on whole nodes: one chunk a node, of all cores that runs may use."""
-    wanted = site.scheduler
+    """Return the options of PBS's qsub for a job on whole nodes: one chunk per node with all cores that runs may use."""
+    scheduler = site.scheduler
     chunk = [
         f"ncpus={site.cores}",
         f"mpiprocs={site.ranks_per_node}",
         *([f"ngpus={site.devices_per_node}"] if site.devices_per_node else []),
-        *([f"mem={wanted.memory_mb}mb"] if wanted.memory_mb else []),
-        *([wanted.constraint] if wanted.constraint else []),
+        *([f"mem={scheduler.memory_mb}mb"] if scheduler.memory_mb else []),
+        *([scheduler.constraint] if scheduler.constraint else []),
     ]
-    hosts = host_names(wanted.nodelist)[:nodes] if wanted.nodelist else []
+    hosts = host_names(scheduler.nodelist)[:nodes] if scheduler.nodelist else []
     chunks = [":".join(["1", f"host={host}", *chunk]) for host in hosts] or [":".join([str(nodes), *chunk])]
     options = [
         *("-l", f"select={'+'.join(chunks)}"),
         *("-l", "place=scatter:excl"),
         *("-l", f"walltime={_clock(limit_s)}"),
-        *(["-q", wanted.partition] if wanted.partition else []),
-        *(["-A", wanted.account] if wanted.account else []),
-        *(word for option in wanted.options for word in option.split(" ", 1)),
+        *(["-q", scheduler.partition] if scheduler.partition else []),
+        *(["-A", scheduler.account] if scheduler.account else []),
+        *(word for option in scheduler.options for word in option.split(" ", 1)),
     ]
     return shlex.join(options)
 
 
 def flux_batch_options(site: Site, nodes: int, limit_s: int) -> str:
-    """Options of flux batch for a job on whole nodes."""
-    wanted = site.scheduler
+    """Return the options of flux batch for a job on whole nodes."""
+    scheduler = site.scheduler
     required = [
-        *([f"({wanted.constraint})"] if wanted.constraint else []),
-        *([f"host:{wanted.nodelist}"] if wanted.nodelist else []),
-        *([f"-host:{wanted.exclude}"] if wanted.exclude else []),
+        *([f"({scheduler.constraint})"] if scheduler.constraint else []),
+        *([f"host:{scheduler.nodelist}"] if scheduler.nodelist else []),
+        *([f"-host:{scheduler.exclude}"] if scheduler.exclude else []),
     ]
     options = [
         f"--nodes={nodes}",
         "--exclusive",
         *([f"--gpus-per-node={site.devices_per_node}"] if site.devices_per_node else []),
         f"--time-limit={limit_s}s",
-        *([f"--queue={wanted.partition}"] if wanted.partition else []),
-        *([f"--bank={wanted.account}"] if wanted.account else []),
+        *([f"--queue={scheduler.partition}"] if scheduler.partition else []),
+        *([f"--bank={scheduler.account}"] if scheduler.account else []),
         *([f"--requires={' and '.join(required)}"] if required else []),
-        *wanted.options,
+        *scheduler.options,
     ]
     return shlex.join(options)
 
 
-# By the launcher of a site: what a job is submitted with, of its nodes and its limit in seconds, as one line for a shell.
+# By launcher: the shell-quoted options of a job, from its site, nodes and time limit in seconds.
 OPTIONS: dict[str, Callable[[Site, int, int], str]] = {
     "oar": oarsub_options,
     "pbs": qsub_options,
@@ -198,7 +198,7 @@ def _clock(seconds: int) -> str:
 
 
 def _qos(site: Site) -> str | None:
-    """The quality of service among the site's options: Snakemake's executor takes it as a resource only."""
+    """Return the quality of service of the site's options, because Snakemake's executor takes it only as a resource."""
     return next((option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None)
 
 

@@ -1,7 +1,7 @@
-"""The plan of each run, in a file: results/<study>/plan/<run_id>.json says what is measured, and under which key.
+"""Write and read the plan of each run, results/<study>/plan/<run_id>.json: its specification, digests and key.
 
-Snakemake writes it before any run starts, from the design that it has in memory. What measures a run reads it, so the design is planned
-once. A file that is there is written again only where it would say otherwise.
+Snakemake writes plans before any run starts, and jobs read them, so that the design is computed once. Unchanged files are not
+rewritten.
 """
 
 import json
@@ -18,7 +18,7 @@ FOLDER = "plan"
 
 
 def spec_file(results: Path, run_id: str) -> Path:
-    """Return the file with the plan of a run; `results`: results/<study>."""
+    """Return the file of a run's plan in ``results`` (results/<study>)."""
     return results / FOLDER / f"{run_id}.json"
 
 
@@ -27,12 +27,11 @@ def write_specs(campaign: Campaign, to_run: Container[str]) -> None:
 
     Args:
         campaign: The campaign.
-        to_run: The run_id of the runs that are to be measured now. Where replicates are chosen by precision, those that may be decided
-            later have their plan, too.
+        to_run: The run_id of the runs to measure now. With a precision target, runs that may follow get a plan, too.
     """
     with system_faults(campaign.results):
-        for run in campaign.most:
-            is_undecided = run.run_id not in campaign.records and campaign.lacks(run) is None
+        for run in campaign.max_runs:
+            is_undecided = run.run_id not in campaign.records and campaign.unsupported_reason(run) is None
             if run.run_id in to_run or is_undecided:
                 write_spec(campaign.results, campaign.planned(run))
 
@@ -40,10 +39,10 @@ def write_specs(campaign: Campaign, to_run: Container[str]) -> None:
 def write_spec(results: Path, planned: Planned) -> Path:
     """Write the plan of one run, and return the file."""
     file = spec_file(results, planned.run_id)
-    said = {"study": planned.study, "key": planned.key, "spec": planned.spec, "digests": planned.digests}
-    text = json.dumps(said, indent=1) + "\n"
+    content = {"study": planned.study, "key": planned.key, "spec": planned.spec, "digests": planned.digests}
+    text = json.dumps(content, indent=1) + "\n"
     if not file.exists() or file.read_text(errors="replace") != text:
-        write_text(file, text, durable=False)  # a plan that is lost or cut off is written again
+        write_text(file, text, durable=False)  # a lost or truncated plan is rewritten
     return file
 
 
@@ -51,28 +50,28 @@ def read_spec(file: Path, key: str, site: Site) -> Planned:
     """Return the plan of a run.
 
     Args:
-        file: The file with it.
+        file: The file of the plan.
         key: The key that the caller expects.
         site: Where the run is measured.
 
     Raises:
-        InputError: If there is no such plan, or if a file that it was made from has changed since.
+        InputError: If the plan is missing or broken, or if a file that it depends on has changed.
     """
     try:
-        said = read_json(file)
-        planned = Planned(said["study"], site, dict(said["spec"]), dict(said["digests"]))
-        is_whole = planned.key == said["key"] and planned.run_id == file.stem
+        content = read_json(file)
+        planned = Planned(content["study"], site, dict(content["spec"]), dict(content["digests"]))
+        is_whole = planned.key == content["key"] and planned.run_id == file.stem
     except (OSError, ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:
-        hint = "start Snakemake again, which writes it before jobs start (not with --no-hooks)"
+        hint = "rerun Snakemake without --no-hooks, which writes it before jobs start"
         raise InputError("broken-file", "is no plan of a run", file=file, hint=hint)
     if not planned.is_current() or planned.key != key:
         raise changed_since_planned(planned.run_id, key)
     return planned
 
 
-def changed_since_planned(what: str, key: str) -> InputError:
-    """Return the error of a measurement whose key is not the one that its caller expects."""
+def changed_since_planned(name: str, key: str) -> InputError:
+    """Return the error of a measurement whose key differs from the planned one."""
     problem = f"files have changed since it was planned (key {key})"
-    return InputError("changed-since-planned", problem, key=what, got=key, hint="start Snakemake again")
+    return InputError("changed-since-planned", problem, key=name, got=key, hint="rerun Snakemake")

@@ -1,4 +1,4 @@
-"""Check what Snakemake needs before it ends in a traceback: the folders that it writes to, and a name of the user.
+"""Check folders and user name before Snakemake starts, because it would end with a traceback.
 
 The Python of .venv imports this module whenever it starts Snakemake (environments.controller).
 """

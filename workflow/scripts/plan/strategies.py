@@ -1,7 +1,7 @@
-"""Which strategy a run trains by, where its framework divides each layer by itself.
+"""Return the parallelization strategy of a run, for frameworks that partition each layer separately.
 
-Those that a search found at a site lie in config/strategies/<study>.<site>.json, written by `./ringside strategies`: an input of the
-campaign as the study is, so that the same checkout plans the same runs.
+Strategies that a search found at a site are in config/strategies/<study>.<site>.json, written by `./ringside strategies`.
+This file is an input of the campaign like the study, so that the same checkout plans the same runs.
 """
 
 import functools
@@ -21,33 +21,37 @@ from models.graph import Graph
 from models.soap import divide
 from models.strategy import Strategy
 
-# What decides about the time of a step of a strategy: cells that differ in nothing else train by the same one.
-ASKED = ("model", "dataset", "batch_size", "nodes", "devices_per_node", "device", "bandwidth", "optimizer")
+# Factors that affect the step time of a strategy; cells that differ only in other factors share their strategy.
+SEARCH_FACTORS = ("model", "dataset", "batch_size", "nodes", "devices_per_node", "device", "bandwidth", "optimizer")
 
 
-def file_of(study: str, site: str) -> Path:
-    """Where the strategies of a study lie that were found at a site."""
+def strategy_file(study: str, site: str) -> Path:
+    """Return the file of the strategies that were found for a study at a site."""
     return CHECKOUT / "config" / "strategies" / f"{study}.{site}.json"
 
 
-def to_find(study: str, site: Site) -> Note:
-    """Why a run cannot be made whose strategy was not found yet, with the command that finds those of its study at its site."""
-    way = "" if site.launcher == "local" else f" --profile {site.launcher}"
-    command = f"./ringside strategies {study} --site {site.name}{way}"
-    return Note("strategy-not-found-yet", f"no strategy was found yet; call {command}", command=command)
+def missing_strategy_note(study: str, site: Site) -> Note:
+    """Return the note on a run without a strategy, with the command that searches for it."""
+    profile = "" if site.launcher == "local" else f" --profile {site.launcher}"
+    command = f"./ringside strategies {study} --site {site.name}{profile}"
+    return Note("strategy-not-found-yet", f"no strategy was found yet; run {command}", command=command)
 
 
-def question(levels: Levels) -> str:
-    """The name of what a search is asked for a cell: the levels in ASKED, as a cell's name has them."""
+def search_name(levels: Levels) -> str:
+    """Return the name of the search behind a cell's strategy, made of its levels of SEARCH_FACTORS."""
     return ".".join(
         f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}"
         for name, entry in factor_table().items()
-        if name in ASKED and (entry.get("core") or levels[name] != entry["default"])
+        if name in SEARCH_FACTORS and (entry.get("core") or levels[name] != entry["default"])
     )
 
 
-def found(file: Path) -> dict[str, Any]:
-    """What a file of strategies says, by question; nothing where there is no file. InputError in one line where it is broken."""
+def read_strategies(file: Path) -> dict[str, Any]:
+    """Return the strategies in a file by search name, {} if there is no file.
+
+    Raises:
+        InputError: If the file is broken.
+    """
     try:
         stamp = file.stat().st_mtime_ns
     except FileNotFoundError:
@@ -58,38 +62,49 @@ def found(file: Path) -> dict[str, Any]:
 @functools.cache
 def _read(file: Path, stamp: int) -> dict[str, Any]:
     try:
-        told = read_json(file)
+        content = read_json(file)
     except (OSError, ValueError) as error:
         refuse_machine_error(error, shown(file))
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and call ./ringside strategies"
+            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and run ./ringside strategies"
         ) from None
-    check(told, "strategies", file)
-    strategies: dict[str, Any] = told["strategies"]
+    check(content, "strategies", file)
+    strategies: dict[str, Any] = content["strategies"]
     return strategies
 
 
-def strategy_of(
-    level: str, graph: Graph, batch: int, layout: tuple[int, int], asked: str, file: Path
+def cell_strategy(
+    level: str, graph: Graph, batch: int, layout: tuple[int, int], search: str, file: Path
 ) -> Strategy | None:
-    """The strategy of a cell with this level of parallelism, on nodes x devices of each (`layout`). None where it was not found yet.
-    InputError where what was found is not for this model."""
-    nodes, inside = layout
+    """Return the strategy of a cell, None if it was not found yet.
+
+    Args:
+        level: Level of parallelism.
+        graph: The model.
+        batch: Samples per step.
+        layout: Nodes, and devices per node.
+        search: Name of the search (``search_name``).
+        file: File of the strategies that were found.
+
+    Raises:
+        InputError: If the strategy that was found does not fit the model.
+    """
+    nodes, n_devices = layout
     space = divide(graph, batch)
     kind, seed = kind_of(level)
     if kind == EXPERT:
-        return strategy.expert(space, nodes, inside)
+        return strategy.expert(space, nodes, n_devices)
     if kind == RANDOM:
-        return strategy.random_strategy(space, nodes * inside, seed)
+        return strategy.random_strategy(space, nodes * n_devices, seed)
     if kind != FOUND:
-        return strategy.data_parallel(space, nodes * inside)
-    entry: Mapping[str, Any] | None = found(file).get(asked)
+        return strategy.data_parallel(space, nodes * n_devices)
+    entry: Mapping[str, Any] | None = read_strategies(file).get(search)
     if entry is None:
         return None
     try:
-        return strategy.check_strategy(strategy.from_json(entry["parts"]), space, nodes * inside)
+        return strategy.check_strategy(strategy.from_json(entry["parts"]), space, nodes * n_devices)
     except ValueError as error:
         raise InputError(
-            "model-mismatch", str(error), file=shown(file), key=asked, hint="call ./ringside strategies again"
+            "model-mismatch", str(error), file=shown(file), key=search, hint="run ./ringside strategies again"
         ) from None

@@ -1,7 +1,7 @@
-"""What a campaign times before it searches for strategies, what each timing is made under, and the key that it is kept under.
+"""Plan the timings behind a search for strategies: their specifications and keys.
 
-Pure functions of study, site and files in git, as plan.sweeps. Where a study asks for strategies that are found, the parts of the layers of
-each of its models are timed on one rank, and messages between two.
+Pure functions of study, site and files in git, as plan.sweeps. If a study uses strategies that a search finds, the parts of the
+layers of each model are timed on one rank, and messages between two ranks.
 """
 
 import functools
@@ -18,23 +18,39 @@ from declared.mesh import FOUND
 from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Geometry, Run
-from plan.identity import STRATEGY, device, digest_rank_code, digests, lacks, links, rank_code, site_part, unlike
+from plan.identity import (
+    STRATEGY_CODE,
+    device,
+    digest_rank_code,
+    digests,
+    heterogeneous_resources,
+    link_settings,
+    rank_code,
+    site_part,
+    unsupported_reason,
+)
 from plan.scheduling import deferred_resources
 
-PARTS, MESSAGES = "parts", "messages"  # what is timed
+PARTS, MESSAGES = "parts", "messages"  # kinds of timings
 PROGRAMS = {PARTS: "parts_timed", MESSAGES: "messages_timed"}
 FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
-COSTS, OF_MESSAGES = "costs.csv", "messages.csv"
-# Of a cell, what decides how long parts take; and how they are trained, of which cells that train by one strategy have the same.
-OF_PARTS = ("model", "dataset", "batch_size", "device", "optimizer")
-TRAINED = ("momentum", "weight_decay", "precision")
+COSTS_FILE, MESSAGES_FILE = "costs.csv", "messages.csv"
+# Factors that affect the time of parts; cells that share a strategy have the same TRAINING_FACTORS.
+PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
+TRAINING_FACTORS = ("momentum", "weight_decay", "precision")
 BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # for all repetitions of a timing
 SMALLEST_BYTES, GROWTH, SIZES = 1024, 4, 7  # of messages: to 4 MiB
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What is timed for a framework: `kind`; of which a `run` of the design is an example, and the most `devices` that any like it has."""
+    """A timing of one kind for a framework.
+
+    Attributes:
+        kind: PARTS or MESSAGES.
+        run: A run of the design with these levels.
+        devices: Largest number of devices of such runs.
+    """
 
     kind: str
     run: Run
@@ -42,98 +58,99 @@ class Timing:
 
     @property
     def framework(self) -> str:
-        """The framework whose code computes and sends."""
+        """Name of the framework."""
         return self.run.framework.name
 
     @property
     def name(self) -> str:
-        """`<framework>.<levels of OF_PARTS>.p<most devices>`, or `<framework>.messages`, with the device where that is not the site's."""
+        """`<framework>.<levels of PART_FACTORS>.p<devices>`, or `<framework>.messages` and the device if not the site's."""
         levels, table = self.run.levels, factor_table()
         if self.kind == MESSAGES:
-            told = [MESSAGES, *[f"device={levels['device']}"] * (levels["device"] != table["device"]["default"])]
+            parts = [MESSAGES, *[f"device={levels['device']}"] * (levels["device"] != table["device"]["default"])]
         else:
-            told = [f"{table[name].get('symbol', '')}{levels[name]}" for name in OF_PARTS[:3]]
-            told += [f"{name}={levels[name]}" for name in OF_PARTS[3:] if levels[name] != table[name]["default"]]
-            told.append(f"p{self.devices}")
-        return ".".join([self.framework, *told]).replace("/", "_")
+            parts = [f"{table[name].get('symbol', '')}{levels[name]}" for name in PART_FACTORS[:3]]
+            parts += [f"{name}={levels[name]}" for name in PART_FACTORS[3:] if levels[name] != table[name]["default"]]
+            parts.append(f"p{self.devices}")
+        return ".".join([self.framework, *parts]).replace("/", "_")
 
     @property
     def geometry(self) -> Geometry:
-        """One rank for parts; for messages two, on two nodes where the run has several."""
-        of, ranks = self.run.geometry, 2 if self.kind == MESSAGES else 1
-        apart = ranks == 2 and of.nodes > 1
-        nodes, inside = (2, 1) if apart else (1, ranks)
-        return replace(of, nodes=nodes, ranks=ranks, ranks_per_node=inside, replicas=1, replicas_per_rank=1, mesh=None)
+        """Layout of one rank for parts, of two for messages, on two nodes if the run has several."""
+        layout, ranks = self.run.geometry, 2 if self.kind == MESSAGES else 1
+        nodes, ranks_per_node = (2, 1) if ranks == 2 and layout.nodes > 1 else (1, ranks)
+        return replace(
+            layout, nodes=nodes, ranks=ranks, ranks_per_node=ranks_per_node, replicas=1, replicas_per_rank=1, mesh=None
+        )
 
 
-def wanted(runs: Iterable[Run]) -> list[Timing]:
-    """The timings of the strategies that `runs` ask for: none where no cell trains by one that is found."""
-    divided = [run for run in runs if run.framework.strategies]
-    if not any(run.levels["parallelism"] == FOUND for run in divided):
+def required_timings(runs: Iterable[Run]) -> list[Timing]:
+    """Return the timings behind the strategies of ``runs``, none if no cell uses a strategy that a search finds."""
+    partitioned = [run for run in runs if run.framework.strategies]
+    if not any(run.levels["parallelism"] == FOUND for run in partitioned):
         return []
-    found: dict[tuple[Any, ...], Timing] = {}
-    for run in divided:
-        for kind, names in ((PARTS, OF_PARTS), (MESSAGES, ("device",))):
+    timings: dict[tuple[Any, ...], Timing] = {}
+    for run in partitioned:
+        for kind, names in ((PARTS, PART_FACTORS), (MESSAGES, ("device",))):
             if kind == PARTS or run.geometry.ranks > 1:
-                of = (kind, run.framework.name, *(run.levels[name] for name in names))
-                known = found.setdefault(of, Timing(kind, run, 1))
-                found[of] = replace(known, devices=max(known.devices, run.geometry.ranks))
-    return sorted(found.values(), key=lambda timing: (timing.kind, timing.name))
+                group = (kind, run.framework.name, *(run.levels[name] for name in names))
+                timing = timings.setdefault(group, Timing(kind, run, 1))
+                timings[group] = replace(timing, devices=max(timing.devices, run.geometry.ranks))
+    return sorted(timings.values(), key=lambda timing: (timing.kind, timing.name))
 
 
-def planned(runs: Iterable[Run], site: Site) -> list[Timing]:
-    """The wanted timings that the site can make."""
-    return [timing for timing in wanted(runs) if lacks(site, timing.run.levels) is None]
+def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
+    """Return the required timings that the site can make."""
+    return [timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None]
 
 
-def of_run(timings: Iterable[Timing], run: Run) -> Timing | None:
-    """The timing of the parts of a run's model."""
-    names = ("framework", *OF_PARTS)
-    same = (each for each in timings if all(each.run.levels[name] == run.levels[name] for name in names))
-    return next((each for each in same if each.kind == PARTS), None)
+def parts_timing(timings: Iterable[Timing], run: Run) -> Timing | None:
+    """Return the timing of the parts of a run's model, or None."""
+    names = ("framework", *PART_FACTORS)
+    matching = (timing for timing in timings if all(timing.run.levels[name] == run.levels[name] for name in names))
+    return next((timing for timing in matching if timing.kind == PARTS), None)
 
 
 def spec(site: Site, timing: Timing) -> dict[str, Any]:
-    """All that a timing depends on apart from software and the model, with the keys that launchers and the worker's context want."""
+    """Return everything a timing depends on apart from software and model, with the keys that launchers and the worker need."""
     name, geometry, levels = f"timing.{timing.name}", timing.geometry, timing.run.levels
-    told: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(SIZES)]}
+    scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(SIZES)]}
     names: tuple[str, ...] = ("framework", "device")
     if timing.kind == PARTS:
-        told = {"batch": timing.run.geometry.local_batch, "devices": timing.devices}
-        names = ("framework", *OF_PARTS, *TRAINED)
-    at_the_sites_rate = {**levels, "bandwidth": factor_table()["bandwidth"]["default"]}
+        scope = {"batch": timing.run.geometry.local_batch, "devices": timing.devices}
+        names = ("framework", *PART_FACTORS, *TRAINING_FACTORS)
+    site_rate_levels = {**levels, "bandwidth": factor_table()["bandwidth"]["default"]}
     return {
         "run_id": name,
         "kind": timing.kind,
         "budget_s": BUDGET_S[timing.kind],
-        "levels": {each: levels[each] for each in names},
+        "levels": {factor: levels[factor] for factor in names},
         "seed": int(digest_text(name)[:8], 16) >> 1,
         "nodes": geometry.nodes,
         "ranks": geometry.ranks,
         "ranks_per_node": geometry.ranks_per_node,
         "replicas_per_rank": geometry.replicas_per_rank,
         "step_times": False,
-        **told,
+        **scope,
         **site_part(site),
-        **links(site, at_the_sites_rate),
+        **link_settings(site, site_rate_levels),
         "device": device(site, levels),
-        **unlike(site, levels, geometry),
+        **heterogeneous_resources(site, levels, geometry),
     }
 
 
 @functools.cache
 def code_digest(framework: str, kind: str) -> str:
-    """SHA-256 of what computes and times: the program, the shared worker, the libraries' modules, the adapter."""
-    return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY, *rank_code(framework)])
+    """Return the SHA-256 of the code of the timing program and of the framework's ranks."""
+    return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY_CODE, *rank_code(framework)])
 
 
 def environment_digest(site: Site, timing: Timing) -> str:
-    """The digest of the framework's environment, as its runs have it."""
+    """Return the digest of the framework's environment."""
     return digests(site, timing.run.levels)["environment_digest"]
 
 
 def key(site: Site, timing: Timing) -> str:
-    """First 12 hex digits of the SHA-256 over spec, model, environment digest and code digest."""
+    """Return the first 12 hex digits of the SHA-256 over spec, model, environment digest and code digest."""
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
     digest = code_digest(timing.framework, timing.kind)
     parts = [spec(site, timing), model, environment_digest(site, timing), digest]
@@ -141,55 +158,59 @@ def key(site: Site, timing: Timing) -> str:
 
 
 def output(results: Path, site: Site, timing: Timing) -> Path:
-    """results/<study>/costs/<name of the timing>/<key>/timing.json."""
+    """Return the record of a timing, results/<study>/costs/<name>/<key>/timing.json."""
     return results / "costs" / timing.name / key(site, timing) / "timing.json"
 
 
 class Timings:
-    """The timings of a campaign as the rules see them."""
+    """The timings of a campaign, for the rules."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
-        self.by_name = {timing.name: timing for timing in planned(campaign.runs, campaign.site)}
+        self.by_name = {timing.name: timing for timing in planned_timings(campaign.runs, campaign.site)}
         self.outputs = {
             name: str(output(campaign.results, campaign.site, timing)) for name, timing in self.by_name.items()
         }
 
     def available(self) -> list[str]:
-        """The timings' outputs that exist now."""
+        """Return the timings' records that exist now."""
         return [path for path in self.outputs.values() if Path(path).exists()]
 
-    def behind(self, files: list[str]) -> list[str]:
-        """`files`, which are made of timings. InputError where there are none: no strategy would be found, or none that a run takes."""
+    def check_available(self, files: list[str]) -> list[str]:
+        """Return ``files``, which depend on timings.
+
+        Raises:
+            InputError: If the campaign has no timings, so that no strategy can be found or used.
+        """
         if self.by_name and self._campaign.mode == "campaign":
             return files
         study, site = self._campaign.study, self._campaign.site
         if self._campaign.mode != "campaign":
             raise InputError(
                 "not-possible-here",
-                "strategies are found for runs that are made",
+                "strategies are searched only for runs to be measured",
                 file="config/config.yaml",
                 key="records",
                 got=self._campaign.mode,
                 expected=["campaign"],
             )
-        if timings := wanted(self._campaign.runs):
-            reason = lacks(site, timings[0].run.levels)
+        if timings := required_timings(self._campaign.runs):
+            reason = unsupported_reason(site, timings[0].run.levels)
             code = reason.code if reason else "not-possible-here"
             raise InputError(code, f"no strategy can be found here: {reason}", file=shown(study.file))
         raise InputError(
             "missing-level",
-            f"no cell has the level {FOUND}, so that no run would use a strategy that is found",
+            f"no cell has the level {FOUND}, so no run would use a strategy from a search",
             file=shown(study.file),
             key="factors.parallelism",
-            hint="add it, or ask for a model without a study: ./ringside strategies --model NAME --batch-size N",
+            hint="add it, or search for a model without a study: ./ringside strategies --model NAME --batch-size N",
         )
 
     def environment(self, name: str) -> str:
-        """The stamp of the environment that a timing needs."""
+        """Return the stamp of the environment that a timing needs."""
         return self._campaign.environments[self.by_name[name].run.framework.environment]
 
     def resources(self) -> dict[str, Callable[[Any], Any]]:
-        """What the job of a timing asks of the scheduler: Snakemake's resources as functions of the rule's wildcards."""
+        """Return Snakemake's resources of a timing's job as functions of the rule's wildcards."""
         geometries = {name: timing.geometry for name, timing in self.by_name.items()}
         return deferred_resources(self._campaign.site, geometries, "timing")

@@ -1,4 +1,4 @@
-"""Clear the way for Snakemake: check its folders, and remove the lock of a killed one, never that of a living one."""
+"""Check the folders that Snakemake needs, and remove the lock of a killed Snakemake, never that of a running one."""
 
 import getpass
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.options import run_program
-from plan.ownership import hold, locks, release
+from plan.ownership import hold, lock_files, release
 
 STATE = Path(".snakemake")
 PROBE_BYTES = 1 << 16
 
 
 def check_cache(folder: Path) -> None:
-    """InputError when Snakemake could not write to the user's cache, where it keeps its sources: it would end with a traceback."""
+    """Raise InputError if the user's cache is not writable, because Snakemake would end with a traceback."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -28,7 +28,7 @@ def check_cache(folder: Path) -> None:
 
 
 def check_temporary_folder() -> None:
-    """InputError when there is no folder for temporary files, which Snakemake and every framework need."""
+    """Raise InputError if there is no folder for temporary files."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -37,7 +37,7 @@ def check_temporary_folder() -> None:
 
 
 def check_folders() -> None:
-    """InputError when a folder cannot be written to that Snakemake needs before it reads a rule."""
+    """Raise InputError if a folder is not writable that Snakemake needs before it reads rules."""
     check_temporary_folder()
     check_cache(user_cache() / "snakemake")
     if os.path.lexists(STATE) and not STATE.is_dir():
@@ -46,7 +46,7 @@ def check_folders() -> None:
 
 
 def name_user() -> None:
-    """Give a user whom this machine does not know, as in many containers, a name, without which Snakemake ends in a traceback."""
+    """Set LOGNAME for a user without a name, as in many containers, because Snakemake would end with a traceback."""
     try:
         getpass.getuser()
     except (KeyError, OSError):
@@ -54,7 +54,11 @@ def name_user() -> None:
 
 
 def user_cache() -> Path:
-    """Return the folder for what programs of this user keep (XDG Base Directory Specification). InputError where there is no home."""
+    """Return the user's cache folder (XDG Base Directory Specification).
+
+    Raises:
+        InputError: If the user has no home.
+    """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
@@ -63,14 +67,14 @@ def user_cache() -> Path:
 
 
 def main(*, if_stale: bool = False) -> None:
-    """Remove the lock of a Snakemake that is dead. Run in the checkout.
+    """Remove the lock of a killed Snakemake. Run in the checkout.
 
     Args:
-        if_stale: print nothing where there is no stale lock; check the folders that Snakemake writes to, too
+        if_stale: print nothing without a stale lock; also check the folders that Snakemake writes to
     """
     if if_stale:
         check_folders()
-    left = locks(STATE)
+    left = lock_files(STATE)
     if left and hold(STATE):
         for lock in left:
             lock.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from common.schemas import check
 from common.text import number_of
 from declared.study import Replicates
 from plan.campaign import Campaign, load_campaign
-from plan.decisions import NO, in_words, rule_of
+from plan.decisions import NO, rule_fields, summarize_precision
 from precision.stopping import expected, judge_cells
 from records.aggregate import aggregate_records
 
@@ -45,7 +45,7 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
         }
         for row in verdicts.assign(expected=expected(verdicts, rule)).itertuples()
     }
-    return {"block": block, "rule": rule_of(rule), "cells": cells}
+    return {"block": block, "rule": rule_fields(rule), "cells": cells}
 
 
 def summary(decided: dict[str, Any]) -> Note:
@@ -59,7 +59,7 @@ def summary(decided: dict[str, Any]) -> Note:
     else:
         last = f"; not precise: {conditions.join_names(wide)}" if wide else ""
         outcome = f"no cell gets more runs{', as at_most is reached' if used_up else ''}{last}"
-    text = f"precision after block {block}: {in_words(cells, decided['rule'])}; {outcome}"
+    text = f"precision after block {block}: {summarize_precision(cells, decided['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 

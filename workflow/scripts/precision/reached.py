@@ -131,7 +131,7 @@ def _percent(share: float) -> str:
 
 
 def parse_rule(written: str) -> Replicates:
-    """Return the stopping rule that plan.decisions.rule_of wrote."""
+    """Return the stopping rule that plan.decisions.rule_fields wrote."""
     raw: Mapping[str, Any] = json.loads(written)
     contrasts = {name: tuple(levels) for name, levels in raw["contrasts"].items()}
     return Replicates(raw["at_least"], raw["at_most"], raw["until"], contrasts)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plan.campaign import Campaign
-from plan.decisions import read
+from plan.decisions import read_decision
 
 
 class Required:
@@ -26,7 +26,7 @@ class Required:
         for block in range(rule.at_least, last or rule.at_most + 1):
             file = Path(self._decision(block))
             decisions.append((str(file), file.stat().st_mtime_ns))
-            decision = read(file, rule)
+            decision = read_decision(file, rule)
             if decision is None or not decision.refined:
                 break
         key = (last, tuple(decisions))

@@ -30,7 +30,7 @@ from common.redaction import redact_log
 from common.tables import read_table
 from declared.study import Study
 from plan.campaign import Campaign, measured_campaign
-from plan.strategies import file_of
+from plan.strategies import strategy_file
 from provenance import appendix
 from provenance.account import count_costs
 from provenance.citation import format_citation
@@ -157,7 +157,7 @@ def describe_member(name: str) -> str:
 
 def workflow_files(campaign: Campaign) -> list[str]:
     """Return the files that git tracks, and those of study, strategies, site and data sets."""
-    strategies = file_of(campaign.study.name, campaign.site.name)
+    strategies = strategy_file(campaign.study.name, campaign.site.name)
     own_files = [campaign.study.file, campaign.site.file, strategies, *(CHECKOUT / "config").glob("datasets*.yaml")]
     if state().commit:
         command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]

@@ -20,7 +20,7 @@ from common.errors import InputError, system_faults
 from common.files import CHECKOUT, digest_file, load_yaml, shown, written_whole
 from common.python import python_abi
 from common.text import number_of, size
-from datasets.fetch import archives, store
+from datasets.fetch import archives, site_store
 from declared.configuration import load_config
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read
@@ -35,7 +35,7 @@ from environments.steps import build_lock, print_progress
 from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import cached_wheels, recorded_sha256
 from plan import timings
-from plan.campaign import Campaign, configured, planned
+from plan.campaign import Campaign, configured, plan_campaign
 from report.checkout import state
 
 CONTROLLER = CHECKOUT / "requirements.txt"
@@ -64,7 +64,7 @@ class Content:
 
 def environments(campaign: Campaign) -> list[Environment]:
     """Return the environments of the study at the site, with those of Extra-P and the planner if needed."""
-    is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.wanted(campaign.runs))}
+    is_needed = {"extrap": campaign.study.extra_p, "planner": bool(timings.required_timings(campaign.runs))}
     tool_environments = [read(name) for name, needed in is_needed.items() if needed]
     return [read(name, campaign.site.variant) for name in campaign.environments] + tool_environments
 
@@ -132,7 +132,7 @@ def add_environment(
 
 def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
     """Add the archives of a data set."""
-    entry, archive_store = load_dataset(dataset), store(campaign.site)
+    entry, archive_store = load_dataset(dataset), site_store(campaign.site)
     if "files" not in entry:
         content.report(f"{dataset}: needs no file")
     elif archive_store.folder:
@@ -215,7 +215,7 @@ def tar_entry(name: str, size_bytes: int) -> tarfile.TarInfo:
 def make_bundle(study: str = "", site: str = "") -> None:
     """Pack all that a study needs at a site into results/<study>/<study>-<site>.bundle.tar."""
     config = load_config(configured(study, site))
-    campaign = planned(load_study(config.study), load_site(config.site))
+    campaign = plan_campaign(load_study(config.study), load_site(config.site))
     if not campaign.records:
         raise InputError(
             "nothing-to-run",

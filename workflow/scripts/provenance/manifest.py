@@ -19,7 +19,7 @@ from common.files import read_json, shown, write_json
 from common.options import run_program
 from common.schemas import check
 from plan.campaign import Campaign, measured_campaign
-from plan.decisions import place
+from plan.decisions import decision_file
 from plan.sweeps import Sweeps
 from plan.timings import Timings
 from provenance import sources
@@ -66,7 +66,7 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sour
     other_records = (
         [*Sweeps(campaign).available(), *Timings(campaign).available()] if campaign.published is None else []
     )
-    other_records += [str(place(campaign.results, decision.block)) for decision in campaign.decisions]
+    other_records += [str(decision_file(campaign.results, decision.block)) for decision in campaign.decisions]
     checkout = state()
     return {
         "study": campaign.study.name,

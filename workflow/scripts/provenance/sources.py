@@ -10,14 +10,14 @@ from typing import Any
 
 from common.files import CHECKOUT, digest_file, digest_text, shown, source_files
 from common.normal_form import digest_source
-from datasets.identity import NOT_PREPARING, data_digest
+from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import Environment, read
 from declared.frameworks import load_framework
 from declared.records import RECORDS
 from plan.campaign import Campaign
 from plan.identity import MODEL_CODE, rank_code, site_part
-from plan.strategies import file_of
+from plan.strategies import strategy_file
 
 Group = dict[str, str]  # file -> SHA-256, or key -> value
 WORKFLOW_LOCK = CHECKOUT / "requirements.txt"
@@ -30,7 +30,7 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
 
     For published tables only what this checkout adds: their own columns say how they were measured (`measured_with`).
     """
-    strategies = [file for file in [file_of(campaign.study.name, campaign.site.name)] if file.is_file()]
+    strategies = [file for file in [strategy_file(campaign.study.name, campaign.site.name)] if file.is_file()]
     paths = {
         "study": [campaign.study.file, *strategies],
         "locks": [WORKFLOW_LOCK],
@@ -90,7 +90,7 @@ def training_code(campaign: Campaign) -> set[Path]:
 
 def data_code() -> list[Path]:
     """Return the code that prepares data sets, and the tables that describe them."""
-    code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NOT_PREPARING]
+    code = [file for file in sorted(DATASETS.parent.glob("*.py")) if file.name not in NON_PREPARING_MODULES]
     return [*code, DATASETS, *([OWN_DATASETS] if OWN_DATASETS.is_file() else [])]
 
 

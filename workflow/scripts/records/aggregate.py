@@ -33,7 +33,7 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import Planned, link_rate
-from plan.recorded import contradiction, record_of
+from plan.recorded import find_contradiction, load_record
 from ranks.worker.meter import COLUMNS
 from records.ways import (
     CONFIGURED,
@@ -103,13 +103,13 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
         site: The site that the study's results are bound to.
 
     Raises:
-        InputError: If the record is broken, or differs from the plan (`plan.recorded.contradiction`).
+        InputError: If the record is broken, or differs from the plan (`plan.recorded.find_contradiction`).
     """
-    record = record_of(file := folder / "record.json")
+    record = load_record(file := folder / "record.json")
     if record["status"] == "broken":
         reason = record["reason"]
         raise InputError("broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=repeat_hint(folder))
-    if difference := contradiction(record, planned, site):
+    if difference := find_contradiction(record, planned, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
         raise InputError("wrong-record", problem, file=shown(file), got=difference, hint=repeat_hint(folder))
     return record
@@ -327,7 +327,7 @@ def read_batch(
     for run in runs:
         row = planned_row(campaign, run)
         rows.append(row)
-        if reason := campaign.lacks(run):
+        if reason := campaign.unsupported_reason(run):
             row |= {"status": "missing", "reason": reason}
             continue
         planned = campaign.planned(run)

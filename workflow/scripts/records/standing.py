@@ -17,7 +17,7 @@ from common.files import held, node_name, read_json, utc
 from common.notes import Note
 from declared.site import JOB_MARGIN_S
 from plan.campaign import Campaign
-from plan.decisions import rule_of
+from plan.decisions import rule_fields
 from plan.design import Run
 from plan.sweeps import Sweeps
 from plan.timings import Timings
@@ -221,7 +221,7 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
                     if record["status"] != "ok"
                 ),
                 *stopped,
-                *(("not here", campaign.lacks(run) or "", run.run_id) for run in not_here),
+                *(("not here", campaign.unsupported_reason(run) or "", run.run_id) for run in not_here),
             ]
         ),
         repeat=repeat_commands([record["status"] for _, record in not_ok], arguments),
@@ -245,9 +245,13 @@ def read_precision(campaign: Campaign) -> Precision | None:
     if not replicates.adaptive:
         return None
     last = campaign.decisions[-1] if campaign.decisions else None
-    n_affordable = sum(campaign.lacks(run) is None for run in campaign.most)
+    n_affordable = sum(campaign.unsupported_reason(run) is None for run in campaign.max_runs)
     return Precision(
-        rule_of(replicates), n_affordable, campaign.open, last.block if last else 0, dict(last.cells) if last else {}
+        rule_fields(replicates),
+        n_affordable,
+        campaign.open,
+        last.block if last else 0,
+        dict(last.cells) if last else {},
     )
 
 

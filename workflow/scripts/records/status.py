@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.text import duration, number_of
 from plan.campaign import configured, load_campaign
-from plan.decisions import BY_CHANCE, NO, in_words
+from plan.decisions import BY_CHANCE, NO, summarize_precision
 from plan.recorded import STATUSES
 from records.standing import Job, Precision, Problem, Standing, UnderWay, standing_reader
 
@@ -137,7 +137,7 @@ def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> I
     is_final = not precision.open and not runs_left
     if is_final and any(cell["refine"] for cell in precision.cells.values()):
         ending = "; ./ringside run reports what the last runs reached"
-    yield "precision", f"{in_words(precision.cells, precision.rule)} after block {precision.block}{ending}"
+    yield "precision", f"{summarize_precision(precision.cells, precision.rule)} after block {precision.block}{ending}"
     listed = {
         name: cell for name, cell in precision.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
     }

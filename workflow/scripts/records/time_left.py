@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plan.campaign import Campaign
-from plan.recorded import record_of
+from plan.recorded import load_record
 from plan.sweeps import Sweeps
 
 RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
@@ -32,7 +32,7 @@ class Reader:
             return None
         version = (file_stat.st_mtime_ns, file_stat.st_size)
         if path not in self._cached or self._cached[path][0] != version:
-            record = record_of(Path(path))
+            record = load_record(Path(path))
             self._cached[path] = (version, {name: record.get(name) for name in RECORD_FIELDS})
         return self._cached[path][1]
 

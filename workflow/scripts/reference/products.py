@@ -8,7 +8,7 @@ import yaml
 from common.files import CHECKOUT, load_yaml
 from common.schemas import schema
 from declared.factors import MOST_SERIES
-from declared.figures import MOST_VARIANTS
+from declared.figures import MAX_VARIANTS
 from declared.products.tables import TABLES, Table
 from declared.records import RECORDS, RecordTable
 from figures import gallery
@@ -73,7 +73,7 @@ def figures_page() -> str:
                     ["`x`, `y`", "what the axes show"],
                     [
                         "`colour`",
-                        f"a factor, or a list of factors, whose combinations are the series: at most {MOST_SERIES}, of one framework at most {MOST_VARIANTS}",
+                        f"a factor, or a list of factors, whose combinations are the series: at most {MOST_SERIES}, of one framework at most {MAX_VARIANTS}",
                     ],
                     ["`facet`", "a factor, or a list of factors, whose combinations are the panels"],
                     [

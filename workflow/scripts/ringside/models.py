@@ -177,9 +177,9 @@ def pack_images(
     Example:
     ./ringside pack-images pictures --name leaves --side 32
     """
-    from datasets.pack import pack_own
+    from datasets.pack import pack_dataset
 
-    pack_own("images", folder, name, side, validation_share, output)
+    pack_dataset("images", folder, name, side, validation_share, output)
 
 
 def pack_text(
@@ -194,6 +194,6 @@ def pack_text(
     Example:
     ./ringside pack-text poems.txt --name poems --length 64
     """
-    from datasets.pack import pack_own
+    from datasets.pack import pack_dataset
 
-    pack_own("text", file, name, length, validation_share, output)
+    pack_dataset("text", file, name, length, validation_share, output)

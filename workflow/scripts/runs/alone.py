@@ -17,7 +17,7 @@ from declared.site import Site
 from declared.study import Study
 from environments.built import read_built
 from launchers import launch
-from plan.binding import bind, check_bound
+from plan.binding import bind_results, check_bound
 from plan.design import Run
 from plan.identity import environment_of
 from plan.specs import changed_since_planned
@@ -68,7 +68,7 @@ def reuse_or_measure(
         if attempt_folder is None or attempts.read_record(attempt_folder)["status"] != "ok":
             environment = read_built(environment_of(site, measurement.run.framework))
             ranks = launch.launcher(site, spec, setup=environment.get("setup", ()))
-            bind(results, study.name, site)
+            bind_results(results, study.name, site)
             with attempts.new_attempt(folder) as attempt_folder:
                 record = attempt(environment, ranks, attempt_folder) | {"session": current_session()}
                 attempts.finish(attempt_folder, record, kind)

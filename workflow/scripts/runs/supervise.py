@@ -29,7 +29,7 @@ from declared.frameworks import Framework
 from declared.site import Site, load_site
 from environments.built import read_built
 from launchers import launch
-from plan.binding import bind, check_bound
+from plan.binding import bind_results, check_bound
 from plan.identity import Planned
 from plan.specs import read_spec
 from ranks.worker.energy import SCOPES, widest
@@ -60,7 +60,7 @@ def supervise(
             check_data(planned.data, planned.spec["levels"]["dataset"])
             setup = environment.get("setup", ())
             ranks = launch.launcher(planned.site, planned.spec, planned.framework.mpi, setup)
-            bind(results, planned.study, planned.site)
+            bind_results(results, planned.study, planned.site)
             with attempts.new_attempt(folder) as attempt:
                 record = measure(planned, environment, ranks, results, attempt, session)
                 attempts.finish(attempt, record, "record")

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import InputError
 from common.files import CHECKOUT, shown
 from common.shell import SEEN_BY
-from datasets.fetch import store
+from datasets.fetch import site_store
 from declared.datasets import load_dataset
 from declared.environments import Environment, is_address, read, tools
 from declared.site import Site
@@ -125,7 +125,7 @@ def check_bundle(site: Site, environments: Iterable[str], datasets: Iterable[str
     for name in environments:
         if missing := _not_bundled(read(name, "cpu" if name in tools() else site.variant), site):
             raise bundled.missing_error(missing)
-    downloads = store(site)
+    downloads = site_store(site)
     for dataset in datasets if downloads.folder is None else []:
         for file in load_dataset(dataset).get("files", []):
             if not (downloads.downloads / dataset / file["name"]).is_file():

@@ -12,7 +12,7 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from common.text import number_of
-from plan.timings import OF_PARTS
+from plan.timings import PART_FACTORS
 from strategies.measured import message_cost
 
 TITLE = "Cost of the parts of layers"
@@ -29,9 +29,9 @@ WORDS = ["framework", "model", "layer", "status"]
 def compare(costs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per layer of each model: seconds of the layer, and of its smallest parts."""
     rows: list[dict[str, Any]] = []
-    for _, model in costs.groupby(["framework", *OF_PARTS], sort=False):
+    for _, model in costs.groupby(["framework", *PART_FACTORS], sort=False):
         first = model.iloc[0]
-        question = {name: first[name] for name in ("framework", *OF_PARTS, "status", "reason")}
+        question = {name: first[name] for name in ("framework", *PART_FACTORS, "status", "reason")}
         if first["status"] != "ok":
             rows.append(question)
             continue
@@ -46,7 +46,7 @@ def compare(costs: pd.DataFrame) -> pd.DataFrame:
             split_times |= {"parts_otherwise": otherwise[0], "otherwise_s": otherwise[1]}
             spread = layer[["forward_spread", "backward_spread"]].max(axis=None)
             rows.append({**question, "layer": name, **times, **split_times, "spread": spread, "n": layer["n"].min()})
-    columns = ["framework", *OF_PARTS, "status", "reason", "layer", "forward_s", "backward_s", "update_s"]
+    columns = ["framework", *PART_FACTORS, "status", "reason", "layer", "forward_s", "backward_s", "update_s"]
     columns += ["parts_by_samples", "by_samples_s", "parts_otherwise", "otherwise_s", "spread", "n"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -1,6 +1,6 @@
 """Find the fastest strategy for each question of a study, from what was measured at its site.
 
-A question is what cells with a searched strategy have in common (`plan.strategies.question`). The answers are written
+A question is what cells with a searched strategy have in common (`plan.strategies.search_name`). The answers are written
 to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies` reads. A question without the
 necessary measurements has no answer, and one line says why.
 """
@@ -25,9 +25,9 @@ from common.text import number_of
 from declared.mesh import FOUND
 from declared.site import Site, load_site
 from declared.study import load_study
-from plan.design import Run, design
-from plan.identity import lacks
-from plan.strategies import ASKED, file_of, question
+from plan.design import Run, plan_design
+from plan.identity import unsupported_reason
+from plan.strategies import SEARCH_FACTORS, search_name, strategy_file
 from strategies.find import Question, interpreter, run_planner, strategy_name
 from strategies.measured import (
     Measurements,
@@ -58,8 +58,12 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
     """Return the questions of a study whose answers its site can train, each with one of its runs."""
     questions: dict[str, Run] = {}
     for run in sorted(runs, key=lambda run: run.run_id):
-        if run.framework.strategies and run.levels["parallelism"] == FOUND and lacks(site, run.levels) is None:
-            questions.setdefault(question(run.levels), run)
+        if (
+            run.framework.strategies
+            and run.levels["parallelism"] == FOUND
+            and unsupported_reason(site, run.levels) is None
+        ):
+            questions.setdefault(search_name(run.levels), run)
     return questions
 
 
@@ -102,7 +106,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     best = fastest_answer(answers)
     return {
         "framework": run.framework.name,
-        **{name: run.levels[name] for name in ASKED},
+        **{name: run.levels[name] for name in SEARCH_FACTORS},
         "data_s": starts["data"],
         "expert_s": starts["expert"],
         "found_s": best["seconds"],
@@ -114,7 +118,7 @@ def answer_row(run: Run, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]
 
 def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> tables.Table:
     """Return the table of searched strategies."""
-    head = ["framework", *ASKED]
+    head = ["framework", *SEARCH_FACTORS]
     data = pd.DataFrame(rows, columns=[*head, *answer_columns()])
     unanswered = [
         Note("question-unanswered", f"{name}: {reason}.", question=name, reason=reason)
@@ -182,8 +186,8 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
         out: table to write, without its suffix
     """
     declared_site = load_site(site)
-    questions = list_questions(design(load_study(study), declared_site), declared_site)
-    file = file_of(study, site)
+    questions = list_questions(plan_design(load_study(study), declared_site), declared_site)
+    file = strategy_file(study, site)
     content, rows, unanswered = answer_questions(
         questions, load_measurements(declared_site, costs, messages, network), interpreter(declared_site)
     )
@@ -195,7 +199,7 @@ def main(*, study: str, site: str, costs: Path, messages: Path, network: Path, o
     check(content, "strategies", file)
     write_text(file, format_strategies(content))
     tables.write(table(rows, unanswered), out)
-    print(f"{number_of(len(rows), 'question')} answered in {shown(file)}", flush=True)
+    print(f"{number_of(len(rows), 'search_name')} answered in {shown(file)}", flush=True)
 
 
 if __name__ == "__main__":

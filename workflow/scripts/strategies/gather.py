@@ -19,8 +19,8 @@ from common.tables import write_table
 from common.text import number_of
 from models.soap import divide
 from plan.campaign import Campaign, load_campaign
-from plan.identity import lacks
-from plan.timings import MESSAGES, OF_PARTS, PARTS, Timing, key, output, wanted
+from plan.identity import unsupported_reason
+from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, key, output, required_timings
 from records.ways import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
 from strategies.measure import read
 
@@ -30,7 +30,7 @@ def timing_columns(campaign: Campaign, timing: Timing) -> dict[str, Any]:
     columns = {"study": campaign.study.name, "site": campaign.site.name, "framework": timing.framework}
     if timing.kind == MESSAGES:
         return {**columns, "device": timing.run.levels["device"]}
-    levels = {name: timing.run.levels[name] for name in OF_PARTS}
+    levels = {name: timing.run.levels[name] for name in PART_FACTORS}
     return {**columns, **levels, "devices": timing.devices}
 
 
@@ -112,12 +112,12 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
     site = campaign.site
     on_a_node = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     rows: dict[str, list[dict[str, Any]]] = {"costs": [], "messages": []}
-    for timing in wanted(campaign.runs):
+    for timing in required_timings(campaign.runs):
         table_rows, shared_columns = (
             rows["costs" if timing.kind == PARTS else "messages"],
             timing_columns(campaign, timing),
         )
-        if reason := lacks(site, timing.run.levels):
+        if reason := unsupported_reason(site, timing.run.levels):
             table_rows.append({**shared_columns, "status": "missing", "reason": reason})
             continue
         shared_columns["key"] = key(site, timing)

@@ -12,8 +12,8 @@ from common.options import run_program
 from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
-from plan.design import design
-from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, output, planned, spec
+from plan.design import plan_design
+from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, output, planned_timings, spec
 from plan.timings import key as key_of
 from runs import alone, transport
 from runs.supervise import failure, job
@@ -84,7 +84,7 @@ def find(study: Study, site: Site, name: str) -> Timing:
     Raises:
         InputError: If the study has none.
     """
-    timing: Timing = alone.find_by_name(KIND, planned(design(study, site), site), name, study)
+    timing: Timing = alone.find_by_name(KIND, planned_timings(plan_design(study, site), site), name, study)
     return timing
 
 

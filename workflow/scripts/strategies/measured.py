@@ -17,7 +17,7 @@ from models.soap import Degrees, Space
 from network import fit
 from plan.design import Run
 from plan.identity import cores_per_rank
-from plan.timings import OF_PARTS
+from plan.timings import PART_FACTORS
 from strategies.costs import Cost, Measured, measured_costs
 from strategies.topology import Device, Level, Topology
 
@@ -61,10 +61,10 @@ def select_costs(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
         MissingMeasurement: If there are none, or they are for fewer devices.
     """
     rows = costs[costs["framework"] == run.framework.name]
-    for name in OF_PARTS:
+    for name in PART_FACTORS:
         rows = rows[rows[name] == run.levels[name]]
     subject = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
-    request = {"framework": run.framework.name, **{name: run.levels[name] for name in OF_PARTS}}
+    request = {"framework": run.framework.name, **{name: run.levels[name] for name in PART_FACTORS}}
     first = require_row(rows, subject, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
         text = f"{subject}: measured for at most {first['devices']} devices, needed for {run.geometry.ranks}"

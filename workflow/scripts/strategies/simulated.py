@@ -24,8 +24,8 @@ from common.options import run_program
 from declared.mesh import FOUND, PLAIN, kind_of
 from declared.site import load_site
 from declared.study import load_study
-from plan.design import Run, design
-from plan.strategies import ASKED, to_find
+from plan.design import Run, plan_design
+from plan.strategies import SEARCH_FACTORS, missing_strategy_note
 from strategies import search
 from strategies.found import measured_question
 from strategies.measured import Measurements, MissingMeasurement, load_measurements
@@ -62,7 +62,7 @@ class Simulator:
         """Return `strategies.search.describe_strategy` of a run's strategy."""
         if run.strategy is None:
             raise MissingMeasurement(Note("strategy-not-found-yet", self._note))
-        question = tuple(run.levels[name] for name in ASKED)
+        question = tuple(run.levels[name] for name in SEARCH_FACTORS)
         if question not in self._problems:
             self._problems[question] = search.build_problem(measured_question(run, self._measurements).job())
         return search.describe_strategy(self._problems[question], run.strategy)
@@ -282,8 +282,10 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         out: table to write, without its suffix
     """
     declared_site, measured = load_site(site), read_timed(runs)
-    cells = {run.cell: run for run in design(load_study(study), declared_site) if run.framework.strategies}
-    simulator = Simulator(load_measurements(declared_site, costs, messages, network), to_find(study, declared_site))
+    cells = {run.cell: run for run in plan_design(load_study(study), declared_site) if run.framework.strategies}
+    simulator = Simulator(
+        load_measurements(declared_site, costs, messages, network), missing_strategy_note(study, declared_site)
+    )
     data, not_simulated = compare(measured, cells, simulator)
     for line in not_simulated:
         print(line, flush=True)

@@ -19,7 +19,7 @@ from launchers.slurm import current_job
 from plan.binding import check_bound, read_binding
 from plan.campaign import Campaign, configured, load_campaign
 from plan.design import Run
-from plan.identity import Planned, lacks, plan_run
+from plan.identity import Planned, plan_run, unsupported_reason
 from plan.scheduling import allocation_options
 from runs.attempts import attempt_folder, finished, put_aside
 from runs.epochs import read_epochs
@@ -52,7 +52,7 @@ def find_run(campaign: Campaign, pattern: str) -> Run:
             "unknown-name", problem, file=pattern, got=pattern, hint=f"the nearest are {', '.join(nearest)}"
         )
     run = runs[fitting[0]]
-    if reason := campaign.lacks(run):
+    if reason := campaign.unsupported_reason(run):
         raise InputError("not-possible-here", reason, file=run.run_id)
     return run
 
@@ -68,7 +68,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> Planned:
         reason = run.framework.why.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {reason}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
-    if unsupported := lacks(campaign.site, levels):
+    if unsupported := unsupported_reason(campaign.site, levels):
         raise InputError("not-possible-here", unsupported, file=run.run_id)
     return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 
@@ -166,7 +166,7 @@ def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = Fa
     bound = read_binding(Path("results") / config["study"])
     if bound and not site:
         config["site"] = bound["site"]
-    campaign = load_campaign({**config, "records": "campaign"}, look=True)
+    campaign = load_campaign({**config, "records": "campaign"}, probe=True)
     run, level = find_run(campaign, run_pattern), "full" if full else "phases"
     existing = (
         finished_trace(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
