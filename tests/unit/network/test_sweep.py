@@ -335,4 +335,4 @@ def test_ranks_expect_the_result_of_the_collective(collective, ranks):
 def test_small_messages_are_repeated_more_often():
     assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
     assert rank_program.repetitions(0.7) == 1
-    assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SWEEP_S
+    assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SIZE_BUDGET_S

@@ -194,7 +194,7 @@ def test_a_run_can_be_linked_to_and_is_closed_by_a_key(opened: Any, page: Path) 
 
     opened.execute_script("location.hash = '#run=pytorch-ddp.small-cnn.digits.b32.n2.s4.r2'")
     wait(opened, "document.getElementById('run-record')")
-    assert every_run._log(None, None)["note"] in element(opened, "#run-body").text
+    assert every_run._log_fields(None, None)["note"] in element(opened, "#run-body").text
     element(opened, "#run-title").send_keys(Keys.ESCAPE)
     wait(opened, "!document.getElementById('run').open")
 
