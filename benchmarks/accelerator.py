@@ -106,12 +106,16 @@ class Rig:
         """Seconds to the deadline."""
         return self.deadline - time.monotonic()
 
-    def train(self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any) -> Trained:
+    def train(
+        self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any
+    ) -> Trained:
         """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would: but for the load of
         others, which has rows of its own."""
         say(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
-        site = replace(self.site, nodes=nodes, time_limit_s=limit_s, max_foreign_cpu_share=1.0, max_steal_share=1.0)
+        site = replace(
+            self.site, nodes=nodes, time_limit_s=limit_s, max_foreign_cpu_share=1.0, max_steal_share=1.0
+        )
         run, spec = one_run(site, framework=framework, nodes=nodes, sync_every=1, **levels)
         data, folder = self.folder / "data" / run.levels["dataset"], self.folder / name
         prepare(run.levels["dataset"], data)
@@ -124,9 +128,13 @@ class Rig:
         if program != launch.WORKER and not environment.get("installed"):
             variables["PYTHONPATH"] = f"{launch.SCRIPTS}{os.pathsep}{BENCH}"
         ranks = launch.launcher(site, spec, setup=setup)
-        write_json(folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts))
+        write_json(
+            folder / "spec.json", job(spec, described, environment, run.graph.to_json(), data, ranks.hosts)
+        )
         launched_at = time.time()
-        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, spec, site, program, [data])
+        outcome = launch.run(
+            ranks, {**environment, "variables": variables}, folder, spec, site, program, [data]
+        )
         epochs = read_epochs(folder / "epochs.csv") if (folder / "epochs.csv").exists() else []
         measured = measurement(folder, launched_at, outcome.wall_s, spec, epochs)
         status, reason = judge(outcome, measured, epochs, spec, site, ranks.hosts, run.graph.gradient_bytes)
@@ -145,7 +153,14 @@ class Rig:
         told = {key: value for key, value in launch.variables(site, spec).items() if key != "PYTHONPATH"}
         told |= {**self.environment["variables"], "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "compiled")}
         cores = ",".join(map(str, rank_cores(0, spec["cores"], [spec["cores_per_rank"]])))
-        program = ["taskset", "-c", cores, self.environment["python"]["executable"], str(script), *map(str, arguments)]
+        program = [
+            "taskset",
+            "-c",
+            cores,
+            self.environment["python"]["executable"],
+            str(script),
+            *map(str, arguments),
+        ]
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         command = shell_command(self.setup, "", told, program)
         try:
@@ -162,7 +177,9 @@ class Rig:
 def main(argv: list[str] | None = None) -> None:
     """Check on this machine that the site's accelerator trains right, and how fast; write a page, end with status 1 where a check failed."""
     parser = argparse.ArgumentParser(prog="make accelerator-test", description=main.__doc__)
-    parser.add_argument("--site", help="name of a file in config/sites/ (default: that of config/config.yaml)")
+    parser.add_argument(
+        "--site", help="name of a file in config/sites/ (default: that of config/config.yaml)"
+    )
     parser.add_argument("--out", type=Path, help="the page (default: results/accelerator/SITE.md)")
     parser.add_argument(
         "--minutes", type=float, default=8.0, help="no new pair of trainings begins that would end later"
@@ -173,7 +190,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--batch", type=int, help="images a step of the ResNet, where the default is too large for the device"
     )
-    parser.add_argument("--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators")
+    parser.add_argument(
+        "--compiler", choices=("none", "torch-compile"), help="default: torch-compile on accelerators"
+    )
     options = parser.parse_args(argv)
     if options.pairs < 1 or options.minutes <= 0 or (options.batch is not None and options.batch < 4):
         raise InputError(
@@ -183,7 +202,9 @@ def main(argv: list[str] | None = None) -> None:
     site, environment = made_ready(name)
     out = options.out or CHECKOUT / "results" / "accelerator" / f"{name}.md"
     if out.is_dir():
-        raise InputError("cannot-measure", f"--out: {out} is a folder; expected a file, such as {out / name}.md")
+        raise InputError(
+            "cannot-measure", f"--out: {out} is a folder; expected a file, such as {out / name}.md"
+        )
     folder = out.resolve().with_suffix(".runs")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -250,7 +271,10 @@ def compiler_of(asked: str | None, site: Site, seen: Mapping[str, Any]) -> tuple
     if asked:
         return asked, f"compiler: {asked}, as asked by --compiler"
     if site.device == "cpu":
-        return "none", "compiler: none, since on a processor to compile takes longer than all else (--compiler)"
+        return (
+            "none",
+            "compiler: none, since on a processor to compile takes longer than all else (--compiler)",
+        )
     if seen["cannot_compile"]:
         return "none", f"compiler: none, since {seen['cannot_compile']}"
     return "torch-compile", "compiler: torch-compile"
@@ -270,7 +294,9 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
             rows.append(pages.failed(f"losses in {precision}", why))
         else:
             rows.append(pages.losses(precision, reference.epochs, trained.epochs))
-    same = " Here both are the processor: in fp32 they are the same program." if rig.site.device == "cpu" else ""
+    same = (
+        " Here both are the processor: in fp32 they are the same program." if rig.site.device == "cpu" else ""
+    )
     return rows, (
         f"small-cnn on digits, {SMALL['epochs']} epochs of batch {SMALL['batch_size']} from the same weights and in the same order, on the "
         "accelerator and, in fp32, on this machine's processor. Found is the largest difference between their losses, training and "
@@ -308,7 +334,13 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
     two = rig.train("ranks-two", "pytorch-ddp", "through_gloo", nodes=2, **SMALL)
     refused = two.why is not None and "not through NCCL" in two.why
     rows = [
-        _ended("2 ranks on one device, Gloo", two, "gloo", "gloo over tcp lo", right=refused if on_gpu else not two.why)
+        _ended(
+            "2 ranks on one device, Gloo",
+            two,
+            "gloo",
+            "gloo over tcp lo",
+            right=refused if on_gpu else not two.why,
+        )
     ]
     one = rig.train("ranks-one", "pytorch-ddp", **SMALL)
     rows.append(_ended(f"1 rank, {own}", one, own, "none", right=not one.why))
@@ -316,7 +348,13 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
         spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
         both = spread.train("ranks-two-devices", "pytorch-ddp", **SMALL)
         rows.append(
-            _ended("2 ranks on two devices, nccl", both, "nccl", "nccl over links within the node", right=not both.why)
+            _ended(
+                "2 ranks on two devices, nccl",
+                both,
+                "nccl",
+                "nccl over links within the node",
+                right=not both.why,
+            )
         )
     else:
         rows.append(pages.absent("2 ranks on two devices, nccl", "needs two accelerators"))
@@ -343,7 +381,9 @@ def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
     tried = [("a strategy, 2 ranks on one device, Gloo", one)]
     if seen["devices"] > 1:
         spread = Rig(replace(rig.site, ranks_per_node=2), rig.environment, rig.folder, rig.deadline)
-        tried.append(("a strategy on two devices", spread.train("strategy-two-devices", "pytorch-strategy", **levels)))
+        tried.append(
+            ("a strategy on two devices", spread.train("strategy-two-devices", "pytorch-strategy", **levels))
+        )
     rows = []
     for check, trained in tried:
         refused = trained is one and "not through NCCL" in (trained.why or "")
@@ -382,13 +422,21 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
     on_gpu = rig.site.device == "cuda"
     times = [row["epoch_time_s"] for row in run.timed]
     rows = [
-        pages.clocks(times, [clock["device_s"] for clock in clocks], "CUDA events" if on_gpu else "a clock around it"),
-        pages.memory(run.measured["memory_peak_bytes"], run.parameters, run.measured["node_memory_bytes"], "rank"),
+        pages.clocks(
+            times, [clock["device_s"] for clock in clocks], "CUDA events" if on_gpu else "a clock around it"
+        ),
+        pages.memory(
+            run.measured["memory_peak_bytes"], run.parameters, run.measured["node_memory_bytes"], "rank"
+        ),
     ]
     if on_gpu:
         peak = run.measured["device_memory_peak_bytes"]
         rows.append(pages.memory(peak, run.parameters, seen["memory_bytes"], "accelerator"))
-        rows.append(pages.energy([row["energy_device_j"] for row in run.timed], clocks, pages.powers(said.read_text())))
+        rows.append(
+            pages.energy(
+                [row["energy_device_j"] for row in run.timed], clocks, pages.powers(said.read_text())
+            )
+        )
     else:
         rows.append(pages.absent("memory peak of the accelerator", "there is none"))
         rows.append(pages.absent("energy against mean power × time", "there is no accelerator"))
@@ -397,7 +445,9 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
     else:
         others = len(foreign.split())
         rows.append(
-            pages.judged("others on the accelerator", f"{others} processes", "none before the test", right=not others)
+            pages.judged(
+                "others on the accelerator", f"{others} processes", "none before the test", right=not others
+            )
         )
     return rows, (
         f"{sizes.model} on {sizes.side}x{sizes.side} images, batch {sizes.batch}, amp, channels last, not compiled. The first row has the "
@@ -423,7 +473,9 @@ def power_of(rig: Rig) -> Iterator[Path]:
     said = rig.folder / "power.csv"
     said.touch()
     fields = [
-        name for name in ("power.draw.instant", "power.draw") if _smi(rig.site, f"--query-gpu={name}") is not None
+        name
+        for name in ("power.draw.instant", "power.draw")
+        if _smi(rig.site, f"--query-gpu={name}") is not None
     ]
     if not fields:
         yield said
@@ -449,7 +501,9 @@ def _smi(site: Site, query: str) -> str | None:
     if site.device != "cuda":
         return None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(_smi_command(site, query), capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(
+            _smi_command(site, query), capture_output=True, text=True, check=False, timeout=20
+        )
         return done.stdout if done.returncode == 0 else None
     return None
 
@@ -475,7 +529,9 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
                 rates[side] = _rate(rig, f"{side}-{number}", sizes, compiler, ours=side == "ours")
             except InputError as error:
                 return [
-                    pages.failed(f"images/s of {'Ringside' if side == 'ours' else 'the plain script'}", str(error))
+                    pages.failed(
+                        f"images/s of {'Ringside' if side == 'ours' else 'the plain script'}", str(error)
+                    )
                 ], why
         pairs.append((rates["plain"], rates["ours"]))
         say(f"[{number}/{most}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s")

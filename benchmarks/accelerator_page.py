@@ -43,7 +43,10 @@ def failed(check: str, why: str) -> Row:
 
 
 def losses(
-    precision: str, reference: Sequence[Mapping[str, float]], found: Sequence[Mapping[str, float]], check: str = ""
+    precision: str,
+    reference: Sequence[Mapping[str, float]],
+    found: Sequence[Mapping[str, float]],
+    check: str = "",
 ) -> Row:
     """The losses of two trainings, rows of epochs.csv, each epoch against the other's."""
     gaps = {
@@ -51,7 +54,9 @@ def losses(
         for place, (theirs, ours) in enumerate(zip(reference, found, strict=True), 1)
         for column in ("train_loss", "validation_loss")
     }
-    (column, epoch), largest = max(gaps.items(), key=lambda entry: math.inf if math.isnan(entry[1]) else entry[1])
+    (column, epoch), largest = max(
+        gaps.items(), key=lambda entry: math.inf if math.isnan(entry[1]) else entry[1]
+    )
     most = TOLERANCES[precision]
     where = f" ({column.partition('_')[0]} loss, epoch {epoch})" if largest else ""
     wanted = f"at most {most:g}"
@@ -118,7 +123,9 @@ def powers(text: str) -> list[tuple[float, float]]:
 
 
 def energy(
-    recorded: Sequence[float | None], windows: Sequence[Mapping[str, float]], samples: Sequence[tuple[float, float]]
+    recorded: Sequence[float | None],
+    windows: Sequence[Mapping[str, float]],
+    samples: Sequence[tuple[float, float]],
 ) -> Row:
     """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times its length."""
     check = "energy against mean power × time"

@@ -8,7 +8,9 @@ from document import section, table
 from support.simulated import SPREADS, ReferencedCoverage, beside_reference, referenced_coverage
 
 STUDIES = ((4, 3), (12, 3), (2, 8), (12, 5))  # cells, blocks
-Correlations = tuple[float, float, float | None]  # with the reference; blocks' part in it alone; with the time withheld
+Correlations = tuple[
+    float, float, float | None
+]  # with the reference; blocks' part in it alone; with the time withheld
 CORRELATIONS: tuple[Correlations, ...] = (
     (0.0, 0.0, None),
     (0.5, 0.0, None),
@@ -89,4 +91,8 @@ def report(found: Found, command: str) -> str:
 
 
 def _named(correlation: float, apart: float, withheld: float | None) -> str:
-    return f"{correlation:g}" + (", blocks apart" if apart else "") + ("" if withheld is None else f" and {withheld:g}")
+    return (
+        f"{correlation:g}"
+        + (", blocks apart" if apart else "")
+        + ("" if withheld is None else f" and {withheld:g}")
+    )

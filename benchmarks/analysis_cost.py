@@ -68,7 +68,9 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
         attempt = campaign.results / "runs" / run.run_id / key / "attempt-1"
         attempt.mkdir(parents=True)
         levels = run.levels
-        law_s = (0.3 + 8 / levels["batch_size"]) * (0.4 + 0.6 / levels["nodes"]) + 0.1 * (levels["sync_every"] == 1)
+        law_s = (0.3 + 8 / levels["batch_size"]) * (0.4 + 0.6 / levels["nodes"]) + 0.1 * (
+            levels["sync_every"] == 1
+        )
         lines = [",".join(COLUMNS)]
         for epoch in range(1, levels["epochs"] + 1):
             seconds = slow(run) * law_s * float(rng.lognormal(0, 0.05))
@@ -89,7 +91,9 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
             ]
             warm_up = "true" if epoch <= WARM_UP else "false"
             lines.append(
-                ",".join([str(epoch), warm_up, *map(repr, values), "0.1", "123456", "", "", "", "1760000000.5"])
+                ",".join(
+                    [str(epoch), warm_up, *map(repr, values), "0.1", "123456", "", "", "", "1760000000.5"]
+                )
             )
         (attempt / "epochs.csv").write_text("\n".join(lines) + "\n")
         started += 60
@@ -117,7 +121,9 @@ def measure(runs: int, epochs: int) -> tuple[int, dict[str, Timed]]:
     """Make the records of so many runs; the number made, and what the STAGES take then."""
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         checkout = Checkout(Path(folder) / "checkout", study_of(runs, epochs))
-        path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
+        path = os.pathsep.join(
+            str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks")
+        )
         made = subprocess.run(
             [sys.executable, "-c", "from analysis_cost import leave_records; print(leave_records())"],
             cwd=checkout.folder,

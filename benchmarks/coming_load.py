@@ -28,7 +28,9 @@ STREAM = "import numpy as np; a, b = (np.ones(2**24, np.float32) for _ in range(
 
 
 @contextmanager
-def coming_load(seed: int = 1, shares: tuple[float, float] = SHARES, mean_s: float = MEAN_S) -> Iterator[None]:
+def coming_load(
+    seed: int = 1, shares: tuple[float, float] = SHARES, mean_s: float = MEAN_S
+) -> Iterator[None]:
     """The load beside what is done within. `shares`: least and largest share of each core; `mean_s`: of exponential times."""
     rng, cores, group = random.Random(seed), sorted(os.sched_getaffinity(0)), Limits(GROUP)  # noqa: S311 (a load)
     group.make(len(cores) * shares[1], None, ("cpu",))
@@ -85,8 +87,12 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="coming_load.py", description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="after which it ends by itself")
     parser.add_argument("--seed", type=int, default=1, help="of the times and shares")
-    parser.add_argument("--shares", type=float, nargs=2, default=SHARES, help="least and largest share of each core")
-    parser.add_argument("--mean-seconds", type=float, default=MEAN_S, help="that it is there, and that it is not")
+    parser.add_argument(
+        "--shares", type=float, nargs=2, default=SHARES, help="least and largest share of each core"
+    )
+    parser.add_argument(
+        "--mean-seconds", type=float, default=MEAN_S, help="that it is there, and that it is not"
+    )
     options = parser.parse_args(argv)
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

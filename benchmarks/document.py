@@ -10,7 +10,9 @@ from common.errors import InputError
 from common.files import CHECKOUT, shown, write_text
 
 MEASUREMENTS = CHECKOUT / "docs" / "measurements.md"
-HEAD = "# Measurements\n\nWhat Ringside itself costs, each with the command and the machine that measured it.\n"
+HEAD = (
+    "# Measurements\n\nWhat Ringside itself costs, each with the command and the machine that measured it.\n"
+)
 
 
 def machine() -> str:

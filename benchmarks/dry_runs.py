@@ -44,7 +44,9 @@ def dry_run(checkout: Checkout, runs: int) -> Timed:
     command = ["snakemake", "-n", "figures", "--quiet", "rules", "host"]
     done = timed(checkout, *command)
     if done.status or planned_jobs(done.output).get("run") != runs:
-        raise InputError("cannot-measure", f"{' '.join(command)} did not plan {runs} runs: {done.output[-500:]}")
+        raise InputError(
+            "cannot-measure", f"{' '.join(command)} did not plan {runs} runs: {done.output[-500:]}"
+        )
     return done
 
 
@@ -55,7 +57,11 @@ def measure(sizes: Sequence[int], repetitions: int) -> dict[int, list[Timed]]:
         with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
             checkout = Checkout(Path(folder) / "checkout", study_of(runs))
             planned[runs] = [dry_run(checkout, runs) for _ in range(repetitions)]
-        print(f"dry-run of {runs} runs: {[round(p.wall_s, 1) for p in planned[runs]]} s", file=sys.stderr, flush=True)
+        print(
+            f"dry-run of {runs} runs: {[round(p.wall_s, 1) for p in planned[runs]]} s",
+            file=sys.stderr,
+            flush=True,
+        )
     return planned
 
 
@@ -69,7 +75,13 @@ def report(planned: dict[int, list[Timed]], command: str) -> str:
         memory = max(one.memory_bytes for one in made) / 2**20
         aim = "" if aim_s is None else f"{aim_s:g} s: {'met' if median_s <= aim_s else 'missed'}"
         rows.append(
-            [f"{runs:,}", f"{median_s:.1f} s", f"{min(times_s):.1f} to {max(times_s):.1f} s", f"{memory:.0f} MiB", aim]
+            [
+                f"{runs:,}",
+                f"{median_s:.1f} s",
+                f"{min(times_s):.1f} to {max(times_s):.1f} s",
+                f"{memory:.0f} MiB",
+                aim,
+            ]
         )
     header = ["runs in the design", "wall time (median)", "smallest to largest", "peak memory", "aim"]
     return section("Dry-runs: `snakemake -n figures`", command, table(header, rows))

@@ -78,7 +78,10 @@ def with_master(program: list[str], ranks: int, cores: list[int]) -> list[Proces
     """Ranks with the variables that torchrun sets."""
     meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port(LOOPBACK)), "GLOO_SOCKET_IFNAME": "lo"}
     return [
-        Process(["taskset", "-c", str(cores[rank]), *program], {**meeting, "RANK": str(rank), "WORLD_SIZE": str(ranks)})
+        Process(
+            ["taskset", "-c", str(cores[rank]), *program],
+            {**meeting, "RANK": str(rank), "WORLD_SIZE": str(ranks)},
+        )
         for rank in range(ranks)
     ]
 
@@ -88,7 +91,9 @@ def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Pro
     workers: list[str] = []
     while len(set(workers)) < ranks:
         workers = [f"{LOOPBACK}:{free_port(LOOPBACK)}" for _ in range(ranks)]
-    configs = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}} for rank in range(ranks)]
+    configs = [
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}} for rank in range(ranks)
+    ]
     return [
         Process(["taskset", "-c", str(cores[rank]), *program], {"TF_CONFIG": json.dumps(config)})
         for rank, config in enumerate(configs)
@@ -97,11 +102,13 @@ def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Pro
 
 def with_horovodrun(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
     """Horovod's own launcher, which starts the ranks."""
-    pinned = (
-        f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} {shlex.join(program)}"
-    )
+    pinned = f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} {shlex.join(program)}"
     horovodrun = str(Path(program[0]).with_name("horovodrun"))
-    return [Process([horovodrun, "-np", str(ranks), "--gloo", "--network-interfaces", "lo", "bash", "-c", pinned], {})]
+    return [
+        Process(
+            [horovodrun, "-np", str(ranks), "--gloo", "--network-interfaces", "lo", "bash", "-c", pinned], {}
+        )
+    ]
 
 
 STARTS: dict[str, Callable[[list[str], int, list[int]], list[Process]]] = {
@@ -120,7 +127,9 @@ class Bench:
     def __init__(self, folder: Path, epochs: int, realization: Realization = VENV) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.epochs, self.realization = folder, epochs, realization
-        self.site: Site = replace(load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S)
+        self.site: Site = replace(
+            load_site("local"), cores=2, nodes=2, ranks_per_node=1, time_limit_s=TIME_LIMIT_S
+        )
         self.cores = [core for rank in range(2) for core in rank_cores(rank, 2, [1])]
         if len(self.cores) < 2:
             raise InputError("cannot-measure", "the epochs of two ranks need two cores; this machine has one")
@@ -131,7 +140,9 @@ class Bench:
     def environment(self, framework: str) -> dict[str, Any]:
         """The framework's environment.json; built in the site's cache unless it is there."""
         described = read(load_framework(framework).environment)
-        return build(described, self.site.cache, {"torch_index": self.site.torch_index or ""}, self.realization)
+        return build(
+            described, self.site.cache, {"torch_index": self.site.torch_index or ""}, self.realization
+        )
 
     def ours(self, framework: str) -> Training:
         """Train as the workflow does."""
@@ -165,7 +176,9 @@ class Bench:
             environment = {**environment, "variables": {**environment["variables"], "PYTHONPATH": found}}
         spec = job(run_spec, described, environment, model.to_json(), self.data, ranks.hosts)
         write_json(folder / "spec.json", spec)
-        outcome = launch.run(ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data])
+        outcome = launch.run(
+            ranks, environment, folder, run_spec, self.site, program=program, reads=[self.data]
+        )
         if outcome.status != "ok":
             raise InputError(
                 "cannot-measure",
@@ -187,7 +200,8 @@ class Bench:
         said = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '{"rank": ' in line]
         if len(said) != ranks:
             raise InputError(
-                "cannot-measure", f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}"
+                "cannot-measure",
+                f"bare/{framework}.py: {len(said)} of {ranks} ranks came to an end: {_tail(output)}",
             )
         epochs = zip(*(rank["epoch_times_s"] for rank in said), strict=True)
         return Training(
@@ -238,7 +252,9 @@ def run_all(
 
 def alone_here(framework: str) -> contextlib.AbstractContextManager[None]:
     """Keep the workflow's runs off this machine while a framework is measured."""
-    return machine_lock(f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}"))
+    return machine_lock(
+        f"process {os.getpid()} measures {framework}", lambda holder: _say(f"waiting for {holder}")
+    )
 
 
 def watched(train: Callable[[str], Training], framework: str) -> Training:
@@ -247,7 +263,9 @@ def watched(train: Callable[[str], Training], framework: str) -> Training:
         began, own, busy = time.monotonic(), own_cpu_s(), busy_seconds()
         training = train(framework)
         foreign = max(0.0, busy_seconds() - busy - (own_cpu_s() - own))
-        return replace(training, foreign_cpu_share=foreign / (time.monotonic() - began) / (os.cpu_count() or 1))
+        return replace(
+            training, foreign_cpu_share=foreign / (time.monotonic() - began) / (os.cpu_count() or 1)
+        )
 
 
 def check_same_work(framework: str, bare: Training, ours: Training) -> None:
@@ -255,7 +273,8 @@ def check_same_work(framework: str, bare: Training, ours: Training) -> None:
     same = (bare.samples, bare.parameters) == (ours.samples, ours.parameters)
     if not same or abs(bare.accuracy - ours.accuracy) > ACCURACY_TOLERANCE:
         raise InputError(
-            "cannot-measure", f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}"
+            "cannot-measure",
+            f"{framework}: the bare loop and ours do not train the same thing: {bare}, {ours}",
         )
 
 
@@ -275,7 +294,9 @@ def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, lis
                 check_same_work(framework, bare, ours)
                 made[framework].append((bare, ours))
                 said = f"bare {bare.epoch_time_s:.4f} s, ours {ours.epoch_time_s:.4f} s an epoch"
-                _say(f"[{number + 1}/{pairs}] {framework}: {said}, ratio {ours.epoch_time_s / bare.epoch_time_s:.3f}")
+                _say(
+                    f"[{number + 1}/{pairs}] {framework}: {said}, ratio {ours.epoch_time_s / bare.epoch_time_s:.3f}"
+                )
     return made
 
 
@@ -291,7 +312,9 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
     """The part of the document."""
     rows = []
     for framework, pairs in made.items():
-        bare_s, ours_s = (statistics.median(side.epoch_time_s for side in sides) for sides in zip(*pairs, strict=True))
+        bare_s, ours_s = (
+            statistics.median(side.epoch_time_s for side in sides) for sides in zip(*pairs, strict=True)
+        )
         ratios = [ours.epoch_time_s / bare.epoch_time_s for bare, ours in pairs]
         ratio = statistics.median(ratios)
         rows.append([
@@ -302,7 +325,9 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
     return section(
         "Epoch time compared with bare loops",
         command,
-        table(["framework", "ranks", "pairs", "bare loop", "Ringside", "ratio", "95 % interval", "aim"], rows),
+        table(
+            ["framework", "ranks", "pairs", "bare loop", "Ringside", "ratio", "95 % interval", "aim"], rows
+        ),
         f"small-cnn on digits, batch {BATCH_SIZE} and one core per rank. The bare loops are in "
         "`benchmarks/bare/`. Both run in turn, in alternating order. A process gives the median of its "
         f"epochs without the first {WARM_UP}, a pair the ratio; the table has medians. The interval lies "

@@ -45,7 +45,9 @@ def _images(frameworks: Sequence[str], venvs: Bench, images: Bench) -> list[list
         venv, image = venvs.environment(framework), images.environment(framework)
         size = Path(image["image"]["path"]).stat().st_size
         folder = Path(venv["prefixes"][0])
-        unpacked = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        unpacked = sum(
+            path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
+        )
         seconds = [f"{sum(made['seconds'].values()):.0f} s" for made in (venv, image)]
         rows[image["name"]] = [image["name"], *seconds, f"{unpacked / 1e6:.0f} MB", f"{size / 1e6:.0f} MB"]
     return list(rows.values())
@@ -68,7 +70,9 @@ def report(made: dict[str, list[tuple[Training, Training]]], described: list[lis
     """The part of the document."""
     rows = []
     for framework, pairs in made.items():
-        venv_s, image_s = (float(np.mean([side.epoch_time_s for side in sides])) for sides in zip(*pairs, strict=True))
+        venv_s, image_s = (
+            float(np.mean([side.epoch_time_s for side in sides])) for sides in zip(*pairs, strict=True)
+        )
         starts = [float(np.median([side.startup_s for side in sides])) for sides in zip(*pairs, strict=True)]
         mean, low, high = interval([image.epoch_time_s / venv.epoch_time_s for venv, image in pairs])
         rows.append([

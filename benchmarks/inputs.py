@@ -48,7 +48,9 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 folder.mkdir()
                 described = load_framework(framework)
                 ranks = launch.launcher(site, run_spec)
-                environment = build(read(described.environment), site.cache, {"torch_index": site.torch_index or ""})
+                environment = build(
+                    read(described.environment), site.cache, {"torch_index": site.torch_index or ""}
+                )
                 told = job(run_spec, described, environment, run.graph.to_json(), data, ranks.hosts)
                 write_json(folder / "spec.json", told)
                 paths = f"{launch.SCRIPTS}{os.pathsep}{Path(__file__).parent}"
@@ -56,7 +58,8 @@ def measure() -> list[tuple[Mapping[str, Any], str, dict[str, float]]]:
                 outcome = launch.run(ranks, environment, folder, run_spec, site, program="input_rate")
                 if outcome.status != "ok":
                     raise InputError(
-                        "cannot-measure", f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}"
+                        "cannot-measure",
+                        f"{framework}: {outcome.reason}: {(folder / 'log.txt').read_text()[-1000:]}",
                     )
                 made.append((case, framework, json.loads((folder / "rates.json").read_text())))
                 print(f"{framework} {case}: {made[-1][2]}", file=sys.stderr, flush=True)
@@ -76,7 +79,14 @@ def report(made: Sequence[tuple[Mapping[str, Any], str, Mapping[str, float]]], c
         "Input against training",
         command,
         table(
-            ["data set, model", "framework", "input, images/s a core", "training, images/s a core", "ratio", "aim"],
+            [
+                "data set, model",
+                "framework",
+                "input, images/s a core",
+                "training, images/s a core",
+                "ratio",
+                "aim",
+            ],
             rows,
         ),
         "One rank on one core, batch 64 (synthetic: 32), float32. Input is everything before the model: "

@@ -17,7 +17,9 @@ Found = dict[tuple[int, float], dict[str, list[Coverage]]]
 def measure(studies: int) -> Found:
     """By runs a cell and weight the coverage of so many studies of every kind, by their spreads; the same studies for all weights."""
     found: Found = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
-    for number, (n, cells, spreads, dependence) in enumerate(itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)):
+    for number, (n, cells, spreads, dependence) in enumerate(
+        itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)
+    ):
         rng = np.random.default_rng(number)
         for _ in range(studies):
             runs, spread = simulated(rng, cells, n, spreads, *dependence)
@@ -36,9 +38,14 @@ def report(found: Found, command: str) -> str:
         shares = [
             np.mean([one.cells for one in studies]),
             np.mean([one.ratios for one in studies]),
-            *(np.mean([one.noisiest for one in by_spread[name]]) for name in ("5 to 20 %", "one with three times")),
+            *(
+                np.mean([one.noisiest for one in by_spread[name]])
+                for name in ("5 to 20 %", "one with three times")
+            ),
         ]
-        width = np.mean([one.width_of_ratios / other.width_of_ratios for one, other in zip(studies, own, strict=True)])
+        width = np.mean(
+            [one.width_of_ratios / other.width_of_ratios for one, other in zip(studies, own, strict=True)]
+        )
         rows.append([str(n), f"{weight:g}", *(f"{100 * share:.1f}" for share in shares), f"{width:.2f}"])
     header = [
         "runs a cell",

@@ -30,14 +30,22 @@ def dry_run_part(options: argparse.Namespace) -> str:
 
 def epochs_part(options: argparse.Namespace) -> str:
     """Measure epochs."""
-    some = f" --frameworks {' '.join(options.frameworks)}" if options.frameworks != list(epoch_times.STARTS) else ""
+    some = (
+        f" --frameworks {' '.join(options.frameworks)}"
+        if options.frameworks != list(epoch_times.STARTS)
+        else ""
+    )
     command = f"epochs --pairs {options.pairs} --epochs {options.epochs}{some}"
-    return epoch_times.report(epoch_times.measure(options.frameworks, options.pairs, options.epochs), _call(command))
+    return epoch_times.report(
+        epoch_times.measure(options.frameworks, options.pairs, options.epochs), _call(command)
+    )
 
 
 def study_part(options: argparse.Namespace) -> str:
     """Read what a campaign has left."""
-    return study_cost.report(*study_cost.measure(options.results), _call(f"study --results {options.results}"))
+    return study_cost.report(
+        *study_cost.measure(options.results), _call(f"study --results {options.results}")
+    )
 
 
 def ways_part(options: argparse.Namespace) -> str:
@@ -47,7 +55,11 @@ def ways_part(options: argparse.Namespace) -> str:
 
 def images_part(options: argparse.Namespace) -> str:
     """Train in images and in virtual environments."""
-    some = f" --frameworks {' '.join(options.frameworks)}" if options.frameworks != list(epoch_times.STARTS) else ""
+    some = (
+        f" --frameworks {' '.join(options.frameworks)}"
+        if options.frameworks != list(epoch_times.STARTS)
+        else ""
+    )
     command = f"images --base {options.base} --pairs {options.pairs} --epochs {options.epochs}{some}"
     made = images.measure(options.frameworks, options.pairs, options.epochs, options.base)
     return images.report(*made, _call(command))
@@ -69,7 +81,9 @@ def analysis_part(options: argparse.Namespace) -> str:
     """Make tables and figures of the records of a large campaign."""
     runs, epochs = options.runs[-1], options.epochs
     made, costs = analysis_cost.measure(runs, epochs)
-    return analysis_cost.report(made, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'")
+    return analysis_cost.report(
+        made, epochs, costs, f"make bench-analysis ARGS='--runs {runs} --epochs {epochs}'"
+    )
 
 
 def tests_part(options: argparse.Namespace) -> str:
@@ -164,7 +178,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--pairs", type=int, default=5, help="epochs, images, models: pairs of each; tracing: trainings"
     )
-    parser.add_argument("--epochs", type=int, default=8, help="epochs, ways, images, tracing: epochs a training")
+    parser.add_argument(
+        "--epochs", type=int, default=8, help="epochs, ways, images, tracing: epochs a training"
+    )
     parser.add_argument(
         "--frameworks",
         nargs="+",
@@ -172,9 +188,15 @@ def main(argv: list[str] | None = None) -> None:
         default=list(tracing_cost.FRAMEWORKS if target == "tracing" else epoch_times.STARTS),
         help="epochs, images, tracing: which ones",
     )
-    parser.add_argument("--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign")
-    parser.add_argument("--base", default=BASE, help="images: what they are built on, as in a site's images.base")
-    parser.add_argument("--studies", type=int, default=60, help="intervals: simulate so many studies of each kind")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results/quickstart"), help="study: the finished campaign"
+    )
+    parser.add_argument(
+        "--base", default=BASE, help="images: what they are built on, as in a site's images.base"
+    )
+    parser.add_argument(
+        "--studies", type=int, default=60, help="intervals: simulate so many studies of each kind"
+    )
     parser.add_argument(
         "--cells", type=int, default=1500, help="stopping: simulate so many cells of each kind of study"
     )
@@ -184,7 +206,9 @@ def main(argv: list[str] | None = None) -> None:
         if name not in PARTS | ON_REQUEST:
             parser.error(f"{name} is no part; expected some of {', '.join(PARTS | ON_REQUEST)}")
     if options.epochs <= epoch_times.WARM_UP:
-        parser.error(f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count")
+        parser.error(
+            f"--epochs {options.epochs}: expected more than the {epoch_times.WARM_UP} that do not count"
+        )
     for name in options.parts:
         part = (PARTS | ON_REQUEST)[name](options)
         print(f"{part}\n", flush=True)

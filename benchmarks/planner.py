@@ -71,7 +71,9 @@ def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
     print(f"{name}, {devices:,} devices: posed in {time.perf_counter() - began:.0f} s")
     for method in search.SCHEDULES:
         _, told = search.run_search(made, starts.data_parallel(made), method, proposals, 1)
-        print(f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; {shares(told['ended'], proposals)}")
+        print(
+            f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; {shares(told['ended'], proposals)}"
+        )
 
 
 def main() -> None:

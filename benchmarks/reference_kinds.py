@@ -65,7 +65,9 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
     for kind in kinds:
         site = replace(bench.site, variables=(*bench.site.variables, (KIND, kind)))
         folder = bench.folder / f"{kind}-{name}"
-        took = reference.run_benchmark(folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site)
+        took = reference.run_benchmark(
+            folder, spec, [], environment, lambda: launch.launcher(bench.site, spec), site
+        )
         if not took.times:
             raise SystemExit(f"{kind}: {took.reason}")
         found |= {f"{kind}, {node} node": of(list(took.times.values())) for node, of in OF_NODES.items()}
@@ -75,13 +77,20 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
 def judged(rows: Sequence[Row]) -> list[list[str]]:
     """A line for each kind: correlation, the spread of epoch times before and after a regression, and of those left out of it."""
     y = np.log([row["epoch_time_s"] for row in rows])
-    lines = [["nothing", "", f"{100 * y.std(ddof=1):.1f} %", f"{100 * left_out(np.ones((len(y), 1)), y):.1f} %"]]
+    lines = [
+        ["nothing", "", f"{100 * y.std(ddof=1):.1f} %", f"{100 * left_out(np.ones((len(y), 1)), y):.1f} %"]
+    ]
     for name, x in covariates(rows).items():
         design = np.column_stack([np.ones(len(y)), x])
         fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
         spread = float(np.sqrt(((y - fitted) ** 2).sum() / (len(y) - 2)))
         lines.append(
-            [name, f"{np.corrcoef(x, y)[0, 1]:.2f}", f"{100 * spread:.1f} %", f"{100 * left_out(design, y):.1f} %"]
+            [
+                name,
+                f"{np.corrcoef(x, y)[0, 1]:.2f}",
+                f"{100 * spread:.1f} %",
+                f"{100 * left_out(design, y):.1f} %",
+            ]
         )
     return lines
 
@@ -111,7 +120,9 @@ def main(argv: list[str] | None = None) -> None:
         "--quiet", action="store_true", help="without a load: what is left then is the noise of the machine"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the load")
-    parser.add_argument("--mean-seconds", type=float, default=MEAN_S, help="that the load is there, and that it is not")
+    parser.add_argument(
+        "--mean-seconds", type=float, default=MEAN_S, help="that the load is there, and that it is not"
+    )
     parser.add_argument("--out", type=Path, help="a CSV of all times")
     options = parser.parse_args(argv)
     with nullcontext() if options.quiet else coming_load(options.seed, mean_s=options.mean_seconds):

@@ -18,7 +18,9 @@ from ranks.worker.process import as_rank
 SIDE, TIMES = {"cuda": 4096, "cpu": 64}, 8  # of what keeps a device busy: products of matrices
 
 
-def numbers(batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device, busy: bool) -> list[float]:
+def numbers(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]], device: torch.device, busy: bool
+) -> list[float]:
     """The number of each batch."""
     kept = []
     work = torch.eye(SIDE[device.type], device=device)
@@ -36,9 +38,13 @@ def train(folder: Path) -> None:
     def compared_first(self: PyTorchTrainer, meter: Any) -> None:
         device, batches = self.torch_device, self.context.epoch(1)
         plainly = (
-            (self._normalized(torch.from_numpy(i).to(device)), torch.from_numpy(n).to(device)) for i, n in batches
+            (self._normalized(torch.from_numpy(i).to(device)), torch.from_numpy(n).to(device))
+            for i, n in batches
         )
-        told = {"ours": numbers(self._batches(1), device, busy=True), "plain": numbers(plainly, device, busy=False)}
+        told = {
+            "ours": numbers(self._batches(1), device, busy=True),
+            "plain": numbers(plainly, device, busy=False),
+        }
         (folder / "input.json").write_text(json.dumps({**told, "ahead": self._ahead is not None}))
         begun(self, meter)
 

@@ -126,7 +126,10 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
     return section(
         "Coverage of 95 % intervals with a precision target",
         command,
-        table(["stops when", "runs", "mean (%)", "least (%)", "most (%)", "runs / needed", "not precise (%)"], rows),
+        table(
+            ["stops when", "runs", "mean (%)", "least (%)", "most (%)", "runs / needed", "not precise (%)"],
+            rows,
+        ),
         "How often intervals of mean epoch times cover the true value, over studies of "
         f"{', '.join(map(str, CELLS))} cells that spread by 10 %, or by 5 to 20 %, without blocks and with "
         f"blocks of 10 %, with targets that need {', '.join(f'{n:g}' for n in NEEDED)} runs per cell if its "
@@ -163,7 +166,13 @@ def _summary(some: dict[tuple, Found]) -> list[str]:
         held.setdefault((kind[0], kind[2]), []).append(100 * one.held)
     means = [np.mean(of) for of in held.values()]
     runs, wide = (np.mean([getattr(one, name) for one in some.values()]) for name in ("runs", "wide"))
-    return [f"{np.mean(means):.1f}", f"{min(means):.1f}", f"{max(means):.1f}", f"{runs:.2f}", f"{100 * wide:.0f}"]
+    return [
+        f"{np.mean(means):.1f}",
+        f"{min(means):.1f}",
+        f"{max(means):.1f}",
+        f"{runs:.2f}",
+        f"{100 * wide:.0f}",
+    ]
 
 
 def _apart(found: dict[tuple, Found], cells: int, needed: float) -> tuple[list[float], list[float]]:

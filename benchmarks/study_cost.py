@@ -42,7 +42,9 @@ class SessionCost:
         return 1 + (self.start_s + self.between_s + self.records_s + self.products_s) / self.runs_s
 
 
-def session_cost(results: Path, state: dict[str, Any], session: str, runs: pd.DataFrame) -> SessionCost | None:
+def session_cost(
+    results: Path, state: dict[str, Any], session: str, runs: pd.DataFrame
+) -> SessionCost | None:
     """What a session cost; None where fewer than two of its runs are in runs.csv. All clocks are this machine's.
 
     A run that a later session repeated is left out, with the gap before it.
@@ -66,7 +68,8 @@ def session_cost(results: Path, state: dict[str, Any], session: str, runs: pd.Da
         session=session,
         runs=len(mine),
         runs_s=runs_s,
-        start_s=state["started"] - max([began, *(moment for moment in built if began < moment < state["started"])]),
+        start_s=state["started"]
+        - max([began, *(moment for moment in built if began < moment < state["started"])]),
         between_s=sum(gaps),
         records_s=records_s,
         products_s=_end_of_burst(_written(results, "tables/*", "figures/*"), before) - before,
@@ -90,7 +93,9 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
         )
         times_s.append(time.monotonic() - started)
         if done.returncode != 2:
-            raise InputError("cannot-measure", f"the supervisor did not refuse a wrong key: {done.stderr[-300:]}")
+            raise InputError(
+                "cannot-measure", f"the supervisor did not refuse a wrong key: {done.stderr[-300:]}"
+            )
     return statistics.median(times_s)
 
 
@@ -98,13 +103,16 @@ def measure(results: Path) -> tuple[list[SessionCost], float]:
     """The costs of all sessions of the campaign in `results`, and a supervisor's start. InputError where there is none."""
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
-        raise InputError("cannot-measure", f"{shown(results)}: there is no finished campaign; run ./ringside run first")
+        raise InputError(
+            "cannot-measure", f"{shown(results)}: there is no finished campaign; run ./ringside run first"
+        )
     runs = read_table(results / "runs.csv", "runs")
     made = [session_cost(results, json.loads(path.read_text()), path.stem, runs) for path in sessions]
     costs = [cost for cost in made if cost]
     if not costs:
         raise InputError(
-            "cannot-measure", f"{shown(results)}: no session has two runs of runs.csv; run ./ringside run first"
+            "cannot-measure",
+            f"{shown(results)}: no session has two runs of runs.csv; run ./ringside run first",
         )
     one = runs[runs["wall_s"].notna()].iloc[0]
     return costs, supervisor_start_s(one["study"], one["site"], one["run_id"])
@@ -120,7 +128,14 @@ def report(costs: list[SessionCost], start_s: float, command: str) -> str:
         ]
         met = "met" if cost.ratio <= AIM else "missed"
         rows.append(
-            [cost.session, str(cost.runs), f"{cost.runs_s:.1f} s", *shares, f"{cost.ratio:.3f}", f"{AIM}: {met}"]
+            [
+                cost.session,
+                str(cost.runs),
+                f"{cost.runs_s:.1f} s",
+                *shares,
+                f"{cost.ratio:.3f}",
+                f"{AIM}: {met}",
+            ]
         )
     header = [
         "session",

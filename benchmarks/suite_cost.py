@@ -76,7 +76,9 @@ def _processes() -> list[tuple[int, int, str, float]]:
                 continue
             name, _, rest = text.partition("(")[2].rpartition(")")
             fields = rest.split()
-            found.append((int(folder.name), int(fields[19]), name, (int(fields[11]) + int(fields[12])) * TICK_S))
+            found.append(
+                (int(folder.name), int(fields[19]), name, (int(fields[11]) + int(fields[12])) * TICK_S)
+            )
     return found
 
 
@@ -103,7 +105,9 @@ def import_s(code: str, repetitions: int = 3) -> float:
         before = os.times()
         subprocess.run([sys.executable, "-c", code], check=True)
         after = os.times()
-        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+        times.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
     return min(times)
 
 
@@ -146,11 +150,21 @@ def report(cost: SuiteCost, command: str) -> str:
     """The part of the document."""
     ordered = sorted(cost.causes.items(), key=lambda item: -item[1][1])
     total = sum(cpu_s for _, (_, cpu_s) in ordered)
-    rows = [[label, str(count), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"] for label, (count, cpu_s) in ordered[:SHOWN]]
+    rows = [
+        [label, str(count), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"]
+        for label, (count, cpu_s) in ordered[:SHOWN]
+    ]
     rest = ordered[SHOWN:]
     if rest:
         cpu_s = sum(seconds for _, (_, seconds) in rest)
-        rows.append(["all others", str(sum(count for _, (count, _) in rest)), f"{cpu_s:.0f} s", f"{cpu_s / total:.0%}"])
+        rows.append(
+            [
+                "all others",
+                str(sum(count for _, (count, _) in rest)),
+                f"{cpu_s:.0f} s",
+                f"{cpu_s / total:.0%}",
+            ]
+        )
     imports = "; ".join(f"{what} {import_s(code):.2f} s" for what, code in IMPORTS.items())
     return section(
         f"What `{cost.command}` takes",

@@ -57,7 +57,9 @@ class Inverted(nn.Module):
         return self.layers(x) + x if self.adds else self.layers(x)
 
 
-def conv_norm(inputs: int, outputs: int, kernel: int, stride: int, groups: int, *, silu: bool) -> list[nn.Module]:
+def conv_norm(
+    inputs: int, outputs: int, kernel: int, stride: int, groups: int, *, silu: bool
+) -> list[nn.Module]:
     """A convolution with batch normalization and, or not, an activation."""
     layers = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
@@ -82,7 +84,9 @@ def efficientnet_b0() -> nn.Module:
 BY_HAND = {"small-cnn": small_cnn, "resnet-18": resnet_18, "efficientnet-b0": efficientnet_b0}
 
 
-def step_time_s(model: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: int) -> float:
+def step_time_s(
+    model: nn.Module, optimizer: torch.optim.Optimizer, shape: tuple[int, ...], steps: int
+) -> float:
     """Seconds of one training step, the mean of several."""
     images, labels = torch.randn(BATCH, shape[2], shape[0], shape[1]), torch.randint(10, (BATCH,))
     started = time.perf_counter()

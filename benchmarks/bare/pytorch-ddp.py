@@ -41,7 +41,9 @@ for _ in range(epochs):
     dist.barrier()
     started = time.perf_counter()
     loss_sum, correct, samples = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
-    for chosen in torch.randperm(len(labels))[rank::ranks].split(batch):  # one seed, so one order on all ranks
+    for chosen in torch.randperm(len(labels))[rank::ranks].split(
+        batch
+    ):  # one seed, so one order on all ranks
         x, y = images[chosen], labels[chosen]
         optimizer.zero_grad()
         logits = model(x)

@@ -18,7 +18,8 @@ on_gpu = device.type == "cuda"
 torch.manual_seed(0)
 
 pool = [
-    (torch.randint(256, (batch, side, side, 3), dtype=torch.uint8), torch.randint(classes, (batch,))) for _ in range(4)
+    (torch.randint(256, (batch, side, side, 3), dtype=torch.uint8), torch.randint(classes, (batch,)))
+    for _ in range(4)
 ]
 if on_gpu:
     pool = [(images.pin_memory(), labels.pin_memory()) for images, labels in pool]

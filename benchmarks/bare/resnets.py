@@ -74,7 +74,12 @@ def resnet_18(classes: int = 10) -> nn.Module:
 
 def resnet_50(classes: int = 1000) -> nn.Module:
     """With the original stem."""
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    stem = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     return resnet(stem, Bottleneck, (3, 4, 6, 3), classes)
 
 

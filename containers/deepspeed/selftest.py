@@ -16,7 +16,9 @@ def main() -> None:
     rank, size = int(os.environ["RINGSIDE_RANK"]), int(os.environ["RINGSIDE_SIZE"])
     meeting = Path(os.environ["RINGSIDE_MEETING"])
     deepspeed.ops.__compatible_ops__ = {}  # it would compile one that sums in shared memory
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}/rendezvous", rank=rank, world_size=size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}/rendezvous", rank=rank, world_size=size
+    )
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     vector = torch.full((1000,), rank + 1.0)
     deepspeed.comm.all_reduce(vector)

@@ -28,7 +28,9 @@ def main() -> None:
     if abs(found - 131) > 1e-6:
         raise SystemExit(f"Extra-P gives {found}, expected 131")
     result = {"framework": "extrap", "found": found}
-    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(result))
+    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(
+        json.dumps(result)
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ def main() -> None:
             "python3 of this image has no flexflow.core; a site's image must have FlexFlow's training release"
         )
     result = {"framework": "flexflow", "found": str(found.origin)}
-    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(result))
+    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(
+        json.dumps(result)
+    )
 
 
 if __name__ == "__main__":

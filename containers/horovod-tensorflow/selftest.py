@@ -59,7 +59,9 @@ def main() -> None:
     if hvd.mpi_built():
         raise SystemExit("Horovod was built with MPI; it must not be")
     if tf.test.is_built_with_cuda() and not hvd.nccl_built():
-        raise SystemExit("Horovod was built without NCCL; accelerators would exchange gradients through the host")
+        raise SystemExit(
+            "Horovod was built without NCCL; accelerators would exchange gradients through the host"
+        )
     expected = int(SIZE) * (int(SIZE) + 1) / 2
     vector = hvd.allreduce(tf.fill([1000], int(RANK) + 1.0), op=hvd.Sum).numpy()
     if not bool((vector == expected).all()):

@@ -28,7 +28,11 @@ def main() -> None:
     expected = SIZE * (SIZE + 1) / 2
     if not (vector == expected).all():
         raise SystemExit(f"psum gave {vector[0, 0]}, expected {expected}")
-    result = {"framework": f"jax {jax.__version__}", "optax": optax.__version__, "all_reduce": float(vector[0, 0])}
+    result = {
+        "framework": f"jax {jax.__version__}",
+        "optax": optax.__version__,
+        "all_reduce": float(vector[0, 0]),
+    }
     (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{RANK}.json").write_text(json.dumps(result))
     jax.distributed.shutdown()
 

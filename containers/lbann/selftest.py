@@ -53,14 +53,27 @@ def main() -> None:
         file = MEETING / "experiment.prototext"
         file.write_text(EXPERIMENT)
         # mpirun's children are in process groups of their own: if it is killed the kernel ends them
-        command = ["mpirun", "-n", RANKS, "setpriv", "--pdeathsig", "KILL", PROGRAM, f"--prototext={file.name}"]
+        command = [
+            "mpirun",
+            "-n",
+            RANKS,
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            PROGRAM,
+            f"--prototext={file.name}",
+        ]
         variables = {**os.environ, **OPEN_MPI, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=MEETING, env=variables)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=False, cwd=MEETING, env=variables
+        )
         print(done.stdout)
         timed = re.search(r"training epoch 0 run time : [0-9.]+(e[-+]?[0-9]+)?s", done.stdout)
         version = re.search(r"LBANN version:? ([0-9]\S*)", done.stdout)
         if done.returncode or not timed or not version:
-            raise SystemExit(f"{PROGRAM} ended with status {done.returncode}, and timed no epoch as LBANN does")
+            raise SystemExit(
+                f"{PROGRAM} ended with status {done.returncode}, and timed no epoch as LBANN does"
+            )
         found["framework"] = f"lbann {version[1]}"
     (MEETING / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(found))
 

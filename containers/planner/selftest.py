@@ -23,7 +23,9 @@ def main() -> None:
     if found != 500_500 or not total.signatures:
         raise SystemExit(f"numba gives {found}, expected 500500 of a compiled function")
     result = {"framework": "planner", "found": found}
-    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(json.dumps(result))
+    (Path(os.environ["RINGSIDE_MEETING"]) / f"rank{os.environ['RINGSIDE_RANK']}.json").write_text(
+        json.dumps(result)
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def main() -> None:
     made = keras.Sequential([keras.Input(shape=(4,)), keras.layers.Dense(2)])
     model = tnt.Model(made)
     optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)  # Tarantella knows no others
-    model.compile(optimizer=optimizers.SGD(0.01), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(
+        optimizer=optimizers.SGD(0.01), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
     samples = np.zeros((32, 4), np.float32), np.zeros(32, np.int32)
     data = tf.data.Dataset.from_tensor_slices(samples).batch(16)
     losses = model.fit(data, epochs=1, verbose=0).history["loss"]

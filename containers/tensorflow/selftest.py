@@ -28,7 +28,9 @@ def keras_version(keras: ModuleType) -> str:
 
 def main() -> None:
     """Add up the ranks' vectors and write what came of it."""
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": WORKERS}, "task": {"type": "worker", "index": RANK}})
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": WORKERS}, "task": {"type": "worker", "index": RANK}}
+    )
     import tensorflow as tf
 
     options = tf.distribute.experimental.CommunicationOptions(

@@ -67,7 +67,9 @@ def drawn(names: list[str], pairs: dict[tuple[str, str], int]) -> str:
 
 def table(names: list[str]) -> str:
     """The stages with what each says of itself, as Markdown."""
-    said = {name: ast.get_docstring(ast.parse((SCRIPTS / name / "__init__.py").read_text())) for name in names}
+    said = {
+        name: ast.get_docstring(ast.parse((SCRIPTS / name / "__init__.py").read_text())) for name in names
+    }
     rows = [f"| `{name}` | {text} |" for name, text in said.items()]
     return "\n".join(["", "| stage | what it does |", "| --- | --- |", *rows, "", ""])
 
@@ -82,7 +84,10 @@ def main() -> int:
         if "--check" not in sys.argv[1:]:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:
-            print(f"{file.relative_to(CHECKOUT)} is not that of the code: run make architecture", file=sys.stderr)
+            print(
+                f"{file.relative_to(CHECKOUT)} is not that of the code: run make architecture",
+                file=sys.stderr,
+            )
             return 1
     return 0
 

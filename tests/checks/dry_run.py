@@ -41,11 +41,21 @@ class Plan:
     def run(self, folder: Path) -> tuple[bool, str]:
         """Return whether planning in `folder` succeeded, and a line for the terminal."""
         settings = (f"study={self.study}", f"site={self.site}")
-        command = ["snakemake", "-n", "report", "--profile", f"profiles/{self.profile}", "--config", *settings]
+        command = [
+            "snakemake",
+            "-n",
+            "report",
+            "--profile",
+            f"profiles/{self.profile}",
+            "--config",
+            *settings,
+        ]
         command = [sys.executable, "-IS", prefork_server.__file__, *command]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         planned = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("total ")]
-        ok = done.returncode == 0 and bool(planned)  # in a folder without results there is always something to do
+        ok = done.returncode == 0 and bool(
+            planned
+        )  # in a folder without results there is always something to do
         jobs = f"{planned[0]} jobs" if ok else "FAILED" if done.returncode else "FAILED, nothing was planned"
         line = f"dry-run {' '.join(settings)} with profile {self.profile}: {jobs}"
         return ok, line if ok else f"{line}\n{done.stdout}{done.stderr}"
@@ -58,7 +68,9 @@ def all_plans() -> list[Plan]:
         problem = "no launcher of tests/checks/dry_run.py has this profile"
         raise InputError("unused-profile", problem, file=f"profiles/{min(unknown)}")
     sites = {path.stem: load_site(path.stem) for path in sorted(Path("config/sites").glob("*.yaml"))}
-    configured_sites = {profile: _configured_site(profile) for names in PROFILES.values() for profile in names}
+    configured_sites = {
+        profile: _configured_site(profile) for names in PROFILES.values() for profile in names
+    }
     plans = []
     for name in sorted(path.stem for path in Path("config/studies").glob("*.yaml")):
         study = load_study(name)
@@ -105,9 +117,13 @@ def _configured_site(profile: str) -> str:
 
 def main() -> None:
     """Exit with status 1 if one of the plans fails."""
-    parser = argparse.ArgumentParser(description="Plan shipped studies at shipped sites with shipped profiles.")
+    parser = argparse.ArgumentParser(
+        description="Plan shipped studies at shipped sites with shipped profiles."
+    )
     parser.add_argument(
-        "--all", action="store_true", help="every study with every profile; default: each study, profile and site once"
+        "--all",
+        action="store_true",
+        help="every study with every profile; default: each study, profile and site once",
     )
     arguments = parser.parse_args()
     os.environ[prefork_server.VARIABLE] = prefork_server.start()  # Snakemake is imported once

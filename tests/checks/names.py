@@ -50,12 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", action="store_true", help="count the names of every package instead")
     options = parser.parse_args(argv)
-    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ringside"]["names"]
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ringside"][
+        "names"
+    ]
     words = frozenset(settings["function_words"])
     if options.count:
-        packages = sorted({folder.name for root in ROOTS for folder in (CHECKOUT / root).iterdir() if folder.is_dir()})
+        packages = sorted(
+            {folder.name for root in ROOTS for folder in (CHECKOUT / root).iterdir() if folder.is_dir()}
+        )
         counts = Counter(
-            {name: sum(len(find_function_words(file, words)) for file in package_files(name)) for name in packages}
+            {
+                name: sum(len(find_function_words(file, words)) for file in package_files(name))
+                for name in packages
+            }
         )
         for package, count in counts.most_common():
             print(f"{count:6d} {package}")

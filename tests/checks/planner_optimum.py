@@ -14,7 +14,9 @@ from strategies.problem import Posed, pose
 from strategies.topology import Device, Level, Topology
 from support.planned_models import by_planner
 
-DEVICE = Device(flops=6.36e12, memory_bytes_s=7.32e11, memory_bytes=1.6e10, launch_s=1e-5)  # of config/topologies/p100
+DEVICE = Device(
+    flops=6.36e12, memory_bytes_s=7.32e11, memory_bytes=1.6e10, launch_s=1e-5
+)  # of config/topologies/p100
 FOUR = Topology(DEVICE, (Level(4, 2e10, 5e-6),))
 PROPOSALS = 200_000
 CLOSE = 1.001
@@ -53,7 +55,9 @@ def check(of: Graph, batch: int, close: float) -> None:
     )
     worst = max(seconds for (method, _), (seconds, _) in found.items() if method == search.ANNEALING)
     if not least <= worst <= close * least:
-        raise SystemExit(f"{made.space.model}: annealing found {1e6 * worst:.3f} us, the least is {1e6 * least:.3f} us")
+        raise SystemExit(
+            f"{made.space.model}: annealing found {1e6 * worst:.3f} us, the least is {1e6 * least:.3f} us"
+        )
 
 
 if __name__ == "__main__":

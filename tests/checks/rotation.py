@@ -82,7 +82,9 @@ def current_commit() -> str:
 def run_part(part: Part) -> int:
     """Run a part and return its exit status."""
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES")
     }
     began = time.monotonic()
     status = subprocess.run(part.command, cwd=CHECKOUT, env=environment, check=False).returncode

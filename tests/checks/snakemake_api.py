@@ -31,7 +31,9 @@ class Finding:
 
 def find(source: str) -> Iterator[Finding]:
     """Yield what is refused in the text of a module or a Snakefile, which have the same tokens."""
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type != tokenize.NL]
+    tokens = [
+        token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type != tokenize.NL
+    ]
     words = [token.string for token in tokens]
     for number, token in enumerate(tokens):
         if token.type != tokenize.NAME or (number and words[number - 1] == "."):
@@ -64,7 +66,9 @@ def main() -> int:
     files = sorted(file for pattern in SOURCES for file in Path.cwd().glob(pattern))
     findings = [(file, finding) for file in files for finding in find(file.read_text(encoding="utf-8"))]
     for file, finding in findings:
-        print(f"{file.relative_to(Path.cwd())}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr)
+        print(
+            f"{file.relative_to(Path.cwd())}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr
+        )
     print(f"Snakemake's API: {len(files)} files, {len(findings)} findings")
     return 1 if findings else 0
 

@@ -33,7 +33,11 @@ ACCEPTED = (
         "Shell command directly uses variable WARM from outside of the rule",
         "rules/common.smk declares once how programs start; another way rebuilds no output",
     ),
-    Accepted("No log directive defined", "each attempt has its own log.txt, which nothing deletes", ("run", "sweep")),
+    Accepted(
+        "No log directive defined",
+        "each attempt has its own log.txt, which nothing deletes",
+        ("run", "sweep"),
+    ),
     Accepted("No log directive defined", "prints for the user, and writes nothing", ("plan",)),
     Accepted("No log directive defined", "copies one file", ("paper_main",)),
 )
@@ -66,7 +70,10 @@ def parse_findings(report: str) -> list[Finding]:
 
 def is_accepted(finding: Finding) -> bool:
     """Whether ACCEPTED has a finding."""
-    return any(finding.title.startswith(one.title) and (not one.rules or finding.rule in one.rules) for one in ACCEPTED)
+    return any(
+        finding.title.startswith(one.title) and (not one.rules or finding.rule in one.rules)
+        for one in ACCEPTED
+    )
 
 
 def stale(findings: list[Finding]) -> list[str]:

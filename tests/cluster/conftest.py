@@ -33,7 +33,9 @@ def libraries() -> None:
 def root() -> None:
     """These tests are never skipped: who runs them wants to know."""
     if os.geteuid() != 0:
-        pytest.fail("tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False)
+        pytest.fail(
+            "tests/cluster needs root: the virtual cluster makes network namespaces and control groups", False
+        )
 
 
 INSTALLING = "packages.lock"
@@ -48,7 +50,8 @@ def virtual_cluster(installed: None) -> Iterator[None]:
         return
     if there is not None and there != NEEDED:
         pytest.fail(
-            f"another virtual cluster is up ({there.described()}); take it down first: ./ringside cluster down", False
+            f"another virtual cluster is up ({there.described()}); take it down first: ./ringside cluster down",
+            False,
         )
     control.down()  # of one that has lost a part
     try:

@@ -32,7 +32,9 @@ def check(campaign: Campaign, sessions: int) -> list[dict[str, str]]:
     assert there is not None
     for row in rows:
         nodes = int(row["nodes"])
-        assert row["hosts"] == " ".join(f"node{i}" for i in range(1, nodes + 1)), "runs are where their job put them"
+        assert row["hosts"] == " ".join(f"node{i}" for i in range(1, nodes + 1)), (
+            "runs are where their job put them"
+        )
         assert row["placement"] == "virtual" and float(row["throttled_s"]) > 0
         assert int(row["node_memory_bytes"]) == there.memory_bytes, "what the control group of a node leaves"
         assert row["transport"] == "none" if nodes == 1 else row["transport"].endswith("over tcp eth0")
@@ -97,7 +99,9 @@ def test_an_allocation_for_every_block_keeps_the_order(shared_folder: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     rows = check(campaign, sessions=2)
     with open(campaign.results / "design.csv", newline="") as design:
-        assert [row["run_id"] for row in rows] == [row["run_id"] for row in csv.DictReader(design)], "the planned order"
+        assert [row["run_id"] for row in rows] == [row["run_id"] for row in csv.DictReader(design)], (
+            "the planned order"
+        )
     assert [row["block"] for row in rows] == ["1", "1", "2", "2"]
     assert len({row["job"] for row in rows}) == 2, "one allocation a block"
     rates = {"0": 125e6, "200": 25e6}  # bytes/s; the site's, and 200 Mbit/s, set before each run
@@ -129,13 +133,17 @@ def kill_its_snakemake() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("cut_short", [cancel, kill_its_snakemake])
-def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_short: Callable[[], None]) -> None:
+def test_a_block_cut_short_goes_on_where_it_stopped(
+    shared_folder: Path, cut_short: Callable[[], None]
+) -> None:
     campaign = Campaign(shared_folder, study(replicates=2, epochs=6))
     assert campaign.checkout.program("ringside", "submit").returncode == 0
     campaign.wait_for_epoch()
     refused = campaign.checkout.program("ringside", "submit")
     assert (
-        refused.returncode == 2 and "already pending or running" in refused.stderr and refused.stderr.count("\n") == 1
+        refused.returncode == 2
+        and "already pending or running" in refused.stderr
+        and refused.stderr.count("\n") == 1
     )
     cut_short()
     wait_until(lambda: not jobs(), "the allocations are gone", 120)
@@ -145,7 +153,9 @@ def test_a_block_cut_short_goes_on_where_it_stopped(shared_folder: Path, cut_sho
     rows = sorted(campaign.rows(), key=lambda row: int(row["block"]))
     assert [(row["status"], row["attempt"]) for row in rows] == [("ok", "2"), ("ok", "1")]
     assert rows[0]["unfinished_attempts"].startswith("1: "), "what became of the first attempt is said"
-    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], "what was finished was not repeated"
+    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], (
+        "what was finished was not repeated"
+    )
 
 
 def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
@@ -159,7 +169,9 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
     other = campaign.start("runs")
     assert other.wait(60) == 2
     last = campaign.output().strip().splitlines()[-1]
-    assert "cpu_share: is 0.5, but 0.6 in the running virtual cluster" in last and "ringside cluster up" in last
+    assert (
+        "cpu_share: is 0.5, but 0.6 in the running virtual cluster" in last and "ringside cluster up" in last
+    )
     assert not jobs() and not checkout.attempts()
 
 
@@ -170,7 +182,9 @@ def test_environments_can_be_built_in_a_job(shared_folder: Path) -> None:
         "config/sites/virtual.yaml", "launcher: slurm", "launcher: slurm\nscheduler: {build_on: job}"
     )
     cache = shared_folder / "cache"
-    campaign.checkout.edit("config/sites/virtual.yaml", "cache: ~/.cache/ringside", f"cache: {json.dumps(str(cache))}")
+    campaign.checkout.edit(
+        "config/sites/virtual.yaml", "cache: ~/.cache/ringside", f"cache: {json.dumps(str(cache))}"
+    )
     with campaign.running("datasets") as snakemake:
         assert campaign.finish(snakemake) == 0, campaign.output()
     assert "submitted with SLURM jobid" in campaign.output()

@@ -60,7 +60,10 @@ def place(corner: Sandbox, shared_folder_of_module: Path) -> Place:
     checkout.edit("config/sites/virtual.yaml", "max_foreign_cpu_share: 0.05", tolerant)
     checkout.edit("config/sites/virtual.yaml", "time_limit_s: 100", "time_limit_s: 300")
     here = checkout.copy(folder / "here")
-    cache = {"RINGSIDE_CACHE": str(folder / "online"), "PYTHONPATH": str(here.folder / "workflow" / "scripts")}
+    cache = {
+        "RINGSIDE_CACHE": str(folder / "online"),
+        "PYTHONPATH": str(here.folder / "workflow" / "scripts"),
+    }
     bundles = {}
     for name, site in (("small", "local"), ("submitted", "virtual")):
         command = [sys.executable, "-m", "ringside", "bundle", name, "--site", site]
@@ -90,12 +93,16 @@ def test_what_the_bundle_lacks_is_one_line_before_anything_starts(place: Place) 
     """After the figures, so that the controller is installed."""
     text = (place.checkout.folder / "config/studies/small.yaml").read_text()
     place.checkout.write(
-        "config/studies/another.yaml", text.replace("pytorch-ddp", "tensorflow-single").replace("nodes: 2", "nodes: 1")
+        "config/studies/another.yaml",
+        text.replace("pytorch-ddp", "tensorflow-single").replace("nodes: 2", "nodes: 1"),
     )
     done = place.run("make", f"PYTHON={PYTHON}", "figures", "STUDY=another", "SITE=local")
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
-    assert len(said) == 1 and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in said[0]
+    assert (
+        len(said) == 1
+        and "has no wheels of containers/tensorflow/requirements.cpu.txt as it is now" in said[0]
+    )
     assert not list((place.checkout.folder / "results/another").glob("runs/*"))
 
 

@@ -80,7 +80,9 @@ def test_the_cluster_of_the_tutorial(corners: Callable[[], Sandbox], copy: Check
     """Its own commands: up, a healthy cluster, down."""
     corner = corners()
     copy.path(".venv").symlink_to(CHECKOUT / ".venv")
-    up = corner.run("./ringside", "cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", folder=copy.folder)
+    up = corner.run(
+        "./ringside", "cluster", "up", "--nodes=3", "--bandwidth=1gbit", "--cpu=0.6", folder=copy.folder
+    )
     assert up.returncode == 0, up.stderr
     said = heard(corner.run("./ringside", "doctor", folder=copy.folder))
     assert said.status == 0, said.output
@@ -96,7 +98,9 @@ def test_an_unknown_partition(cluster: Sandbox, copy: Checkout) -> None:
     add(copy, "scheduler:\n  partition: gpu\n")
     said = ask(cluster, copy)
     assert (said.status, said.failing) == (1, {"partition"}), said.output
-    assert said.text("partition") == f"{VIRTUAL}: scheduler.partition: 'gpu' is unknown; expected one of virtual"
+    assert (
+        said.text("partition") == f"{VIRTUAL}: scheduler.partition: 'gpu' is unknown; expected one of virtual"
+    )
 
 
 def test_a_wrong_interface(cluster: Sandbox, copy: Checkout) -> None:
@@ -112,7 +116,9 @@ def test_time_limits_over_the_partition(cluster: Sandbox, copy: Checkout) -> Non
     add(copy, "scheduler:\n  block_limit_s: 90000\n")
     said = ask(cluster, copy)
     assert (said.status, said.failing) == (1, {"time of a run", "time of a block"}), said.output
-    assert said.text("time of a run").endswith("expected at most 86220")  # 1-00:00:00 less the job's margin of 180 s
+    assert said.text("time of a run").endswith(
+        "expected at most 86220"
+    )  # 1-00:00:00 less the job's margin of 180 s
     assert said.text("time of a block").endswith("expected at most 86400")
     assert said.verdict("lost node") == "warn"
     assert "SlurmdTimeout (120 s)" in said.text("lost node")
@@ -127,7 +133,10 @@ def test_a_drained_node(cluster: Sandbox, copy: Checkout) -> None:
         wait_until(lambda: cluster.run("sinfo", "-h", "-o", "%D %T").stdout == "3 idle\n", "node3 is back")
     assert said.status == 1
     assert "nodes: is 3, but 2 are usable (node3 is drained (fan))" in said.text("nodes")
-    assert said.text("test job") == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
+    assert (
+        said.text("test job")
+        == "checked 2 of the 3 nodes of a run, the others are busy or down: node1, node2"
+    )
     assert said.verdict("interface") == "ok"
 
 
@@ -135,7 +144,9 @@ def test_sacct_in_the_profile_without_accounting(cluster: Sandbox, copy: Checkou
     copy.edit("profiles/slurm/config.yaml", "slurm-status-command: squeue", "slurm-status-command: sacct")
     said = ask(cluster, copy)
     assert (said.status, said.failing) == (1, {"status of jobs"}), said.output
-    assert said.text("status of jobs").startswith("profiles/slurm/config.yaml: slurm-status-command: sacct, but")
+    assert said.text("status of jobs").startswith(
+        "profiles/slurm/config.yaml: slurm-status-command: sacct, but"
+    )
     assert said.text("status of jobs").endswith("set slurm-status-command: squeue")
 
 
@@ -169,7 +180,9 @@ def test_more_than_nodes_have(cluster: Sandbox, copy: Checkout) -> None:
 
 def test_a_busy_cluster(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit("workflow/scripts/sites/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
-    job = cluster.run("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    job = cluster.run(
+        "sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
+    )
     try:
         said = ask(cluster, copy)
     finally:
@@ -218,9 +231,15 @@ def without_slurm(tmp_path: Path) -> Iterator[str]:
 
 
 def test_without_slurm_here(copy: Checkout, without_slurm: str) -> None:
-    environment = {**copy.environment, "PATH": without_slurm, "PYTHONPATH": str(copy.path("workflow/scripts"))}
+    environment = {
+        **copy.environment,
+        "PATH": without_slurm,
+        "PYTHONPATH": str(copy.path("workflow/scripts")),
+    }
     command = [sys.executable, "-m", "ringside", "doctor"]
-    said = heard(subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False))
+    said = heard(
+        subprocess.run(command, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False)
+    )
     assert (said.status, said.failing) == (1, {"programs"}), said.output
 
 

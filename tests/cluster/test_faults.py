@@ -27,7 +27,9 @@ def clean_cluster() -> Iterator[None]:
     yield
     if left := jobs():
         subprocess.run(["scancel", "--full", *left], check=False)
-    subprocess.run(["scontrol", "update", "nodename=node[1-3]", "state=resume"], capture_output=True, check=False)
+    subprocess.run(
+        ["scontrol", "update", "nodename=node[1-3]", "state=resume"], capture_output=True, check=False
+    )
     wait_until(lambda: not jobs(), "all jobs are gone", 60)
     wait_until(no_worker_is_left, "all ranks are gone", 60)
 
@@ -89,7 +91,9 @@ def test_snakemake_killed_by_sigkill_goes_on_without_repeating(shared_folder: Pa
     with campaign.running() as again:
         assert campaign.finish(again) == 0, campaign.output()
     assert [row["status"] for row in campaign.rows()] == ["ok", "ok"]
-    assert campaign.attempts() == ["attempt-1", "attempt-1"], "what the orphan finished was published, not repeated"
+    assert campaign.attempts() == ["attempt-1", "attempt-1"], (
+        "what the orphan finished was published, not repeated"
+    )
     assert no_worker_is_left()
 
 
@@ -99,7 +103,9 @@ def test_snakemake_ended_by_sigterm_lets_the_run_end(shared_folder: Path) -> Non
         campaign.wait_for_epoch()
         snakemake.send_signal(signal.SIGTERM)
         assert campaign.finish(snakemake) != 0
-    assert not jobs() and len(campaign.checkout.records()) == 1, "the run under way was finished, no other started"
+    assert not jobs() and len(campaign.checkout.records()) == 1, (
+        "the run under way was finished, no other started"
+    )
     with campaign.running() as again:
         assert campaign.finish(again) == 0, campaign.output()
     assert [row["status"] for row in campaign.rows()] == ["ok", "ok"]

@@ -33,7 +33,10 @@ FRAMEWORKS = {
     "horovod-pytorch": "horovod-pytorch",
     "horovod-tensorflow": "horovod-tensorflow",
 }
-EVERY = [pytest.param(name, marks=[] if name == "pytorch" else pytest.mark.every_image, id=name) for name in FRAMEWORKS]
+EVERY = [
+    pytest.param(name, marks=[] if name == "pytorch" else pytest.mark.every_image, id=name)
+    for name in FRAMEWORKS
+]
 BUILD = """
 import sys
 from pathlib import Path
@@ -47,7 +50,9 @@ sys.exit(exit_status(lambda: build(
 
 
 @pytest.fixture(scope="module")
-def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[[str], tuple[Campaign, Campaign]]:
+def campaigns(
+    virtual_cluster: None, shared_folder_of_module: Path
+) -> Callable[[str], tuple[Campaign, Campaign]]:
     """The same study in virtual environments and in images, for an environment; each is run once."""
     done: dict[str, tuple[Campaign, Campaign]] = {}
 
@@ -55,17 +60,22 @@ def campaigns(virtual_cluster: None, shared_folder_of_module: Path) -> Callable[
         if name not in done:
             text = study(framework=FRAMEWORKS[name], nodes="[1, 2]", epochs=2)
             in_venvs, in_images = (
-                Campaign(shared_folder_of_module / f"{name}-{way}", text, reference=True) for way in ("venv", "image")
+                Campaign(shared_folder_of_module / f"{name}-{way}", text, reference=True)
+                for way in ("venv", "image")
             )
             in_images.checkout.edit(
-                "config/sites/virtual.yaml", "deployment: venv", "deployment: apptainer\nimages: {base: debootstrap}"
+                "config/sites/virtual.yaml",
+                "deployment: venv",
+                "deployment: apptainer\nimages: {base: debootstrap}",
             )
             with in_images.running("images") as snakemake:
                 assert in_images.finish(snakemake, 1800) == 0, in_images.output()
             for campaign in (in_images, in_venvs):
                 submitted = campaign.checkout.program("ringside", "submit", "--wait")
                 assert submitted.returncode == 0, submitted.stdout + submitted.stderr
-                assert {row["status"] for row in campaign.rows()} == {"ok"}, [row["reason"] for row in campaign.rows()]
+                assert {row["status"] for row in campaign.rows()} == {"ok"}, [
+                    row["reason"] for row in campaign.rows()
+                ]
             done[name] = in_venvs, in_images
         return done[name]
 
@@ -135,7 +145,10 @@ def test_an_image_says_what_it_is_runs_and_tests_itself(pytorch_image: dict[str,
     path = pytorch_image["image"]["path"]
     labels = said("apptainer", "inspect", "--labels", path)
     assert f"ringside.digest: {pytorch_image['digest']}" in labels and "ringside.torch: 2.13.0+cpu" in labels
-    assert said("apptainer", "run", "--userns", path, "-c", "import torch; print(torch.__version__)") == "2.13.0+cpu\n"
+    assert (
+        said("apptainer", "run", "--userns", path, "-c", "import torch; print(torch.__version__)")
+        == "2.13.0+cpu\n"
+    )
     assert json.loads(said("apptainer", "test", "--userns", path).splitlines()[-1])["all_reduce"] == 3.0
     assert "sha256:" in (Path(path).with_name("recipe.def")).read_text()
 
@@ -179,7 +192,10 @@ def test_a_program_inside_sees_what_is_named_and_nothing_else(
     monkeypatch.setenv("RINGSIDE_RANK", "3")
     look = ["python3", "-c", LOOK, str(home), str(CHECKOUT / "Snakefile"), str(read_only), str(writable)]
     command = inside(
-        pytorch_image["image"]["path"], look, [Bind(str(read_only)), Bind(str(writable), writable=True)], ["TOLD"]
+        pytorch_image["image"]["path"],
+        look,
+        [Bind(str(read_only)), Bind(str(writable), writable=True)],
+        ["TOLD"],
     )
     seen = json.loads(said(*command))
     assert seen["variables"]["TOLD"] == hostile and seen["variables"]["RINGSIDE_RANK"] == "3"
@@ -204,7 +220,9 @@ class TestTiny:
         return Tiny(tmp_path / "containers", tmp_path / "links", tmp_path / "cache", tmp_path / "count")
 
     @pytest.fixture
-    def started(self, tiny: Tiny, pytorch_image: dict[str, Any]) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    def started(
+        self, tiny: Tiny, pytorch_image: dict[str, Any]
+    ) -> Iterator[Callable[[], subprocess.Popen[str]]]:
         """Starts a build in a process group of its own."""
         processes: list[subprocess.Popen[str]] = []
 
@@ -237,11 +255,20 @@ class TestTiny:
         made = json.loads(stamp.read_text())
         assert made["packages"]["tiny-package"] == "1.0" and made["variables"] == {"GREETING": "hello"}
         assert not list(tiny.cache.rglob("*.partial*"))
-        asked = inside(made["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"])
-        handed = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.replace("/mnt:", "").strip()
+        asked = inside(
+            made["image"]["path"], ["sh", "-c", "ls -A /mnt /opt/ringside/build; cat /etc/pip.conf"]
+        )
+        handed = (
+            subprocess.run(asked, capture_output=True, text=True, check=False)
+            .stdout.replace("/mnt:", "")
+            .strip()
+        )
         assert handed == "", "what was handed to the build is not in the image"
 
-        image, brought = Path(made["image"]["path"]), Realization("venv", brought=(("base", made["image"]["path"]),))
+        image, brought = (
+            Path(made["image"]["path"]),
+            Realization("venv", brought=(("base", made["image"]["path"]),)),
+        )
         before = image.stat().st_mtime_ns
         assert started().wait(60) == 0 and image.stat().st_mtime_ns == before, "nothing is made again"
         stamp.unlink()
@@ -251,7 +278,9 @@ class TestTiny:
         taken = build(read("base", containers=tiny.containers), tiny.cache, realization=at)
         assert taken["image"]["sha256"] == made["image"]["sha256"] and taken["digest"] != made["digest"]
         failing = Realization("apptainer", brought=(("base", pytorch_image["image"]["path"]),))
-        (tiny.containers / "base" / "selftest.py").write_text(SELFTEST.format(check="import a_package_that_it_lacks"))
+        (tiny.containers / "base" / "selftest.py").write_text(
+            SELFTEST.format(check="import a_package_that_it_lacks")
+        )
         with pytest.raises(
             InputError, match=r"the self-test containers/base/selftest.py failed: rank 0 ended with status 1"
         ):

@@ -137,7 +137,9 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox) -> None:
     for program in ("postgres", "almighty", "sshd-node1"):
-        corner.run(sys.executable, "-c", KILLED.replace('"--nodes=2"', '"--nodes=2", "--scheduler=oar"'), program)
+        corner.run(
+            sys.executable, "-c", KILLED.replace('"--nodes=2"', '"--nodes=2", "--scheduler=oar"'), program
+        )
         left = corner.left()
         assert any(program.partition("-")[0] in process.lower() for process in left["processes"])
         assert {"/etc/oar", "/var/lib/oar"} <= set(left["files"])
@@ -147,11 +149,16 @@ def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner:
 
 def test_another_oar_is_never_touched(corner: Sandbox) -> None:
     corner.run(
-        "sh", "-c", f"sed s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=real/ {CONF} > /run/real; mount --bind /run/real {CONF}"
+        "sh",
+        "-c",
+        f"sed s/^DB_BASE_PASSWD=.*/DB_BASE_PASSWD=real/ {CONF} > /run/real; mount --bind /run/real {CONF}",
     )
     try:
         done = corner.python("ringside", "cluster", "up", "--scheduler=oar")
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"{CONF}: belongs to another OAR" in done.stderr
+        assert (done.returncode, done.stderr.count("\n")) == (
+            2,
+            1,
+        ) and f"{CONF}: belongs to another OAR" in done.stderr
         down(corner)
         assert "DB_BASE_PASSWD=real" in corner.run("cat", CONF).stdout
     finally:
@@ -164,8 +171,12 @@ def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
     measured = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     (shared_folder / "busy.py").write_text(measured)
     stray = "oarsh node2 'setsid sleep 987 > /dev/null 2>&1 < /dev/null & setsid sleep 988'"
-    job = submit(cluster, shared_folder, f"{sys.executable} busy.py > used; setsid sleep 986 & {stray}", nodes=2)
-    wait_until(lambda: len(cluster.run("pgrep", "-f", "^sleep 98").stdout.split()) == 3, "all three are there")
+    job = submit(
+        cluster, shared_folder, f"{sys.executable} busy.py > used; setsid sleep 986 & {stray}", nodes=2
+    )
+    wait_until(
+        lambda: len(cluster.run("pgrep", "-f", "^sleep 98").stdout.split()) == 3, "all three are there"
+    )
     assert 0.6 * 2 * 0.6 < float((shared_folder / "used").read_text()) < 1.15 * 2 * 0.6
     assert "jobs that wait or run" in cluster.python("ringside", "cluster", "down").stderr
     cluster.run("oardel", job)
@@ -188,11 +199,15 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
             row["hosts"] == " ".join(f"node{i}" for i in range(1, int(row["nodes"]) + 1))
             and row["placement"] == "virtual"
         )
-        assert float(row["throttled_s"]) > 0 and int(row["node_memory_bytes"]) == 6 << 30, "the node's own quotas"
+        assert float(row["throttled_s"]) > 0 and int(row["node_memory_bytes"]) == 6 << 30, (
+            "the node's own quotas"
+        )
     assert len({row["job"] for row in rows}) == 3
     with open(campaign.results / "tables" / "network.csv", newline="") as table:
         found = {int(row["bandwidth"]): float(row["achieved_bytes_s"]) for row in csv.DictReader(table)}
-    assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0] < 1.05 * 125e6, "links are as fast as they were made"
+    assert 0.5 * 25e6 < found[200] < 1.05 * 25e6 < found[0] < 1.05 * 125e6, (
+        "links are as fast as they were made"
+    )
     assert "Placement: virtual" in (campaign.results / "figures" / "by_nodes.caption.md").read_text()
     jobs = campaign.jobs()
     with campaign.running("figures") as again:
@@ -200,7 +215,9 @@ def test_a_campaign_by_its_profile_from_submission_to_figures(cluster: Sandbox, 
     assert campaign.jobs() == jobs, "nothing was left to do"
 
 
-@pytest.mark.skipif("lbann" not in INSTALLED, reason="this site has no LBANN installed (make oar-test SITE=...)")
+@pytest.mark.skipif(
+    "lbann" not in INSTALLED, reason="this site has no LBANN installed (make oar-test SITE=...)"
+)
 def test_lbann_trains_on_two_nodes(cluster: Sandbox, shared_folder: Path) -> None:
     campaign = OarCampaign(cluster, shared_folder, study("lbann", nodes="[1, 2]", epochs=2))
     has = INSTALLED["lbann"]
@@ -264,12 +281,18 @@ def test_what_is_lost_is_tried_again(
             mend()
     rows = {row["attempt"]: row for row in campaign.rows()}
     assert set(rows) == {"1", "2"} and {row["status"] for row in rows.values()} == {"ok"}
-    assert rows["2"]["unfinished_attempts"].startswith(f"1: {reason}") and not rows["1"]["unfinished_attempts"]
+    assert (
+        rows["2"]["unfinished_attempts"].startswith(f"1: {reason}") and not rows["1"]["unfinished_attempts"]
+    )
     assert not (broken / "record.json").exists()
-    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], "what was finished was not repeated"
+    assert sorted(campaign.attempts()) == ["attempt-1", "attempt-1", "attempt-2"], (
+        "what was finished was not repeated"
+    )
 
 
-def test_a_run_that_ends_while_its_node_is_out_of_sight_is_kept(cluster: Sandbox, shared_folder: Path) -> None:
+def test_a_run_that_ends_while_its_node_is_out_of_sight_is_kept(
+    cluster: Sandbox, shared_folder: Path
+) -> None:
     campaign = OarCampaign(cluster, shared_folder, study(nodes="1", epochs=8))
     link = ["ip", "-n", "ringside-node1", "link", "set", "eth0"]
     with campaign.running() as snakemake:
@@ -292,7 +315,9 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
         assert campaign.finish(snakemake) == 0, campaign.output()
     row = the_row(campaign)
     assert row["status"] == "failed" and row["reason"].startswith("rank 1 on node2 was killed"), row["reason"]
-    assert campaign.attempts() == ["attempt-1"], "a failure is data: that its neighbour lost it is no lost node"
+    assert campaign.attempts() == ["attempt-1"], (
+        "a failure is data: that its neighbour lost it is no lost node"
+    )
 
 
 def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
@@ -309,7 +334,11 @@ def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
     ("then", "status", "reason"),
     [
         ("", "ok", None),
-        ("sys.exit(3) if rank.value == 3 else time.sleep(50)", "failed", "rank 3 on NODE ended with status 3"),
+        (
+            "sys.exit(3) if rank.value == 3 else time.sleep(50)",
+            "failed",
+            "rank 3 on NODE ended with status 3",
+        ),
     ],
 )
 def test_programs_of_mpi_that_ranks_start_find_each_other_by_mpirun_over_oarsh(
@@ -348,11 +377,13 @@ def test_a_node_that_mpirun_loses_is_told_from_a_rank_that_is_killed(
     try:
         wait_until(told.exists, "the run is over", 90)
         outcome, log = json.loads(told.read_text()), (shared_folder / "log.txt").read_text()
-        assert outcome["status"] == status and re.fullmatch(reason.replace("NODE", node), outcome["reason"]), (
-            f"{outcome}\n{log}"
-        )
+        assert outcome["status"] == status and re.fullmatch(
+            reason.replace("NODE", node), outcome["reason"]
+        ), f"{outcome}\n{log}"
     finally:
         if program == "^sshd":
             cluster.run(sys.executable, "-c", f"from virtual_cluster import oar; oar.start_node('{node}')")
             cluster.run("oarnodesetting", "-h", node, "-s", "Alive")
-    wait_until(lambda: not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left")
+    wait_until(
+        lambda: not cluster.run("pgrep", "-f", str(shared_folder / "rank.py")).stdout, "nothing of it is left"
+    )

@@ -27,7 +27,9 @@ def no_controller(tmp_path: Path) -> dict[str, str]:
     ("asked", "understood"),
     [
         (
-            allocation_options(replace(load_site("virtual"), nodes=4, ranks_per_node=2, cores=16, scheduler=ALL), 4),
+            allocation_options(
+                replace(load_site("virtual"), nodes=4, ranks_per_node=2, cores=16, scheduler=ALL), 4
+            ),
             True,
         ),
         (["--nodes=1", "--no-such-option"], False),

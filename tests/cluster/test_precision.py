@@ -16,12 +16,17 @@ LEAVE = "import analysis_cost; analysis_cost.leave_records(site='virtual')"
 
 def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
     """0.1 % is never reached in five runs: three that are made up, one by the allocation of its block, one by a job of its own."""
-    text = study(nodes="1", epochs=2).replace("replicates: 1", "replicates: {at_least: 3, at_most: 4, until: 0.1 %}")
+    text = study(nodes="1", epochs=2).replace(
+        "replicates: 1", "replicates: {at_least: 3, at_most: 4, until: 0.1 %}"
+    )
     campaign = Campaign(shared_folder, text)
     checkout = campaign.checkout
     path = os.pathsep.join(str(checkout.path(name)) for name in ("workflow/scripts", "tests", "benchmarks"))
     subprocess.run(
-        [sys.executable, "-c", LEAVE], cwd=checkout.folder, env={**checkout.environment, "PYTHONPATH": path}, check=True
+        [sys.executable, "-c", LEAVE],
+        cwd=checkout.folder,
+        env={**checkout.environment, "PYTHONPATH": path},
+        check=True,
     )
     done = checkout.program("ringside", "submit", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,5 +42,7 @@ def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
         assert campaign.finish(snakemake) == 0, campaign.output()
     said = campaign.output()
     assert "precision after block 4: 0 of 1 cell" in said and "[5/5] ok" in said and "all runs done" in said
-    assert [(row["block"], row["status"]) for row in campaign.rows()] == [(str(block), "ok") for block in range(1, 6)]
+    assert [(row["block"], row["status"]) for row in campaign.rows()] == [
+        (str(block), "ok") for block in range(1, 6)
+    ]
     assert campaign.attempts() == ["attempt-1"] * 5, "nothing that is finished is repeated"

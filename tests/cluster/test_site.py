@@ -28,7 +28,9 @@ def copy(shared_folder: Path) -> Checkout:
     return made
 
 
-def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster: Sandbox, copy: Checkout) -> None:
+def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(
+    cluster: Sandbox, copy: Checkout
+) -> None:
     done = cluster.run("./ringside", "site", "mine", folder=copy.folder)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.splitlines()
@@ -52,13 +54,19 @@ def test_a_site_is_written_that_passes_the_doctor_and_never_written_over(cluster
 
 def test_what_no_node_could_be_asked_is_assumed(cluster: Sandbox, copy: Checkout) -> None:
     copy.edit("workflow/scripts/sites/node_job.py", "WAIT_S = 45 ", "WAIT_S = 2 ")
-    job = cluster.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    job = cluster.run(
+        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"
+    )
     try:
         done = cluster.run("./ringside", "site", "mine", "--partition=virtual", folder=copy.folder)
     finally:
         cluster.run("scancel", job.stdout.strip())
-    assert done.returncode == 0 and "test job (this machine alone: ./ringside site mine --local)" in done.stdout
-    assert "warn  test job: not tried again: none was free within 2 s; " in done.stdout, done.stdout + done.stderr
+    assert (
+        done.returncode == 0 and "test job (this machine alone: ./ringside site mine --local)" in done.stdout
+    )
+    assert "warn  test job: not tried again: none was free within 2 s; " in done.stdout, (
+        done.stdout + done.stderr
+    )
     text = copy.path(FILE).read_text()
     assert "No node was seen: none was free within 2 s; " in " ".join(text.replace("#", " ").split())
     (line,) = [line for line in text.splitlines() if line.startswith("interface: ")]

@@ -52,7 +52,9 @@ def test_a_cut_of_hybrid_virtual(cluster: Sandbox, shared_folder: Path) -> None:
     assert not equal["rank_samples"] and equal["cpu_share"] == ""
     samples = [int(each) for each in measured["rank_samples"].split("/")]
     speeds = [float(each) for each in measured["rank_speeds"].split("/")]
-    assert sum(samples) == BLOCK and sorted(samples) == sorted(samples, key=lambda n: speeds[samples.index(n)])
+    assert sum(samples) == BLOCK and sorted(samples) == sorted(
+        samples, key=lambda n: speeds[samples.index(n)]
+    )
     assert samples[0] > samples[2], f"0.9 core does more than 0.3: {speeds}"
     with open(campaign.results / "tables" / "hybrid.csv", newline="") as table:
         found = list(csv.DictReader(table))

@@ -98,7 +98,15 @@ def test_down_without_a_cluster_says_so(corner: Sandbox) -> None:
 @pytest.mark.parametrize("after_s", [pytest.param(0.3, marks=fault), 0.6])
 def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) -> None:
     done = corner.run(
-        "timeout", "--signal=TERM", str(after_s), sys.executable, "-m", "ringside", "cluster", "up", "--nodes=40"
+        "timeout",
+        "--signal=TERM",
+        str(after_s),
+        sys.executable,
+        "-m",
+        "ringside",
+        "cluster",
+        "up",
+        "--nodes=40",
     )
     assert done.returncode == 124, done.stderr
     assert corner.left() == NOTHING
@@ -127,7 +135,9 @@ def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) 
 @pytest.mark.parametrize(
     "program", [pytest.param("munged", marks=fault), "slurmctld", pytest.param("slurmd-node1", marks=fault)]
 )
-def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(corner: Sandbox, program: str) -> None:
+def test_a_start_that_is_killed_before_it_has_noted_a_daemon_leaves_none(
+    corner: Sandbox, program: str
+) -> None:
     corner.run(sys.executable, "-c", KILLED, program)
     assert any(process.startswith(program.partition("-")[0]) for process in corner.left()["processes"])
     down(corner)
@@ -220,7 +230,9 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
     number = corner.run(*listed).stdout.partition("|")[0]
     program = "import sys; from launchers import slurm; print(slurm.step_energy(*sys.argv[1:]))"
     energies = [
-        corner.run("srun", sys.executable, "-c", program, number, name).stdout.strip()  # as a run's supervisor does
+        corner.run(
+            "srun", sys.executable, "-c", program, number, name
+        ).stdout.strip()  # as a run's supervisor does
         for name in ("ringside-a.b1.r1", "ringside-other")
     ]
     assert energies == [

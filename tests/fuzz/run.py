@@ -65,7 +65,9 @@ def fuzz_here(name: str, options: list[str]) -> None:
         where = Path(folder) / "work"
         where.mkdir()
         known = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
-        atheris.Setup([sys.argv[0], *options, str(seeds), *known], lambda content: call(target, content, where))
+        atheris.Setup(
+            [sys.argv[0], *options, str(seeds), *known], lambda content: call(target, content, where)
+        )
         atheris.Fuzz()
 
 
@@ -74,7 +76,9 @@ def fuzz_target(name: str, seconds: int) -> bool:
     began = time.monotonic()
     command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    runs = next((line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?")
+    runs = next(
+        (line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line), "?"
+    )
     verdict = "FOUND" if done.returncode else "ok"
     lines = [f"{name}: {runs} files in {time.monotonic() - began:.0f} s: {verdict}"]
     if done.returncode:
@@ -89,15 +93,24 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="make fuzz", description=main.__doc__)
     parser.add_argument("--seconds", type=int, default=600, help="for each target (default 600)")
-    parser.add_argument("--target", action="append", choices=TARGETS, help="only this one; may be given again")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at once (default: one for each core)")
+    parser.add_argument(
+        "--target", action="append", choices=TARGETS, help="only this one; may be given again"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="targets at once (default: one for each core)"
+    )
     parser.add_argument("--here", choices=TARGETS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     limits = [f"-max_total_time={options.seconds}", f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MAX_MEMORY_MB}"]
     if options.here:
         fuzz_here(
             options.here,
-            [*limits, "-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={HERE}/found-{options.here}-"],
+            [
+                *limits,
+                "-verbosity=0",
+                "-print_final_stats=1",
+                f"-artifact_prefix={HERE}/found-{options.here}-",
+            ],
         )
         return 0
     fuzzer()

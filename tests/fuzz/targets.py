@@ -122,7 +122,9 @@ def _read_idx(file: Path) -> object:
     labels.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 0, 1])))
     names = {"train-images-idx3-ubyte.gz": file, "t10k-images-idx3-ubyte.gz": file}
     names |= {"train-labels-idx1-ubyte.gz": labels, "t10k-labels-idx1-ubyte.gz": labels}
-    content = READERS["idx"]({**shape, "classes": ["a", "b"]}, {name: _archive(path) for name, path in names.items()})
+    content = READERS["idx"](
+        {**shape, "classes": ["a", "b"]}, {name: _archive(path) for name, path in names.items()}
+    )
     return [list(content.train), list(content.validation)]
 
 

@@ -19,7 +19,9 @@ from declared.study import KNOWN_OF_ALL
 from precision.stopping import MIN_CELL_DF
 
 Rule = Callable[["Report"], np.ndarray]  # which cells get a run in the next block, [studies, cells]
-OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[::-1]  # half of the prior's degrees of freedom
+OF_PRIOR = np.exp(np.linspace(math.log(1e-4), math.log(1e6), 20001))[
+    ::-1
+]  # half of the prior's degrees of freedom
 APART = special.polygamma(1, OF_PRIOR)  # ascending
 
 
@@ -32,7 +34,9 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
     middle = np.nanmedian(variances, axis=1, keepdims=True)
     half = np.where(known, df / 2, 1.0)
     digamma, trigamma = special.digamma(half), special.zeta(2.0, half)
-    logs = np.where(known, np.log(np.maximum(variances, MIN_VARIANCE_RATIO * middle)) + np.log(half) - digamma, np.nan)
+    logs = np.where(
+        known, np.log(np.maximum(variances, MIN_VARIANCE_RATIO * middle)) + np.log(half) - digamma, np.nan
+    )
     mean = np.nanmean(logs, axis=1)
     apart = np.nanvar(logs, axis=1, ddof=1) - np.where(known, trigamma, 0).sum(axis=1) / many
     alike = apart <= special.polygamma(1, 1e6)
@@ -86,7 +90,13 @@ class Report:
         fitted = np.where(there, effects[:, None], 0.0)
         left = np.where(there, about - (fitted - (fitted.sum(axis=2) / n)[:, :, None]), 0.0)
         lost = np.maximum(used.sum(axis=1) - 1, 0)
-        return there, about, left, lost, np.maximum(0, (np.maximum(there.sum(axis=2), 1) - 1).sum(axis=1) - lost)
+        return (
+            there,
+            about,
+            left,
+            lost,
+            np.maximum(0, (np.maximum(there.sum(axis=2), 1) - 1).sum(axis=1) - lost),
+        )
 
     @cached_property
     def freedom(self) -> np.ndarray:
@@ -139,7 +149,9 @@ class Report:
         n = both.sum(axis=2)
         assert n.min() >= MIN_SHARED_BLOCKS
         one, other = (np.where(both, self.log[:, cells], np.nan) for cells in (to, base))
-        variance, own_df = moderated(np.nanvar(one - other, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, most)
+        variance, own_df = moderated(
+            np.nanvar(one - other, axis=2, ddof=1), n - 1.0, 2 * typical, of_prior, most
+        )
         value = np.log(np.nanmean(np.exp(one), axis=2) / np.nanmean(np.exp(other), axis=2))
         return Ratios(
             value, np.nanmean(one - other, axis=2), np.sqrt(variance / n), np.minimum(own_df, df[:, None]), df
@@ -214,7 +226,9 @@ def chosen_of_pairs(until: float) -> Rule:
     return refine
 
 
-def noise_of_block(rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray) -> np.ndarray:
+def noise_of_block(
+    rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray
+) -> np.ndarray:
     """Noise of one block's runs, whose order is random; each is like the run before it; `last` [studies] is the last one's."""
     noise = rng.standard_normal(active.shape)
     if not correlation:
@@ -245,7 +259,11 @@ def campaign(
     last = rng.standard_normal(len(spread))
     for block in range(at_most):
         noise = noise_of_block(rng, active, correlation, last)
-        value = noise * spread + of_blocks * rng.standard_normal((len(spread), 1)) - (spread**2 + of_blocks**2) / 2
+        value = (
+            noise * spread
+            + of_blocks * rng.standard_normal((len(spread), 1))
+            - (spread**2 + of_blocks**2) / 2
+        )
         log[:, :, block] = np.where(active, value, np.nan)
         if block + 1 >= at_least and block + 1 < at_most:
             some = np.flatnonzero(active.any(axis=1))

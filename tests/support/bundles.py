@@ -38,7 +38,10 @@ class Bundle:
 
     def manifest(self) -> dict[str, Any]:
         """Return the manifest, with `changes` applied."""
-        files = {name: {"bytes": path.stat().st_size, "sha256": digest_file(path)} for name, path in self.files.items()}
+        files = {
+            name: {"bytes": path.stat().st_size, "sha256": digest_file(path)}
+            for name, path in self.files.items()
+        }
         return {
             "format": FORMAT,
             "study": "small",

@@ -114,7 +114,9 @@ class Campaign:
                     return table.parent
             return None
 
-        found = wait_until(there, f"epoch {epoch} of attempt {attempt}", 240)  # on a machine that others load, too
+        found = wait_until(
+            there, f"epoch {epoch} of attempt {attempt}", 240
+        )  # on a machine that others load, too
         assert isinstance(found, Path)
         return found
 

@@ -74,7 +74,10 @@ class Checkout:
         self.results = folder / "results" / name
         if not folder.exists():
             listed = subprocess.run(
-                ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=CHECKOUT, capture_output=True, check=True
+                ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+                cwd=CHECKOUT,
+                capture_output=True,
+                check=True,
             )
             for file in listed.stdout.decode().split("\0"):
                 source = CHECKOUT / file
@@ -82,7 +85,9 @@ class Checkout:
                     target = folder / file
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source, target, follow_symlinks=False)
-            for compiled in (CHECKOUT / "workflow" / "scripts").rglob("__pycache__"):  # good for files of these dates
+            for compiled in (CHECKOUT / "workflow" / "scripts").rglob(
+                "__pycache__"
+            ):  # good for files of these dates
                 shutil.copytree(compiled, folder / compiled.relative_to(CHECKOUT))
             self.write(f"config/studies/{name}.yaml", study)
             self.edit("config/config.yaml", "study: quickstart", f"study: {name}")
@@ -137,7 +142,9 @@ class Checkout:
         """Call one of the workflow's programs: python -m ..."""
         environment = {**self.environment, "PYTHONPATH": str(self.folder / "workflow" / "scripts")}
         command = self.warm(*arguments)
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
 
     def ringside(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call the command as a user would, in the environment of the checkout that this one is a copy of."""
@@ -165,7 +172,9 @@ class Checkout:
 
     def records(self) -> list[str]:
         """The published records, relative to the results."""
-        return sorted(str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/record.json"))
+        return sorted(
+            str(path.relative_to(self.results)) for path in self.results.glob("runs/*/*/record.json")
+        )
 
     def attempts(self) -> list[str]:
         """All attempts, relative to the results."""

@@ -97,7 +97,11 @@ def played(each, microbatches):
 def runs(truth, parallelism, nodes=(1, 2, 4), rates=known.RATES, batches=(32, 128), seed=3):
     """Runs of small-cnn on one node, and of each strategy on several."""
     rng = np.random.default_rng(seed)
-    made = [known.runs(truth, nodes=(1,), rates=rates[-1:], batches=batches, noise=NOISE, framework="pytorch-single")]
+    made = [
+        known.runs(
+            truth, nodes=(1,), rates=rates[-1:], batches=batches, noise=NOISE, framework="pytorch-single"
+        )
+    ]
     for level, n, rate in itertools.product(parallelism, [n for n in nodes if n > 1], rates):
         try:
             mesh = mesh_of(level, n)

@@ -80,7 +80,11 @@ class Truth:
         steps = SAMPLES // (nodes * batch)
         exchanges = -(-steps // every)
         computed = self.batch_s + self.sample_s * batch
-        beyond = self.exchange(model, dataset, nodes, rate, 2 / 3 * computed, steps / exchanges) if nodes > 1 else 0.0
+        beyond = (
+            self.exchange(model, dataset, nodes, rate, 2 / 3 * computed, steps / exchanges)
+            if nodes > 1
+            else 0.0
+        )
         waiting = math.sqrt(steps / exchanges) * computed * self.sigma * HARTER[nodes]
         return steps * computed + exchanges * (self.update_s + beyond + waiting)
 
@@ -107,7 +111,8 @@ class Sharded(Truth):
             macs[-1] += operator.macs
         work = [self.hidden * backward_s * mine / sum(macs) for mine in macs]
         gather, scatter = (
-            [self.collective(name, size, nodes, rate) for size in units] for name in ("all_gather", "reduce_scatter")
+            [self.collective(name, size, nodes, rate) for size in units]
+            for name in ("all_gather", "reduce_scatter")
         )
         *others, root = range(len(units))
 
@@ -197,7 +202,9 @@ def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, se
         if n > 1
         for collective, rate, size, number in itertools.product(collectives, rates, message_sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
-    return written(pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder)
+    return written(
+        pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder
+    )
 
 
 def written(frame, name, folder):

@@ -12,11 +12,18 @@ STRENGTHS = {1: (1.0,), 2: (1.0, 0.5), 3: (1.0, 0.5, 0.25)}
 RATE = 125e6
 
 
-def unlike(folder: Path | None = None, block: int = 384, noise: float = 0.0) -> tuple[pd.DataFrame, pd.DataFrame]:
+def unlike(
+    folder: Path | None = None, block: int = 384, noise: float = 0.0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop; and the network."""
     parts = [
         known.runs(
-            TRUTH, nodes=(1,), batches=(block, 2 * block), rates=(RATE,), noise=noise, framework="pytorch-hybrid"
+            TRUTH,
+            nodes=(1,),
+            batches=(block, 2 * block),
+            rates=(RATE,),
+            noise=noise,
+            framework="pytorch-hybrid",
         )
     ]
     steps = known.SAMPLES // block
@@ -25,7 +32,9 @@ def unlike(folder: Path | None = None, block: int = 384, noise: float = 0.0) -> 
         for shares in ("equal", "measured"):
             samples = [block // nodes] * nodes if shares == "equal" else best_by_trying(block, strengths)
             speeds = [n / alone(n, k) for n, k in zip(samples, strengths, strict=True)]
-            step_s = max(map(alone, samples, strengths)) + TRUTH.exchange("small-cnn", "digits", nodes, RATE, 0.0)
+            step_s = max(map(alone, samples, strengths)) + TRUTH.exchange(
+                "small-cnn", "digits", nodes, RATE, 0.0
+            )
             cell = f"hybrid.b{block}.n{nodes}.{shares}"
             told = {
                 "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes, "steps": steps,
@@ -36,8 +45,12 @@ def unlike(folder: Path | None = None, block: int = 384, noise: float = 0.0) -> 
             }  # fmt: skip
             runs = whole.astype(object).assign(**told, run_id=[f"{cell}.r{r}" for r in whole["replicate"]])
             parts.append(runs)
-    runs = known.written(pd.concat([part.astype(object) for part in parts], ignore_index=True), "runs", folder)
-    return runs, known.network(TRUTH, folder, nodes=(2, 3), rates=(RATE,), noise=0.0, framework="pytorch-hybrid")
+    runs = known.written(
+        pd.concat([part.astype(object) for part in parts], ignore_index=True), "runs", folder
+    )
+    return runs, known.network(
+        TRUTH, folder, nodes=(2, 3), rates=(RATE,), noise=0.0, framework="pytorch-hybrid"
+    )
 
 
 def alone(samples: int, strength: float) -> float:

@@ -78,7 +78,9 @@ def not_said(sentences: list[str], name: str = CAMPAIGNS) -> list[str]:
 
 NUMBER = re.compile(r"(?<![\w.])[−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 WITH_UNIT = re.compile(r"\d (?:%|s|ms|MB|MiB)$")
-WORDS = dict(enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 2))
+WORDS = dict(
+    enumerate(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 2)
+)
 
 
 def section(name: str, page_name: str = CAMPAIGNS) -> str:
@@ -86,7 +88,9 @@ def section(name: str, page_name: str = CAMPAIGNS) -> str:
     text = page(page_name).text
     heading = next(found for found in re.finditer(r"^(#+) .*$", text, re.MULTILINE) if name in found[0])
     after = text[heading.end() :]
-    end = re.search(rf"^#{{1,{len(heading[1])}}} ", BLOCK.sub(lambda block: " " * len(block[0]), after), re.MULTILINE)
+    end = re.search(
+        rf"^#{{1,{len(heading[1])}}} ", BLOCK.sub(lambda block: " " * len(block[0]), after), re.MULTILINE
+    )
     return after[: end.start()] if end else after
 
 
@@ -157,7 +161,9 @@ class Lists:
             return True
         is_form = bool(FORM.search(command))
         if words[0] in (MAKE, RINGSIDE) and (len(words) == 2 or is_form):
-            return words[1] in {other.split()[1] for other in self.commands if other.startswith((MAKE, RINGSIDE))}
+            return words[1] in {
+                other.split()[1] for other in self.commands if other.startswith((MAKE, RINGSIDE))
+            }
         return is_form
 
 
@@ -166,5 +172,7 @@ def lists() -> Lists:
     told = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
     elsewhere = [(command, by) for by, commands in told["elsewhere"].items() for command in commands]
     listed = [*told["run"], *told["planned"], *dict(elsewhere)]
-    assert len(set(listed)) == len(elsewhere) + len(told["run"]) + len(told["planned"]), "a command stands twice"
+    assert len(set(listed)) == len(elsewhere) + len(told["run"]) + len(told["planned"]), (
+        "a command stands twice"
+    )
     return Lists(told["run"], told["planned"], dict(elsewhere), told["targets"])

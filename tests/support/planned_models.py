@@ -11,7 +11,13 @@ from strategies.search import cost_on
 from strategies.topology import Device, Level, Topology
 
 DEVICE = Device(
-    flops=5e12, memory_bytes_s=5e11, memory_bytes=1e12, launch_s=1e-5, send_s=2e-6, receive_s=3e-6, receive_byte_s=1e-10
+    flops=5e12,
+    memory_bytes_s=5e11,
+    memory_bytes=1e12,
+    launch_s=1e-5,
+    send_s=2e-6,
+    receive_s=3e-6,
+    receive_byte_s=1e-10,
 )
 SAMPLES = {IMAGES: ((224, 224, 3), 1000), TEXTS: ((40,), 20, 10_000), TOKENS: ((40,), 10_000, 10_000, "next")}
 

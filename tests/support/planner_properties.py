@@ -41,7 +41,9 @@ def check(made: Posed, proposals: int, seed: int) -> int:
         whole.config[layer] = problem.first_config[layer] + config
         whole.device[layer, :parts] = devices
         expected = engine.simulate_strategy(problem, whole)
-        time = engine.attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        time = engine.attempt_change(
+            problem, state, np.array([layer], np.int64), config, devices, limit, False
+        )
         if time != (expected if expected <= limit else engine.NEVER):
             raise SystemExit(f"{made.space.model}: {time} by the change, {expected} by all, limit {limit}")
         if time == engine.NEVER:
@@ -57,7 +59,9 @@ def main() -> None:
     """All models, both ways of gradients."""
     ways = list(itertools.product(sorted(models()), GRADIENTS))
     each = -(-int(sys.argv[1]) // len(ways))
-    taken = sum(check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways))
+    taken = sum(
+        check(posed(name, 64, *LEVELS, gradients=way), each, seed) for seed, (name, way) in enumerate(ways)
+    )
     compiled = bool(getattr(engine.try_change, "signatures", ()))
     print(f"{each * len(ways)} proposals, {taken} taken, no difference; compiled: {compiled}")
 

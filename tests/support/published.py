@@ -76,7 +76,10 @@ JAIN_22R = pd.DataFrame(
 
 # Jain 1991, chapter 20: code size on three processors
 JAIN_CODE_SIZE = pd.DataFrame(
-    {"y": _numbers("144 120 176 288 144 101 144 211 288 72 130 180 141 374 302"), "processor": np.repeat([0, 1, 2], 5)}
+    {
+        "y": _numbers("144 120 176 288 144 101 144 211 288 72 130 180 141 374 302"),
+        "processor": np.repeat([0, 1, 2], 5),
+    }
 )
 
 # Jain 1991, chapter 19: a 2^(7-4) design; D = AB, E = AC, F = BC, G = ABC
@@ -92,7 +95,10 @@ VASCULAR_GRAFTS = {
 }
 
 # R: datasets::sleep (Student 1908): extra hours of sleep of ten patients with either of two drugs
-SLEEP = (_numbers("0.7 -1.6 -0.2 -1.2 -0.1 3.4 3.7 0.8 0.0 2.0"), _numbers("1.9 0.8 1.1 0.1 -0.1 4.4 5.5 1.6 4.6 3.4"))
+SLEEP = (
+    _numbers("0.7 -1.6 -0.2 -1.2 -0.1 3.4 3.7 0.8 0.0 2.0"),
+    _numbers("1.9 0.8 1.1 0.1 -0.1 4.4 5.5 1.6 4.6 3.4"),
+)
 
 # Montgomery, Design and Analysis of Experiments, 8th ed. (2013), Table 15.10: breaking strength (pounds) of a fibre, and its diameter (1e-3
 # inches), by machine.

@@ -74,7 +74,10 @@ class Made:
 
     def details(self, records: str = "available") -> dict[str, dict[str, Any]]:
         """Return by run_id what the report shows of a run when it is opened."""
-        return {run["run_id"]: run for run in every_run.run_details(self.material(records), self.campaign(records))}
+        return {
+            run["run_id"]: run
+            for run in every_run.run_details(self.material(records), self.campaign(records))
+        }
 
     def report(self, records: str = "available", state: State = COMMIT, out: str = "report.html") -> Path:
         """The page, made by the program as its rule calls it."""

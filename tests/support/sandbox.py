@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-NOT_HANDED_ON = ("SLURM", "RINGSIDE", "MAKE", "MFLAGS", "ARGS")  # of make: that another make calls it, and with what
+NOT_HANDED_ON = (
+    "SLURM",
+    "RINGSIDE",
+    "MAKE",
+    "MFLAGS",
+    "ARGS",
+)  # of make: that another make calls it, and with what
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "memory", "cpuset", "freezer")  # of version 1: each has a hierarchy of its own
 NOTHING: dict[str, list[str]] = {"processes": [], "files": [], "links": [], "groups": []}
@@ -66,7 +72,9 @@ class Sandbox:
         enter = ["nsenter", f"--target={self.init}", "--mount", "--net", "--pid", "--cgroup"]
         return [*enter, "env", f"--chdir={folder}", f"PWD={folder}", *command]
 
-    def run(self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, folder: Path = CHECKOUT, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command in the sandbox."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith(NOT_HANDED_ON)}
         return subprocess.run(
@@ -93,12 +101,16 @@ class Sandbox:
             sed -n 's/^ringside-oar \\([^ ]*\\) .*/file \\1/p' /proc/self/mounts
             ip -o link | sed 's/^[0-9]*: /link /; s/[@:].*//'
         """
-        lines = [line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line]
+        lines = [
+            line.split(maxsplit=1) for line in self.run("sh", "-c", show).stdout.splitlines() if " " in line
+        ]
         found = {kind: [rest for key, rest in lines if key == kind] for kind in ("process", "file", "link")}
         own = ("sleep", "sh", "sed", "xargs", "nsenter", "env")
         return {
             "processes": [
-                process for process in found["process"] if process.split()[0] not in own and not process.endswith(" Z")
+                process
+                for process in found["process"]
+                if process.split()[0] not in own and not process.endswith(" Z")
             ],
             "files": found["file"],
             "links": [link for link in found["link"] if link.startswith("ringside")],
@@ -116,7 +128,13 @@ def sandbox() -> Iterator[Sandbox]:
         (CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
     groups = [top / name for top in tops]
     for top in tops:  # of a test that was killed
-        _remove([left for left in top.glob("ringside-test-*") if not Path("/proc", left.name.split("-")[2]).exists()])
+        _remove(
+            [
+                left
+                for left in top.glob("ringside-test-*")
+                if not Path("/proc", left.name.split("-")[2]).exists()
+            ]
+        )
     for group in groups:
         group.mkdir()
         if group.parent.name == "cpuset":  # a new one is empty

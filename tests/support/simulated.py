@@ -18,7 +18,10 @@ SPREADS: dict[
     "half with twice": lambda rng, cells: np.repeat([0.1, 0.2], [cells - cells // 2, cells // 2]),
     "one with three times": lambda rng, cells: np.append(np.full(cells - 1, 0.1), 0.3),
 }
-DEPENDENCES = ((0.0, 0.0), (0.1, 0.5))  # standard deviation of blocks; correlation of a run with the one before it
+DEPENDENCES = (
+    (0.0, 0.0),
+    (0.1, 0.5),
+)  # standard deviation of blocks; correlation of a run with the one before it
 
 
 class Coverage(NamedTuple):
@@ -44,7 +47,11 @@ def simulated(
     log = np.take_along_axis(noise.reshape(blocks, cells), order, axis=1) * spread
     log += of_blocks * rng.standard_normal((blocks, 1)) - (spread**2 + of_blocks**2) / 2
     names = [f"c{place:02}" for place in range(cells)]
-    frame = {"cell": names * blocks, "block": np.repeat(np.arange(blocks), cells), "epoch_time_s": np.exp(log).ravel()}
+    frame = {
+        "cell": names * blocks,
+        "block": np.repeat(np.arange(blocks), cells),
+        "epoch_time_s": np.exp(log).ravel(),
+    }
     return pd.DataFrame(frame).assign(status="ok", session=None), spread
 
 
@@ -109,10 +116,15 @@ def beside_reference(
         share = -np.expm1(-(moments[WITHHELD] - moments[WITHHELD].min()))
     log = rest * own - rest**2 * (np.tile(spread**2, blocks) + of_blocks**2) / 2
     of_moments = {
-        name: slopes[name] * of - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2 for name, of in moments.items()
+        name: slopes[name] * of - slopes[name] ** 2 * (0.01 + of_blocks**2) / 2
+        for name, of in moments.items()
     }
     setting = {"reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site"}
-    times = {"epoch_time_s": np.exp(log + sum(of_moments.values())), "reference_s": reference, "throttled_s": math.nan}
+    times = {
+        "epoch_time_s": np.exp(log + sum(of_moments.values())),
+        "reference_s": reference,
+        "throttled_s": math.nan,
+    }
     shares = {"steal_share": share, "foreign_cpu_share": 0.0}
 
     def truth(covariates: Sequence[str]) -> float:

@@ -76,7 +76,9 @@ class SmallWorkflow:
         for name in ("data", "profiles/default"):
             (folder / name).mkdir(parents=True)
         self.write("Snakefile", SNAKEFILE.format(scripts=SCRIPTS))
-        self.write("profiles/default/config.yaml", (CHECKOUT / "profiles" / "default" / "config.yaml").read_text())
+        self.write(
+            "profiles/default/config.yaml", (CHECKOUT / "profiles" / "default" / "config.yaml").read_text()
+        )
         for file in ("data/a.txt", "data/b.txt", "program.py", "other.py"):
             self.write(file, f'"""{file}"""\nNAME = "{file}"\n')
 
@@ -95,7 +97,13 @@ class SmallWorkflow:
         command = [*self._command, "--cores", "1", *options]
         environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
         done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == status, done.stdout + done.stderr
         table = (done.stdout + done.stderr).partition("Job stats:")[2].partition("total")[0]

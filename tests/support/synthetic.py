@@ -369,7 +369,9 @@ def metered(
     )
     power = epochs["run_id"].map(watts.set_axis(runs["run_id"]))
     before = (1.2 * epochs.groupby("run_id")["epoch_time_s"].cumsum()) - 1.2 * epochs["epoch_time_s"]
-    return runs, epochs.assign(**{told: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + before, "energy_j": None})
+    return runs, epochs.assign(
+        **{told: power * epochs["epoch_time_s"], "opened_at": 1.76e9 + before, "energy_j": None}
+    )
 
 
 def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> pd.DataFrame:
@@ -403,7 +405,9 @@ def referenced(
     there = np.cumsum(rng.random(len(runs)) < 0.25)[order] % 2 == 1
     ends = np.log1p(np.where(there, load * rng.uniform(0.5, 1.5, (2, len(runs))), 0.0))
     before, after = (
-        REFERENCE_S * (1 + 0.1 * runs["nodes"].to_numpy()) * np.exp(ends + noise * rng.standard_normal(ends.shape))
+        REFERENCE_S
+        * (1 + 0.1 * runs["nodes"].to_numpy())
+        * np.exp(ends + noise * rng.standard_normal(ends.shape))
     )
     taken, ran = ends.mean(axis=0), runs["status"].eq("ok")
     told = {
@@ -420,7 +424,9 @@ def referenced(
     return runs.assign(epoch_time_s=runs["epoch_time_s"].astype(float) * np.exp(slope * taken), **told)
 
 
-def sweeps(framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1) -> pd.DataFrame:
+def sweeps(
+    framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1
+) -> pd.DataFrame:
     """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
     rng = np.random.default_rng(seed)
     rows = [

@@ -22,11 +22,18 @@ MEMORY = 3e9
 
 def run_of(nodes: int = 4, ranks_per_node: int = 1, **factors: list[object]) -> Run:
     held: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    held |= {"framework": [FRAMEWORK], "model": ["lenet-5"], "dataset": [DATASET], "nodes": [nodes], "batch_size": [64]}
+    held |= {
+        "framework": [FRAMEWORK],
+        "model": ["lenet-5"],
+        "dataset": [DATASET],
+        "nodes": [nodes],
+        "batch_size": [64],
+    }
     held |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["found"]}
     site = replace(load_site("local"), nodes=4, ranks_per_node=ranks_per_node)
     (run,) = plan_design(
-        replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1)), site
+        replace(load_study("quickstart"), factors=held | factors, exclude=(), replicates=Replicates(1, 1)),
+        site,
     )
     return run
 

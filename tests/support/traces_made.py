@@ -18,7 +18,11 @@ ENDING = {"metrics": 0.5, "optimizer": 1.5}
 
 
 def step_of(
-    rank: int, begins: float, computed: Mapping[str, float], buckets: Sequence[tuple[float, float]], length: float
+    rank: int,
+    begins: float,
+    computed: Mapping[str, float],
+    buckets: Sequence[tuple[float, float]],
+    length: float,
 ) -> list[tuple[int, str, float, float]]:
     """One step: what is computed, waiting until ENDING, which ends it after `length`; exchanges from and to. All ms since it begins."""
     rows, at = [], 0.0
@@ -73,7 +77,9 @@ def attempt(
         for name, lasts in (("barrier", 0.001), ("validation", 0.05), ("between", 0.002)):
             rows += [(rank, epoch, 0, name, at, at + lasts) for rank in range(len(late_ms))]
             at += lasts
-    return pd.DataFrame(rows, columns=COLUMNS).sort_values(["rank", "start"], kind="stable", ignore_index=True)
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values(
+        ["rank", "start"], kind="stable", ignore_index=True
+    )
 
 
 def traced_campaign(
@@ -89,7 +95,9 @@ def traced_campaign(
     runs = runs.assign(trace="none", steps=steps)
     slower, names = runs.copy(), {"cell": "cell", "run_id": "run_id"}
     for name in names:
-        slower[name] = runs["cell"] + ".trace=phases" + ("" if name == "cell" else ".r" + runs["replicate"].astype(str))
+        slower[name] = (
+            runs["cell"] + ".trace=phases" + ("" if name == "cell" else ".r" + runs["replicate"].astype(str))
+        )
     slower["trace"] = "phases"
     slower["epoch_time_s"] *= cost
     slower["throughput_samples_s"] /= cost
@@ -103,8 +111,14 @@ def traced_campaign(
         length = 20.0 * (1 + 0.01 * row["replicate"]) * (1 + row["batch_size"] / 64)
         scaled = attempt(late, steps=steps, epochs=int(row["epochs"]), exchanged=int(row["sync_every"]))
         factor = length / 20.0
-        intervals[str(row["run_id"])] = scaled.assign(start=scaled["start"] * factor, end=scaled["end"] * factor)
-    return pd.concat([runs, slower], ignore_index=True), pd.concat([epochs, more], ignore_index=True), intervals
+        intervals[str(row["run_id"])] = scaled.assign(
+            start=scaled["start"] * factor, end=scaled["end"] * factor
+        )
+    return (
+        pd.concat([runs, slower], ignore_index=True),
+        pd.concat([epochs, more], ignore_index=True),
+        intervals,
+    )
 
 
 def write_traced(folder: Path, **options: float) -> Path:
@@ -130,7 +144,9 @@ def write_attempt(folder: Path, runs: pd.DataFrame, run_id: str, intervals: pd.D
     place = folder / "runs" / run_id / str(key) / "attempt-1"
     place.mkdir(parents=True, exist_ok=True)
     intervals.to_csv(place / "phases.csv", index=False, float_format="%.7f")
-    own = intervals[(intervals["phase"] != "exchange") & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))]
+    own = intervals[
+        (intervals["phase"] != "exchange") & ((intervals["step"] > 0) | (intervals["phase"] == "barrier"))
+    ]
     closed = own[own["epoch"] > 0].groupby("epoch").agg(start=("start", "min"), end=("end", "max"))
     told = pd.DataFrame({"epoch": closed.index, "closed_time_s": closed["end"] - closed["start"]})
     told.to_csv(place / "epochs.csv", index=False)

@@ -33,7 +33,14 @@ SEED = 20261120
 TESTS = Path(__file__).resolve().parents[1]
 TRAINED = "trained"  # stands in the folder of a training that succeeded
 TEMPORARY = "tmp"  # of the ranks, in the attempt's folder
-PLAIN = {"model": "small-cnn", "dataset": "digits", "nodes": 1, "sync_every": 1, "epochs": 1, "warmup_epochs": 0}
+PLAIN = {
+    "model": "small-cnn",
+    "dataset": "digits",
+    "nodes": 1,
+    "sync_every": 1,
+    "epochs": 1,
+    "warmup_epochs": 0,
+}
 # Every framework that can be trained at this site and whose weights can be kept: not those of another program's training, nor one that
 # needs a strategy (test_strategy_training.py).
 FRAMEWORKS = tuple(
@@ -102,7 +109,9 @@ class WarmRanks:
         shared = tuple(sorted((name, value) for name, value in variables.items() if name != "TMPDIR"))
         with open(program.variables, "a") as lines:
             lines.write(export_lines({prefork_server.VARIABLE: server(python, self.libraries, shared)}))
-        return self.inner.start(replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log)
+        return self.inner.start(
+            replace(program, command=[python, "-IS", prefork_server.__file__, *arguments]), log
+        )
 
     def explain(self, codes: Sequence[int | None], log: Path) -> str:
         """See Launcher."""
@@ -134,7 +143,9 @@ class Trainings:
 
     def _train(self, framework: str, told: tuple[tuple[str, Any], ...]) -> Path:
         levels = dict(told)
-        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace("/", "_")
+        folder = self.folder / ".".join([framework, *(f"{name}={level}" for name, level in told)]).replace(
+            "/", "_"
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_name(f"{folder.name}.lock"), lambda: None):
             if not (folder / TRAINED).exists():
@@ -163,10 +174,14 @@ class Trainings:
             "TF_ENABLE_ONEDNN_OPTS": "0",  # whose rounding may push a relu over its kink, and all that follows with it
             "TMPDIR": str(folder / TEMPORARY),
         }
-        program = launch.WORKER if described.mpi else self.program  # of another program's training nothing can be kept
+        program = (
+            launch.WORKER if described.mpi else self.program
+        )  # of another program's training nothing can be kept
         if not described.mpi and not environment.get("installed"):
             ranks = WarmRanks(ranks, described.libraries)
-        outcome = launch.run(ranks, {**environment, "variables": variables}, folder, planned, site, program=program)
+        outcome = launch.run(
+            ranks, {**environment, "variables": variables}, folder, planned, site, program=program
+        )
         assert outcome.status == "ok", f"{outcome.reason}: {(folder / 'log.txt').read_text()[-3000:]}"
 
 

@@ -59,7 +59,9 @@ def python() -> Path:
                 "--no-deps",
                 "--require-hashes",
             ]
-            subprocess.run([folder / "bin" / "python", *install, "--requirement", LOCK], check=True, cwd=folder)
+            subprocess.run(
+                [folder / "bin" / "python", *install, "--requirement", LOCK], check=True, cwd=folder
+            )
             (folder / "whole").touch()
     return folder / "bin" / "python"
 

@@ -43,7 +43,11 @@ def digest_named(checkout: Checkout, product: str, file: str) -> str:
 def test_code_that_is_edited_and_put_back(campaign: Checkout, age_s: float) -> None:
     file = campaign.path(FIGURE)
     caption = campaign.results / "figures" / "overview.caption.md"
-    before, said, named = file.read_text(), caption.read_text(), digest_named(campaign, "figures/overview", FIGURE)
+    before, said, named = (
+        file.read_text(),
+        caption.read_text(),
+        digest_named(campaign, "figures/overview", FIGURE),
+    )
     edit(file, before.replace("Epoch time of every cell", "Epoch time of each cell", 1), age_s)
     assert made_again(campaign) == {"figure": 1}
     assert "Epoch time of each cell" in caption.read_text()
@@ -60,7 +64,11 @@ def test_epochs_that_are_others_are_found_and_taken(campaign: Checkout) -> None:
     before, table = file.read_text(), (campaign.results / "runs.csv").read_text()
     head, first, second, *rest = before.split("\n")
     number, warm_up, time_s, *others = second.split(",")
-    edit(file, "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *others]), *rest]), 86400)
+    edit(
+        file,
+        "\n".join([head, first, ",".join([number, warm_up, f"{float(time_s) * 2}", *others]), *rest]),
+        86400,
+    )
     compared = campaign.program("ringside", "verify", "small")
     assert compared.returncode == 1 and f"{file.relative_to(campaign.folder)}: differs" in compared.stdout
     assert made_again(campaign)["aggregate"] == 1
@@ -101,7 +109,9 @@ def test_an_edited_product_is_made_again(campaign: Checkout, names: list[str], r
 
 
 def test_removed_outputs_of_one_job_are_made_again(campaign: Checkout) -> None:
-    files = [campaign.results / "tables" / name for name in ("regression_cells.csv", "residuals.csv", "cells.tex")]
+    files = [
+        campaign.results / "tables" / name for name in ("regression_cells.csv", "residuals.csv", "cells.tex")
+    ]
     for file in files:
         file.unlink()
     compared = campaign.program("ringside", "verify", "small")
@@ -118,13 +128,17 @@ def test_products_of_another_checkout_are_made_again(campaign: Checkout, tmp_pat
     assert made_again(other) == {"figure": 1}
     for folder in ("figures", "made_of/figures"):
         shutil.rmtree(campaign.results / folder)
-        shutil.copytree(other.results / folder, campaign.results / folder)  # dates kept, as cp -p and rsync -a do
+        shutil.copytree(
+            other.results / folder, campaign.results / folder
+        )  # dates kept, as cp -p and rsync -a do
     assert made_again(campaign) == {"figure": 1}
 
 
 def test_a_changed_command_makes_again_what_nobody_remembers(campaign: Checkout) -> None:
     shutil.rmtree(campaign.path(".snakemake"))
     campaign.edit(
-        "config/studies/small.yaml", "{kind: overview}", "{kind: overview, filter: {framework: pytorch-single}}"
+        "config/studies/small.yaml",
+        "{kind: overview}",
+        "{kind: overview, filter: {framework: pytorch-single}}",
     )
     assert made_again(campaign) == {"figure": 1}

@@ -25,7 +25,11 @@ factors:
   sync_every: 1
   epochs: 2
 """
-OURS = {"our-cifar": "cifar-10-small", "our-fashion": "fashion-mnist-small", "our-tiny": "tiny-imagenet-200-small"}
+OURS = {
+    "our-cifar": "cifar-10-small",
+    "our-fashion": "fashion-mnist-small",
+    "our-tiny": "tiny-imagenet-200-small",
+}
 
 
 @pytest.fixture
@@ -34,7 +38,10 @@ def published(tmp_path):
     made = {}
     for ours, like in OURS.items():
         (tmp_path / ours).mkdir()
-        files = {path: a.path.read_bytes() for path, a in write_archives(load_dataset(like), tmp_path / ours).items()}
+        files = {
+            path: a.path.read_bytes()
+            for path, a in write_archives(load_dataset(like), tmp_path / ours).items()
+        }
         declared = [
             {
                 "name": name,
@@ -59,7 +66,9 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
         checkouts = [fresh(STUDY, name) for name in ("one", "two")]
         for checkout in checkouts:
             checkout.write("config/datasets.yaml", own)
-            checkout.edit("config/sites/local.yaml", "cache:", f"datasets: {{mirror: '{server.url()}'}}\ncache:")
+            checkout.edit(
+                "config/sites/local.yaml", "cache:", f"datasets: {{mirror: '{server.url()}'}}\ncache:"
+            )
         first, second = (checkout.snakemake("datasets") for checkout in checkouts)
         assert first.status == 0, first.output
         assert first.jobs == {"dataset": 5} and "503 Service Unavailable; trying again" in first.output
@@ -80,11 +89,18 @@ def test_a_study_gets_its_data_from_the_sites_mirror(fresh, published, tmp_path,
 def test_without_internet_one_line_says_what_to_do(fresh, published, tmp_path, monkeypatch):
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     entry, _ = published["our-cifar"]
-    checkout = fresh(STUDY.replace("[our-cifar, our-fashion, our-tiny, digits, synthetic-8x8x1-10-640]", "our-cifar"))
+    checkout = fresh(
+        STUDY.replace("[our-cifar, our-fashion, our-tiny, digits, synthetic-8x8x1-10-640]", "our-cifar")
+    )
     checkout.write("config/datasets.yaml", yaml.safe_dump({"our-cifar": entry}))
     done = checkout.snakemake("datasets")
     assert done.status != 0
-    (line,) = [line for line in done.output.splitlines() if line.startswith("ringside: our-cifar: cifar-10-binary")]
-    assert all(word in line for word in ("snakemake datasets", "config/sites/local.yaml", "datasets: {folder: /PATH}"))
+    (line,) = [
+        line for line in done.output.splitlines() if line.startswith("ringside: our-cifar: cifar-10-binary")
+    ]
+    assert all(
+        word in line
+        for word in ("snakemake datasets", "config/sites/local.yaml", "datasets: {folder: /PATH}")
+    )
     checkout.edit("config/sites/local.yaml", "cache:", f"datasets: {{folder: {tmp_path}}}\ncache:")
     assert checkout.snakemake("datasets").status == 0, "the folder has it as FOLDER/DATA SET/FILE"

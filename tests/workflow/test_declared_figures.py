@@ -55,7 +55,9 @@ def drawn(checkout: Checkout) -> dict[str, str]:
     return {path.name: stamp(path) for path in folder.iterdir()}
 
 
-def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_own(published: Checkout) -> None:
+def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_own(
+    published: Checkout,
+) -> None:
     done = figures(published)
     assert done.status == 0, done.output
     assert done.jobs["figure"] == 2
@@ -67,7 +69,9 @@ def test_a_study_has_the_figures_that_it_declares_and_a_change_redraws_only_its_
     done = figures(published)
     assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
     again = drawn(published)
-    assert {name for name in before if before[name] != again[name]} == {f"small.{suffix}" for suffix in SUFFIXES}
+    assert {name for name in before if before[name] != again[name]} == {
+        f"small.{suffix}" for suffix in SUFFIXES
+    }
     caption = published.folder / "results" / "quickstart" / "figures" / "small.caption.md"
     assert "Shown: only batch size 16, 64." in caption.read_text()
 

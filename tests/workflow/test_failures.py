@@ -53,7 +53,8 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 120) -> None:
 def training(checkout: Checkout) -> bool:
     """Whether a rank 0 has finished an epoch."""
     return any(
-        len(path.read_text().splitlines()) > 1 for path in checkout.results.glob("runs/*/*/attempt-*/epochs.csv")
+        len(path.read_text().splitlines()) > 1
+        for path in checkout.results.glob("runs/*/*/attempt-*/epochs.csv")
     )
 
 
@@ -71,7 +72,9 @@ def start(checkout: Checkout, *targets: str) -> subprocess.Popen[str]:
 
 def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(STUDY.format(epochs=FOR_EVER))
-    campaign = start(checkout, *(f"results/small/{name}" for name in ("figures/overview.pdf", "tables/missing.md")))
+    campaign = start(
+        checkout, *(f"results/small/{name}" for name in ("figures/overview.pdf", "tables/missing.md"))
+    )
     wait_for(lambda: training(checkout) or campaign.poll() is not None, 600)
     assert campaign.poll() is None, campaign.communicate()[0]
     os.kill(ranks_of(checkout)[1], signal.SIGKILL)
@@ -157,7 +160,9 @@ def test_three_equal_failures_stop_a_campaign(fresh: Callable[..., Checkout]) ->
     study = STUDY.format(epochs=2).replace("pytorch-ddp", "pytorch-single").replace("nodes: 2", "nodes: 1")
     checkout = fresh(study.replace("replicates: 1", "replicates: 4"))
     adapter = checkout.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
-    adapter.write_text(adapter.read_text() + '\n\ndef trainer(context):\n    raise RuntimeError("no luck today")\n')
+    adapter.write_text(
+        adapter.read_text() + '\n\ndef trainer(context):\n    raise RuntimeError("no luck today")\n'
+    )
     stopped = checkout.snakemake("figures")
     assert (stopped.status, len(checkout.records())) == (3, 3), stopped.output
     assert stopped.output.splitlines()[-1].startswith("ringside: stopped: the last 3 runs failed")

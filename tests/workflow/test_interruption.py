@@ -21,7 +21,9 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     finished = checkout.records()
-    assert (checkout.results / "preview" / "figures" / "residuals.png").exists(), "drawn before the second block began"
+    assert (checkout.results / "preview" / "figures" / "residuals.png").exists(), (
+        "drawn before the second block began"
+    )
 
     assert checkout.snakemake("-n", "figures").status == 0, "who only looks needs no lock"
     refused = checkout.snakemake("figures")
@@ -35,7 +37,9 @@ def test_sigkill_of_snakemake_loses_nothing(fresh) -> None:  # type: ignore[no-u
     assert done.status == 0, done.output
     assert "preview" not in checkout.snakemake("-n", "figures").jobs
     assert len(checkout.records()) == 3
-    assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts()), "the orphan's run counts, too"
+    assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts()), (
+        "the orphan's run counts, too"
+    )
     assert set(finished) <= set(checkout.records())
     with open(checkout.results / "runs.csv") as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["ok"] * 3

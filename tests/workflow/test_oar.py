@@ -89,8 +89,15 @@ def oar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs, written = tmp_path / "programs", tmp_path / "oar"
     programs.mkdir()
     written.mkdir()
-    words = {"oar": shlex.quote(str(written)), "fresh_path": shlex.quote(f"{programs}:/usr/local/bin:/usr/bin:/bin")}
-    for name, text in (("oarsub", OARSUB.format(**words)), ("oarstat", OARSTAT.format(**words)), ("oarsh", OARSH)):
+    words = {
+        "oar": shlex.quote(str(written)),
+        "fresh_path": shlex.quote(f"{programs}:/usr/local/bin:/usr/bin:/bin"),
+    }
+    for name, text in (
+        ("oarsub", OARSUB.format(**words)),
+        ("oarstat", OARSTAT.format(**words)),
+        ("oarsh", OARSH),
+    ):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -102,7 +109,9 @@ def cluster(fresh: Callable[..., Checkout]) -> Checkout:
     """A checkout with one run to do at a site with OAR."""
     checkout = fresh(STUDY)
     index = next(
-        line for line in checkout.path("config/sites/local.yaml").read_text().splitlines() if "torch_index" in line
+        line
+        for line in checkout.path("config/sites/local.yaml").read_text().splitlines()
+        if "torch_index" in line
     )
     checkout.write("config/sites/gros.yaml", SITE.format(torch_index=index.split(": ", 1)[1]))
     checkout.write("config/oar.yaml", "site: gros\n")
@@ -119,7 +128,9 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
     done = cluster.snakemake(
         "records", "--profile", "oar", "--seconds-between-status-checks", "1", "--latency-wait", "5"
     )
-    assert done.status == 0, done.output + "".join(log.read_text() for log in cluster.folder.glob(".snakemake/oar/*"))
+    assert done.status == 0, done.output + "".join(
+        log.read_text() for log in cluster.folder.glob(".snakemake/oar/*")
+    )
     *options, command = asked(oar)
     assert options == [
         "--stdout=.snakemake/oar/%jobid%.txt",
@@ -133,14 +144,19 @@ def test_a_run_goes_through_oar_from_submission_to_row(cluster: Checkout, oar: P
     words = shlex.split(command.partition(";")[0])
     words = words[words.index("&&") + 1 :]  # first the job looks what its node sees
     assert words[0] == "env" and Path(words[-1]).is_absolute() and Path(words[-1]).suffix == ".sh"
-    assert any(word.startswith("RINGSIDE_SESSION=") for word in words), "a job knows the session that it belongs to"
+    assert any(word.startswith("RINGSIDE_SESSION=") for word in words), (
+        "a job knows the session that it belongs to"
+    )
     with open(cluster.results / "runs.csv") as file:
         (row,) = csv.DictReader(file)
     assert row["status"] == "ok", row["reason"]
     assert (row["job"], row["site"], row["placement"]) == ("1000", "gros", "distinct-nodes")
     assert all(float(row[f"reference_{end}s"]) > 0 for end in ("", "before_", "after_")), "in the job, too"
     assert (row["hosts"], row["devices"], row["ranks"]) == (socket.gethostname(), processor(), "2")
-    assert row["systems"].endswith(f"Linux {os.uname().release}") and 2**30 < int(row["node_memory_bytes"]) < 2**45
+    assert (
+        row["systems"].endswith(f"Linux {os.uname().release}")
+        and 2**30 < int(row["node_memory_bytes"]) < 2**45
+    )
     assert f"RINGSIDE_SESSION={row['session']}" in words
     assert "1 not ok" not in done.output and "all runs done" in done.output, done.output
     assert cluster.snakemake("records", "--profile", "oar").jobs == {}, "nothing is left to do"
@@ -153,7 +169,15 @@ def test_a_job_that_fails_is_tried_again_and_then_told(cluster: Checkout, oar: P
         "#!/bin/sh\necho 'ssh: connect to host gros-1: No route to host' >&2\nexit 255\n"
     )
     done = cluster.snakemake(
-        "records", "--profile", "oar", "--seconds-between-status-checks", "1", "--latency-wait", "1", "--retries", "1"
+        "records",
+        "--profile",
+        "oar",
+        "--seconds-between-status-checks",
+        "1",
+        "--latency-wait",
+        "1",
+        "--retries",
+        "1",
     )
     assert done.status != 0
     assert asked(oar).count("--queue=production") == 2, "lost infrastructure is tried again"
@@ -164,9 +188,13 @@ def test_a_job_that_fails_is_tried_again_and_then_told(cluster: Checkout, oar: P
 
 def test_a_submission_that_oar_refuses_says_why(cluster: Checkout, oar: Path) -> None:
     assert cluster.snakemake("environments", "datasets").status == 0
-    refusal = "#!/bin/sh\necho 'There are not enough resources for your request'\necho 'OAR_JOB_ID=-5' \nexit 5\n"
+    refusal = (
+        "#!/bin/sh\necho 'There are not enough resources for your request'\necho 'OAR_JOB_ID=-5' \nexit 5\n"
+    )
     (oar.parent / "programs" / "oarsub").write_text(refusal)
-    done = cluster.snakemake("records", "--profile", "oar", "--seconds-between-status-checks", "1", "--retries", "0")
+    done = cluster.snakemake(
+        "records", "--profile", "oar", "--seconds-between-status-checks", "1", "--retries", "0"
+    )
     assert done.status != 0 and "There are not enough resources for your request" in done.output
     assert not cluster.attempts()
 
@@ -200,12 +228,17 @@ def test_a_job_that_oar_lost_sight_of_is_no_success(fresh: Callable[..., Checkou
     (oar / "9.code").write_text("0 (0,0,0)\n")
     assert [status(checkout, "9")[0] for _ in range(2)] == ["running"] * 2, "its word may come late"
     said, complaint = status(checkout, "9")
-    assert said == "failed" and "job 9: OAR calls it Terminated, with exit code 0, but it did not come to" in complaint
+    assert (
+        said == "failed"
+        and "job 9: OAR calls it Terminated, with exit code 0, but it did not come to" in complaint
+    )
     checkout.write(".snakemake/oar/9.status", "0\n")
     assert status(checkout, "9") == ("success", "")
 
 
-def test_what_another_oars_job_of_this_number_said_is_forgotten(fresh: Callable[..., Checkout], oar: Path) -> None:
+def test_what_another_oars_job_of_this_number_said_is_forgotten(
+    fresh: Callable[..., Checkout], oar: Path
+) -> None:
     checkout = fresh(STUDY)
     checkout.path(".snakemake/oar").mkdir(parents=True)
     checkout.write(".snakemake/oar/1000.status", "0\n")
@@ -223,7 +256,9 @@ def test_what_another_oars_job_of_this_number_said_is_forgotten(fresh: Callable[
     assert not checkout.path(".snakemake/oar/1000.status").exists()
 
 
-def test_a_job_that_oar_does_not_know_is_given_time_and_then_up(fresh: Callable[..., Checkout], oar: Path) -> None:
+def test_a_job_that_oar_does_not_know_is_given_time_and_then_up(
+    fresh: Callable[..., Checkout], oar: Path
+) -> None:
     checkout = fresh(STUDY)
     said, complaint = status(checkout, "8")
     assert said == "running" and "oarstat does not tell of job 8: No job 8" in complaint

@@ -35,7 +35,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     made = Checkout(tmp_path_factory.mktemp("pages") / "checkout", name="second-node")
     made.path(".venv").symlink_to(CHECKOUT / ".venv")
     made.write(
-        STUDY, page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0]
+        STUDY,
+        page("docs/tutorial/laptop.md").blocks("yaml")[0] + page("docs/how-to/publish.md").blocks("yaml")[0],
     )
     for model in page("docs/how-to/own-model.md").blocks("python"):
         made.write(model.partition("\n")[0].removeprefix("# "), model)
@@ -60,7 +61,9 @@ def test_a_command_works(checkout: Checkout, command: str) -> None:
 @pytest.mark.parametrize("command", LISTS.planned)
 def test_what_takes_minutes_is_planned(checkout: Checkout, command: str) -> None:
     planned = f"{command} -n" if " -- " in command else f"{command} -- -n"
-    last = {"./ringside strategies": "found", "./ringside pilot": "pilot"}.get(" ".join(command.split()[:2]), "figure")
+    last = {"./ringside strategies": "found", "./ringside pilot": "pilot"}.get(
+        " ".join(command.split()[:2]), "figure"
+    )
     assert planned_jobs(call(checkout, planned))[last] > 0
 
 
@@ -75,7 +78,9 @@ def test_the_tutorial_is_right_about_what_it_made(checkout: Checkout) -> None:
     with open(checkout.results / "runs.csv") as table:
         rows = list(csv.DictReader(table))
     assert [row["status"] for row in rows] == ["ok"] * 12
-    assert [row["run_id"] for row in rows if row["attempt"] == "2"] == ["pytorch-ddp.small-cnn.digits.b64.n2.s1.r1"]
+    assert [row["run_id"] for row in rows if row["attempt"] == "2"] == [
+        "pytorch-ddp.small-cnn.digits.b64.n2.s1.r1"
+    ]
     text = page("docs/tutorial/laptop.md").text
     for name in re.findall(r"`(results/second-node/[\w./-]+)`", text):
         assert checkout.path(name).exists(), name
@@ -88,7 +93,9 @@ def test_the_report_has_every_run_with_its_log(checkout: Checkout) -> None:
     block = re.search(r'id="block-0">([^<]+)<', html)
     assert block is not None
     runs = json.loads(gzip.decompress(base64.b64decode(block[1])))
-    assert [run["record"]["status"] for run in runs] == ["ok"] * 12 and all("log.txt" in run["note"] for run in runs)
+    assert [run["record"]["status"] for run in runs] == ["ok"] * 12 and all(
+        "log.txt" in run["note"] for run in runs
+    )
 
 
 def test_a_level_more_plans_its_own_runs_alone(checkout: Checkout) -> None:

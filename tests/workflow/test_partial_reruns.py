@@ -48,7 +48,9 @@ def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
     assert campaign.products() == before
 
 
-def test_what_another_site_has_made_in_the_same_cache_holds_nothing_up(campaign: Checkout, tmp_path: Path) -> None:
+def test_what_another_site_has_made_in_the_same_cache_holds_nothing_up(
+    campaign: Checkout, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "environments").symlink_to(load_site("local").cache / "environments")
@@ -113,7 +115,9 @@ def test_reworded_code_repeats_nothing(campaign: Checkout) -> None:
 
 def test_a_declaration_makes_the_figures_that_are_not_there_and_nothing_else(campaign: Checkout) -> None:
     before = campaign.products()
-    campaign.edit("config/studies/small.yaml", "{kind: accuracy, x: updates}", "{kind: by_factor, x: framework}")
+    campaign.edit(
+        "config/studies/small.yaml", "{kind: accuracy, x: updates}", "{kind: by_factor, x: framework}"
+    )
     done = campaign.snakemake("figures")
     assert (done.status, done.jobs) == (0, {"figure": 1}), done.output
     made = {name for name, stamped in campaign.products().items() if before.get(name) != stamped}
@@ -138,7 +142,9 @@ def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_p
 ) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
     old_lock = lock.read_text()
-    lock.write_text(f"{old_lock}# edited in {campaign.folder}\n")  # builds are tests/unit/environments' matter
+    lock.write_text(
+        f"{old_lock}# edited in {campaign.folder}\n"
+    )  # builds are tests/unit/environments' matter
     planned = campaign.snakemake("figures", "-n")
     assert (planned.jobs["environment"], planned.jobs["run"]) == (2, 2), planned.output
     assert planned.jobs["figure"] == len(FIGURES)
@@ -147,7 +153,9 @@ def test_a_lock_edited_repeats_its_environment_its_children_and_their_runs_and_p
     assert (done.status, done.jobs) == (0, {})
 
 
-def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_ones_stand(campaign: Checkout) -> None:
+def test_an_adapter_edited_repeats_that_frameworks_runs_and_put_back_the_old_ones_stand(
+    campaign: Checkout,
+) -> None:
     adapter = campaign.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
     old_adapter, old_records = adapter.read_text(), campaign.records()
     for figure in campaign.results.glob("figures/overview.*"):

@@ -20,7 +20,9 @@ replicates: {at_least: 3, at_most: 5, until: 40 %, contrasts: {batch_size: [64, 
 factors: {framework: pytorch-single, model: small-cnn, dataset: digits, nodes: 1, batch_size: [64, 96, 128], sync_every: 1, epochs: 2}
 figures: [{kind: residuals}]
 """
-CELLS = [f"pytorch-single.small-cnn.digits.b{size}.n1.s1.epochs=2" for size in (96, 64)]  # in the order of the campaign
+CELLS = [
+    f"pytorch-single.small-cnn.digits.b{size}.n1.s1.epochs=2" for size in (96, 64)
+]  # in the order of the campaign
 # Three runs of each cell, made up; one of batch size 96 was slow. That cells train otherwise than they say makes them no more precise.
 SLOW = "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"
 
@@ -34,8 +36,13 @@ def begun(checkout: Checkout) -> None:
 
 def refined(checkout: Checkout) -> dict[str, set[str]]:
     """The cells that get another run, by decision."""
-    found = {path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")}
-    return {name: {cell for cell, said in cells.items() if said["refine"]} for name, cells in sorted(found.items())}
+    found = {
+        path.name: json.loads(path.read_text())["cells"] for path in checkout.results.glob("precision/*.json")
+    }
+    return {
+        name: {cell for cell, said in cells.items() if said["refine"]}
+        for name, cells in sorted(found.items())
+    }
 
 
 def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: ignore[no-untyped-def]
@@ -58,9 +65,10 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
     status = checkout.program("ringside", "status").stdout
-    assert "11 of 13 runs done; 2 left" in status and "ratios of 0 of 2 cells within 40 % after block 4" in status, (
-        status
-    )
+    assert (
+        "11 of 13 runs done; 2 left" in status
+        and "ratios of 0 of 2 cells within 40 % after block 4" in status
+    ), status
 
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
@@ -82,7 +90,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
         ("128", "ok"): 3,
     }
     reached = (checkout.results / "tables" / "precision.md").read_text()
-    assert "(n = 3 to 5). This was not reached by 2 of 2 cells: batch size 64; batch size 96." in reached, reached
+    assert "(n = 3 to 5). This was not reached by 2 of 2 cells: batch size 64; batch size 96." in reached, (
+        reached
+    )
     assert "chosen by precision" in (checkout.results / "tables" / "notes.md").read_text()
     assert {f"results/small/precision/block-{k}.json" for k in (3, 4, 5)} <= checkout.manifest()["sources"][
         "records"
@@ -94,7 +104,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     content = record.read_text()
     record.unlink()
     planned = checkout.snakemake("-n", "figures").jobs
-    assert (planned["run"], planned["precision"]) == (1, 1), "what was decided with a record is decided anew without it"
+    assert (planned["run"], planned["precision"]) == (1, 1), (
+        "what was decided with a record is decided anew without it"
+    )
     record.write_text(content)
     assert checkout.snakemake("-n", "figures").jobs == {}
     checkout.edit("config/studies/small.yaml", "until: 40 %", "until: 30 %")
@@ -103,7 +115,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
     """As the jobs of ./ringside submit ask for it, block by block; a cell alone knows its spread after 17 runs. A pilot needs no more than is there."""
-    alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace("[64, 96, 128]", "64")
+    alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace(
+        "[64, 96, 128]", "64"
+    )
     checkout: Checkout = fresh(
         alone.replace(", contrasts: {batch_size: [64, 96]}", "").replace("epochs: 2", "epochs: 3")
     )
@@ -116,4 +130,7 @@ def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: 
     assert "1 of 1 cell within 40 %; no cell gets more runs" in made.output
     assert len(checkout.records()) == len(checkout.attempts()) == 18
     refused = checkout.snakemake("-n", "runs", "--config", "block=21")
-    assert refused.status == 2 and "block: 21 is none of the study's blocks; expected one of 1, 2, 3" in refused.output
+    assert (
+        refused.status == 2
+        and "block: 21 is none of the study's blocks; expected one of 1, 2, 3" in refused.output
+    )

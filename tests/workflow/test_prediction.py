@@ -38,12 +38,17 @@ def test_a_build_that_failed_is_tried_again_and_leaves_no_row(
             failed = predict(checkout)
             assert failed.status != 0 and failed.jobs == {"extra_p": 1, "prediction": 1}, failed.output
             assert "ringside: installing containers/extrap/requirements.cpu.txt failed: " in failed.output
-            assert not checkout.path(TABLE).exists() and not environment_stamp(tmp_path / "cache", "extrap").exists()
+            assert (
+                not checkout.path(TABLE).exists()
+                and not environment_stamp(tmp_path / "cache", "extrap").exists()
+            )
     done = predict(checkout)
     assert done.status == 0 and done.jobs == {"prediction": 1}, done.output
     with open(checkout.path(TABLE)) as table:
         predicted = {
-            row["left_out"]: int(row["predicted"]) for row in csv.DictReader(table) if row["method"] == "Extra-P"
+            row["left_out"]: int(row["predicted"])
+            for row in csv.DictReader(table)
+            if row["method"] == "Extra-P"
         }
     assert predicted and all(count > 0 for count in predicted.values())
     again = predict(checkout)

@@ -17,7 +17,12 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     checkout = fresh(THREE_RUNS.replace("replicates: 3", f"replicates: {RUNS}"))
     with open(checkout.folder / "snakemake.out", "w") as out:
         campaign = subprocess.Popen(
-            ["snakemake", "runs"], cwd=checkout.folder, env=checkout.environment, stdout=out, stderr=out, text=True
+            ["snakemake", "runs"],
+            cwd=checkout.folder,
+            env=checkout.environment,
+            stdout=out,
+            stderr=out,
+            text=True,
         )
     try:
         wait_for(lambda: checkout.records() and len(checkout.attempts()) > len(checkout.records()), 600)
@@ -43,7 +48,9 @@ def test_what_is_there_is_drawn_between_two_runs(fresh: Callable[..., Checkout])
     assert all(attempt.endswith("/attempt-1") for attempt in checkout.attempts())
     for made in [*(preview / name for name in PRODUCTS), preview / "runs.csv"]:
         assert not beside_a_run(made, records), made
-    assert not [name for name in ("figures", "tables", "runs.csv", "design.csv") if (checkout.results / name).exists()]
+    assert not [
+        name for name in ("figures", "tables", "runs.csv", "design.csv") if (checkout.results / name).exists()
+    ]
     assert checkout.snakemake("runs", "-n").jobs == {}, "nothing is to be repeated"
 
 
@@ -51,6 +58,7 @@ def beside_a_run(made: Path, records: list[dict[str, str]]) -> bool:
     """Whether a file was written while one of the runs went on."""
     at = made.stat().st_mtime
     spans = (
-        [datetime.fromisoformat(record[name]).timestamp() for name in ("started_at", "ended_at")] for record in records
+        [datetime.fromisoformat(record[name]).timestamp() for name in ("started_at", "ended_at")]
+        for record in records
     )
     return any(start < at < end for start, end in spans)

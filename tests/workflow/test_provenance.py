@@ -20,7 +20,12 @@ STUDY = "config/studies/small.yaml"
 FIGURE = "workflow/scripts/figures/overview.py"
 LOCK = "containers/tensorflow/requirements.cpu.txt"
 
-PRIVATE = ("config/secret.env", "config/studies/private.yaml", "config/sites/private.yaml", "docs/private/key.pem")
+PRIVATE = (
+    "config/secret.env",
+    "config/studies/private.yaml",
+    "config/sites/private.yaml",
+    "docs/private/key.pem",
+)
 LEFT_OUT = {  # of what is only recommended
     "process-run-crate-0.5_5.1",  # a workflow with an address: this one is in the crate
     "workflow-ro-crate-1.0_8.1",  # Bioschemas' profile, too
@@ -42,9 +47,13 @@ def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> N
     sources = said["sources"]
     assert list(sources["study"]) == [STUDY]
     assert json.loads(sources["site"]["cores"]) >= 1
-    assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(sources["locks"])
+    assert {"requirements.txt", LOCK, "containers/horovod-pytorch/requirements.cpu.txt"} <= set(
+        sources["locks"]
+    )
     worker = "workflow/scripts/ranks/worker/meter.py"
-    assert {FIGURE, worker, "workflow/scripts/ranks/frameworks/horovod-pytorch/adapter.py"} <= set(sources["code"])
+    assert {FIGURE, worker, "workflow/scripts/ranks/frameworks/horovod-pytorch/adapter.py"} <= set(
+        sources["code"]
+    )
     assert "digits" in sources["data"]
     assert {"design.csv", "runs.csv", "epochs.csv"} <= set(sources["tables"])
     assert len([file for file in sources["records"] if file.endswith("record.json")]) == 3
@@ -57,7 +66,9 @@ def test_the_manifest_has_all_that_figures_were_made_of(campaign: Checkout) -> N
 
 
 def other_files(said: dict) -> int:
-    beside = sum(len(one["files"]) for name, one in said["products"].items() if not name.startswith("figures/"))
+    beside = sum(
+        len(one["files"]) for name, one in said["products"].items() if not name.startswith("figures/")
+    )
     return beside + len(said["sources"]["tables"])
 
 
@@ -159,7 +170,9 @@ def test_an_archive_describes_itself(archived: Path) -> None:
     crate = json.loads((archived / "ro-crate-metadata.json").read_text())
     by_id = {entity["@id"]: entity for entity in crate["@graph"]}
     for name, entity in by_id.items():
-        if {"File", "Dataset"} & set([entity["@type"]] if isinstance(entity["@type"], str) else entity["@type"]):
+        if {"File", "Dataset"} & set(
+            [entity["@type"]] if isinstance(entity["@type"], str) else entity["@type"]
+        ):
             assert (archived / name).exists(), name
     campaign = by_id["#campaign"]
     assert campaign["startTime"] < campaign["endTime"]
@@ -187,7 +200,11 @@ def test_published_tables_can_be_archived_and_told_from_what_this_checkout_would
     assert checkout.snakemake("archive", *asked).status == 0
     with tarfile.open(checkout.folder / "results" / "quickstart" / "quickstart.tar.gz") as archive:
         names = archive.getnames()
-    assert {"quickstart/records/runs.csv", "quickstart/records/epochs.csv", "quickstart/manifest.json"} <= set(names)
+    assert {
+        "quickstart/records/runs.csv",
+        "quickstart/records/epochs.csv",
+        "quickstart/manifest.json",
+    } <= set(names)
     assert not [name for name in names if "/results/" in name]
     said = checkout.snakemake("figures", *asked).output
     for kind in (
@@ -240,4 +257,6 @@ def test_the_catalogues_entry_is_the_workflow(fresh: Callable[..., Checkout]) ->
         check=False,
     )
     assert done.returncode == 2
-    assert "is not the workflow's checkout; call snakemake in" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "is not the workflow's checkout; call snakemake in" in done.stderr and "Traceback" not in done.stderr
+    )

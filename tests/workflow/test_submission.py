@@ -32,7 +32,9 @@ def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         variables = {**os.environ, "PATH": path, "RINGSIDE_SESSION": "a, b'c"}
         command = [CHECKOUT / "profiles" / script, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        )
 
     return call
 
@@ -107,7 +109,9 @@ def test_a_job_that_flux_does_not_know_is_given_time(
 ) -> None:
     flux = "#!/bin/sh\necho 'JobID f1234 unknown' >&2\nexit 1\n"
     done = called("flux/status", "f1234", flux=flux)
-    assert done.stdout == "running\n" and "flux does not tell of job f1234: JobID f1234 unknown" in done.stderr
+    assert (
+        done.stdout == "running\n" and "flux does not tell of job f1234: JobID f1234 unknown" in done.stderr
+    )
     (tmp_path / ".snakemake" / "flux" / "f1234.unknown").write_text("x\n" * 99)
     assert called("flux/status", "f1234").stdout == "failed\n"
 
@@ -122,7 +126,10 @@ def test_a_job_that_flux_does_not_know_is_given_time(
     ],
 )  # fmt: skip
 def test_a_node_without_the_checkout_is_named_in_the_jobs_log(
-    called: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, script: str, programs: dict[str, str]
+    called: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    script: str,
+    programs: dict[str, str],
 ) -> None:
     for _ in range(2):
         assert called(script, "17", **programs).stdout == "failed\n"
@@ -154,9 +161,9 @@ def test_every_job_first_looks_what_its_node_sees(
     (tmp_path / "script.sh").write_text("#!/bin/sh\ntouch done\n")
     (tmp_path / "script.sh").chmod(0o755)
     done = called(f"{name}/submit", "script.sh", oarsub=OARSUB, qsub=QSUB, flux=FLUX, sleep="#!/bin/sh\n")
-    assert done.returncode == 0 and done.stdout.strip() == {"oar": "17", "pbs": "7.head", "flux": "f17"}[name], (
-        done.stderr
-    )
+    assert (
+        done.returncode == 0 and done.stdout.strip() == {"oar": "17", "pbs": "7.head", "flux": "f17"}[name]
+    ), done.stderr
     assert (tmp_path / "done").exists() is not blind
     log = tmp_path / ".snakemake" / "pbs" / "7.head.txt" if name == "pbs" else tmp_path / "job.txt"
     said = unseen_path(log.read_text())

@@ -42,11 +42,15 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
     folder = checkout.results / "traces" / RUN
     said = [line.partition(": ") for line in made.stdout.splitlines() if f"traces/{RUN}/" in line]
     files = [checkout.folder / name for name, _, _ in said]
-    assert files == [folder / "trace.json", folder / "otf2" / "trace.otf2", folder / "phases.csv"], made.stdout
+    assert files == [folder / "trace.json", folder / "otf2" / "trace.otf2", folder / "phases.csv"], (
+        made.stdout
+    )
     assert "ui.perfetto.dev" in said[0][2] and "Vampir" in said[1][2]
 
     phases = pd.read_csv(files[2])
-    assert set(phases["rank"]) == {0, 1} and {"forward", "backward", "exchange", "wait"} <= set(phases["phase"])
+    assert set(phases["rank"]) == {0, 1} and {"forward", "backward", "exchange", "wait"} <= set(
+        phases["phase"]
+    )
     events = [event for event in json.loads(files[0].read_text())["traceEvents"] if event["ph"] == "X"]
     assert len([event for event in events if event["cat"] != "step"]) == len(phases)
     assert len(read(files[1]).intervals) == len(phases)
@@ -57,4 +61,6 @@ def test_a_run_is_traced_beside_the_campaign(fresh: Callable[..., Checkout]) -> 
     assert sorted(attempts) == ["attempt-1", "attempt-2"], "the killed one is kept, and was begun anew"
     again = checkout.ringside("trace", RUN)
     assert again.returncode == 0 and len(list(runs.glob("*/attempt-*"))) == 2, "it is not trained again"
-    assert not checkout.records() and not (checkout.results / "campaign.json").exists(), "the campaign has not begun"
+    assert not checkout.records() and not (checkout.results / "campaign.json").exists(), (
+        "the campaign has not begun"
+    )

@@ -32,14 +32,21 @@ def test_first_job_on_a_blind_node_stops_the_campaign(fresh: Callable[..., Check
     checkout, cache = fresh(THREE_RUNS), tmp_path / "cache"
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in {"qsub": QSUB, "qstat": QSTAT, "pbs_tmrsh": "#!/bin/sh\n", "sleep": "#!/bin/sh\n"}.items():
+    for name, text in {
+        "qsub": QSUB,
+        "qstat": QSTAT,
+        "pbs_tmrsh": "#!/bin/sh\n",
+        "sleep": "#!/bin/sh\n",
+    }.items():
         (programs / name).write_text(text.format(bin=programs, cache=cache) if "{bin}" in text else text)
         (programs / name).chmod(0o755)
     checkout.edit("config/sites/pbs-example.yaml", "cache: ~/.cache/ringside", f"cache: {cache}")
     profile = checkout.path("profiles/pbs/config.yaml")
     profile.write_text(profile.read_text().replace("between-status-checks: 10", "between-status-checks: 1"))
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    done = checkout.snakemake("--profile", "profiles/pbs", "runs", program=["env", f"PATH={path}", "snakemake"])
+    done = checkout.snakemake(
+        "--profile", "profiles/pbs", "runs", program=["env", f"PATH={path}", "snakemake"]
+    )
     assert done.status == 3, done.output
     said = [line for line in done.output.splitlines() if "does not see" in line]
     assert len(said) == 1 and f"node {os.uname().nodename} does not see {cache};" in said[0], done.output

@@ -64,14 +64,20 @@ def test_nothing_is_put_aside_under_a_running_campaign(campaign: Checkout) -> No
     with open(campaign.path(".snakemake/ringside.lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = campaign.program("ringside", "repeat", "*")
-    assert done.returncode == 2 and "a campaign is running in this checkout; nothing was changed" in done.stderr
+    assert (
+        done.returncode == 2 and "a campaign is running in this checkout; nothing was changed" in done.stderr
+    )
     assert campaign.records() == before
 
 
 def test_what_was_written_is_handed_on(campaign: Checkout) -> None:
     """make would take $(id) for a variable of its own, and the shell for a command."""
     done = campaign.ringside("status", "$(id)")
-    assert done.returncode == 2 and done.stderr.startswith("ringside: STUDY: ") and "[unknown-name]" in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("ringside: STUDY: ")
+        and "[unknown-name]" in done.stderr
+    )
     done = campaign.ringside("repeat", "$(x)`id`")
     assert done.returncode == 2 and "'$(x)`id`': no run" in done.stderr, done.stdout + done.stderr
     done = campaign.make("figures", "STUDI=small")
@@ -99,7 +105,9 @@ def test_all_profiles_plan_the_same_runs(fresh: Callable[..., Checkout]) -> None
 def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_campaign: Checkout) -> None:
     with open(finished_campaign.results / "runs.csv") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: float(row["order_key"]))
-    times = [(datetime.fromisoformat(row["started_at"]), datetime.fromisoformat(row["ended_at"])) for row in rows]
+    times = [
+        (datetime.fromisoformat(row["started_at"]), datetime.fromisoformat(row["ended_at"])) for row in rows
+    ]
     for (_, ended), (started, _) in itertools.pairwise(times):
         assert ended <= started
     assert {row["status"] for row in rows} == {"ok"}
@@ -109,7 +117,10 @@ def test_runs_follow_the_planned_order_and_nothing_stands_beside_them(finished_c
 def test_strategies_that_are_not_found_yet_and_what_keeps_them_from_it_are_told_first(
     fresh: Callable[..., Checkout],
 ) -> None:
-    changes = {"[pytorch-single, horovod-pytorch, tensorflow-single]": "pytorch-strategy", "small-cnn": "lenet-5"}
+    changes = {
+        "[pytorch-single, horovod-pytorch, tensorflow-single]": "pytorch-strategy",
+        "small-cnn": "lenet-5",
+    }
     changes |= {"digits": "synthetic-28x28x1-10-512", "nodes: 1": "nodes: 2\n  batch_scope: global"}
     study = SMALL_STUDY + "  - {kind: simulated}\n"
     for old, new in changes.items():
@@ -160,7 +171,9 @@ def test_tables_that_were_removed_are_made_again(campaign: Checkout) -> None:
 def test_the_design_is_written_before_anything_runs(finished_campaign: Checkout) -> None:
     written = (finished_campaign.results / "design.csv").stat().st_mtime
     with open(finished_campaign.results / "runs.csv") as file:
-        assert written < min(datetime.fromisoformat(row["started_at"]).timestamp() for row in csv.DictReader(file))
+        assert written < min(
+            datetime.fromisoformat(row["started_at"]).timestamp() for row in csv.DictReader(file)
+        )
 
 
 def test_a_published_table_that_is_broken_is_refused_in_one_line(campaign: Checkout) -> None:

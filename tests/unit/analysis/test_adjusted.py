@@ -43,7 +43,9 @@ SETTING = {
 def in_blocks(y, x, **setting):
     """Return runs with log times y and log references x [cells, blocks]; NaN in y is a failed run."""
     cell, block = (codes.ravel() for codes in np.indices(y.shape))
-    frame = pd.DataFrame({"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"})
+    frame = pd.DataFrame(
+        {"cell": [f"c{code:02}" for code in cell], "block": block, "session": None, "status": "ok"}
+    )
     frame = frame.assign(epoch_time_s=np.exp(y.ravel()), reference_s=np.exp(x.ravel()), throttled_s=math.nan)
     frame = frame.assign(steal_share=math.nan, foreign_cpu_share=math.nan)
     return frame.assign(**{**SETTING, **setting})[lambda rows: rows["epoch_time_s"].notna()]
@@ -72,7 +74,9 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
         pooled(runs).cells["high"] / pooled(runs).cells["mean"]
     )
     assert (error < 1).all()
-    assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(25.2 - 21.2)
+    assert 100 * (distances.groups["c00"].mean() - distances.groups["c02"].mean()) == pytest.approx(
+        25.2 - 21.2
+    )
 
 
 @pytest.mark.parametrize("names", [["x"], ["x", "z"]])
@@ -82,7 +86,9 @@ def test_press_errors_equal_those_of_statsmodels(names):
     y, x, z = rng.standard_normal((3, len(cell)))
     frame = pd.DataFrame({"y": y, "x": x, "z": x / 2 + z, "cell": cell, "block": block})
     slopes = fit_slopes(y, frame[names], cell, block)
-    bare, full = (ols(" + ".join(["y ~ C(cell) + C(block)", *covariates]), frame).fit() for covariates in ([], names))
+    bare, full = (
+        ols(" + ".join(["y ~ C(cell) + C(block)", *covariates]), frame).fit() for covariates in ([], names)
+    )
     for fit, error in ((full, slopes.error_with), (bare, slopes.error_without)):
         influence = fit.get_influence()
         assert error == pytest.approx(np.sqrt(np.mean(influence.resid_press**2)))
@@ -101,9 +107,13 @@ def test_adjusted_mean_and_its_interval_follow_the_formula():
     adjusted_pooling, slope = result.adjusted, result.alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
-    assert adjusted_pooling.cells["mean"].tolist() == pytest.approx(times.groupby(runs["cell"]).mean().tolist())
+    assert adjusted_pooling.cells["mean"].tolist() == pytest.approx(
+        times.groupby(runs["cell"]).mean().tolist()
+    )
     plain = Pooling(adjusted_pooling.groups, 1 + SELECTION_DF, adjusted_pooling.seconds)
-    distance = pd.Series({cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()})
+    distance = pd.Series(
+        {cell: values.mean() for cell, values in adjusted_pooling.distances[0].groups.items()}
+    )
     error = math.sqrt(slope.covariance[0, 0] * slope.df / (slope.df - 1))
     for row, bare in zip(adjusted_pooling.cells.itertuples(), plain.cells.itertuples(), strict=True):
         wider = math.hypot(bare.s / 2, error * distance[row.Index]) / (bare.s / 2)
@@ -122,11 +132,16 @@ def test_withheld_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
     by_reference, by_both = adjustment(runs), adjustment(withheld(runs, share))
-    assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(by_both.adjusted.slopes.covariates) == {
+    assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(
+        by_both.adjusted.slopes.covariates
+    ) == {
         REFERENCE,
         WITHHELD,
     }
-    assert by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1) and by_both.adjusted.lost == SELECTION_DF + 2
+    assert (
+        by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1)
+        and by_both.adjusted.lost == SELECTION_DF + 2
+    )
     assert by_both.adjusted.cells["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
     )
@@ -142,7 +157,11 @@ def test_withheld_time_is_taken_out_with_or_without_reference():
     )
     alone = adjustment(withheld(flat, share))
     assert alone.adjusted.slopes.covariates == (WITHHELD,) and alone.leading == WITHHELD
-    assert adjusted.adjusted_tables_note(alone).facts == {"means": True, "ratios": True, "covariates": (WITHHELD,)}
+    assert adjusted.adjusted_tables_note(alone).facts == {
+        "means": True,
+        "ratios": True,
+        "covariates": (WITHHELD,),
+    }
     assert WITHHELD in adjusted.slopes_note(alone).facts["slopes"]
     unknown = withheld(flat, share)
     unknown.loc[unknown.index[0], "steal_share"] = math.nan
@@ -162,7 +181,9 @@ def test_block_effects_without_reference_stay_in_means():
 
     def slower(reference):
         times = runs["epoch_time_s"] * np.exp(0.3 * runs["block"])
-        return runs.assign(epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"]))
+        return runs.assign(
+            epoch_time_s=times, reference_s=runs["reference_s"] * np.exp(reference * runs["block"])
+        )
 
     first, explained, unexplained = (adjustment(result) for result in (runs, slower(0.3), slower(0.0)))
     slopes = [result.adjusted.slopes.values[0] for result in (first, explained, unexplained)]
@@ -175,16 +196,24 @@ def test_block_effects_without_reference_stay_in_means():
 def test_references_are_compared_within_a_setting_alone():
     runs = disturbed(cells=8)
     larger = runs["cell"] > "c03"
-    again = runs.assign(nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0))
+    again = runs.assign(
+        nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0)
+    )
     first, second = adjustment(runs.assign(nodes=again["nodes"])), adjustment(again)
     pd.testing.assert_frame_equal(first.adjusted.cells, second.adjusted.cells)
     alone = adjustment(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
     moved = [
-        result.mean() for result in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))
+        result.mean()
+        for result in (alone.adjusted.groups["c00"], np.concatenate(list(alone.adjusted.groups.values())))
     ]
-    plain = [result.mean() for result in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))]
+    plain = [
+        result.mean()
+        for result in (alone.plain.groups["c00"], np.concatenate(list(alone.plain.groups.values())))
+    ]
     assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
-    assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], "its own moments stay its noise"
+    assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], (
+        "its own moments stay its noise"
+    )
 
 
 def test_a_reference_that_differs_by_cell_is_not_used():
@@ -192,7 +221,9 @@ def test_a_reference_that_differs_by_cell_is_not_used():
     heavy = runs["reference_s"] * np.where(runs["cell"] == "c00", 2.0, 1.0)
     why = adjustment(runs.assign(reference_s=heavy)).why
     assert (why.code, why.facts["covariate"]) == ("cells-differ", REFERENCE)
-    own = adjustment(runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a")))
+    own = adjustment(
+        runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a"))
+    )
     assert own.adjusted is not None, "an environment has libraries of its own"
 
 
@@ -276,7 +307,11 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     )
     assert adjusted_times(runs).equals(runs["epoch_time_s"])
     facts = adjusted.interval_gain_note(result).facts
-    assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["means"]) == (False, True, result.narrower)
+    assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["means"]) == (
+        False,
+        True,
+        result.narrower,
+    )
     assert adjusted.summarize(runs, result).empty
     assert (
         adjusted.adjusted_tables_note(result).facts["means"],
@@ -305,10 +340,17 @@ def test_tables_have_adjusted_numbers_beside_plain_ones(of_campaign):
     narrower = find_note(table.notes, "intervals-narrower").facts
     assert narrower["means"] == pytest.approx(1 - table.data["width"].median())
     rows = effects.compare(of_campaign)
-    sizes = [np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")]
+    sizes = [
+        np.log(rows[f"{name}_high"] / rows[f"{name}_low"]).median() for name in ("ratio_adjusted", "ratio")
+    ]
     assert narrower["ratios"] == pytest.approx(1 - sizes[0] / sizes[1], abs=0.1)
-    slope, note = find_note(table.notes, "slopes").facts["slopes"][REFERENCE], find_note(table.notes, "slopes")
-    assert slope.low < slope.value < slope.high and tables.difference(slope) in note, "the slope with its interval"
+    slope, note = (
+        find_note(table.notes, "slopes").facts["slopes"][REFERENCE],
+        find_note(table.notes, "slopes"),
+    )
+    assert slope.low < slope.value < slope.high and tables.difference(slope) in note, (
+        "the slope with its interval"
+    )
     compared = effects.table(of_campaign)
     assert "ratio, adjusted" in compared.display and effects.ADJUSTED in compared.notes
     rows = compared.data
@@ -389,7 +431,11 @@ def test_adjusted_intervals_cover_as_often_as_plain_ones(spreads):
         np.mean([(coverage.cells, coverage.ratios) for coverage in coverages], axis=0)
         for coverages in zip(*(study[1:3] for study in every), strict=True)
     )
-    assert (adjusted_share > plain - 0.012).all() and (adjusted_share > 0.93).all() and (adjusted_share < 0.985).all()
+    assert (
+        (adjusted_share > plain - 0.012).all()
+        and (adjusted_share > 0.93).all()
+        and (adjusted_share < 0.985).all()
+    )
     assert abs(np.mean([study.bias - study.plain_bias for study in every])) < 0.003, "no bias"
     quiet, driven = by_case[0.0, 0.0], by_case[0.9, 0.0]
     for name in ("width", "width_of_ratios"):
@@ -400,4 +446,7 @@ def test_adjusted_intervals_cover_as_often_as_plain_ones(spreads):
     apart = np.mean([study.shown.width / study.plain.width for study in by_case[0.9, 0.1, 0.1]])
     assert apart < 1, "no wider means where blocks move the reference alone"
     assert np.mean([study.shown.width_of_ratios / study.plain.width_of_ratios for study in driven]) < 0.65
-    assert np.mean([study.chosen for study in quiet]) < 0.12 and np.mean([study.chosen for study in driven]) > 0.85
+    assert (
+        np.mean([study.chosen for study in quiet]) < 0.12
+        and np.mean([study.chosen for study in driven]) > 0.85
+    )

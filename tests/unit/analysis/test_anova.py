@@ -25,7 +25,9 @@ def analysed(data, factors, block=None):
 def test_jains_example_of_a_22r_design():
     # Chapter 18, the study of memory and cache: q = 21.5, 9.5, 5; SST 7032; 78.88, 15.40, 4.27, 1.45 %
     _, rows = analysed(JAIN_22R, ["A", "B"])
-    assert rows["sum_sq"].to_dict() == pytest.approx({"A": 5547, "B": 1083, "A × B": 300, "error": 102, "total": 7032})
+    assert rows["sum_sq"].to_dict() == pytest.approx(
+        {"A": 5547, "B": 1083, "A × B": 300, "error": 102, "total": 7032}
+    )
     assert (100 * rows["share"]).to_dict() == pytest.approx(
         {"A": 78.88, "B": 15.40, "A × B": 4.27, "error": 1.45, "total": 100}, abs=0.005
     )
@@ -50,8 +52,14 @@ def test_jains_example_of_a_fraction():
     analysis = anova.analyse(JAIN_274, factors)
     rows = analysis.rows.set_index("term")
     assert rows["q"].dropna().tolist() == pytest.approx([12.625, 4.375, 13.625, 5.375, 0.125, 5.875, 0.375])
-    assert (100 * rows["share"][:7]).tolist() == pytest.approx([37.26, 4.47, 43.40, 6.75, 0.0, 8.07, 0.03], abs=0.006)
-    assert (analysis.aliased["A × B"], analysis.aliased["B × D"], analysis.aliased["F × G"]) == ("D", "A", "A")
+    assert (100 * rows["share"][:7]).tolist() == pytest.approx(
+        [37.26, 4.47, 43.40, 6.75, 0.0, 8.07, 0.03], abs=0.006
+    )
+    assert (analysis.aliased["A × B"], analysis.aliased["B × D"], analysis.aliased["F × G"]) == (
+        "D",
+        "A",
+        "A",
+    )
     assert len(analysis.aliased) == 21
     assert rows.loc["error", "df"] == 0
     assert rows[["F", "p", "q_low", "eta_sq_partial"]].isna().all(axis=None)
@@ -128,7 +136,9 @@ def test_type_ii_sums_of_unbalanced_designs_equal_statsmodels(unbalanced):
     for term, name in {
         "a": "C(a)", "b": "C(b)", "c": "C(c)", "block": "C(block)", "a × b": "C(a):C(b)", "a × c": "C(a):C(c)", "b × c": "C(b):C(c)",
     }.items():  # fmt: skip
-        assert rows.loc[term, ["df", "sum_sq"]].tolist() == pytest.approx(table.loc[name, ["df", "sum_sq"]].tolist())
+        assert rows.loc[term, ["df", "sum_sq"]].tolist() == pytest.approx(
+            table.loc[name, ["df", "sum_sq"]].tolist()
+        )
     full = ols("y ~ C(a) * C(b) * C(c) + C(block)", unbalanced).fit()
     assert rows.loc["error", ["df", "sum_sq"]].tolist() == pytest.approx([full.df_resid, full.ssr])
     higher = rows.loc["interactions of more factors"]
@@ -215,14 +225,18 @@ def test_the_strongest_factors_have_the_largest_shares(runs):
 def test_the_log_scale_makes_q_a_ratio(read):
     runs = read(noise=0.001, failures={})
     two = runs[(runs["framework"] == "pytorch-ddp") & (runs["sync_every"] == 1) & (runs["batch_size"] != 32)]
-    two = two.assign(epoch_time_s=np.where(two["nodes"] == 2, 2.0, 3.0) * np.exp(0.001 * np.arange(len(two)) % 0.004))
+    two = two.assign(
+        epoch_time_s=np.where(two["nodes"] == 2, 2.0, 3.0) * np.exp(0.001 * np.arange(len(two)) % 0.004)
+    )
     row = anova.table(two).data.set_index("term").loc["nodes"]
     assert math.exp(2 * row["q"]) == pytest.approx(2 / 3, rel=0.01)
 
 
 @pytest.mark.parametrize("case", ["one cell", "one replicate", "no noise", "all equal", "no run"])
 def test_little_gives_a_table_that_says_so(case, read):
-    runs = read(replicates=1 if case == "one replicate" else 3, noise=0.0 if case == "no noise" else 0.02, failures={})
+    runs = read(
+        replicates=1 if case == "one replicate" else 3, noise=0.0 if case == "no noise" else 0.02, failures={}
+    )
     match case:
         case "one cell":
             runs = runs[runs["cell"] == runs["cell"].iloc[0]]

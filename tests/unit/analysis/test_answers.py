@@ -51,13 +51,20 @@ def test_report_opens_with_the_two_largest_effects(runs: pd.DataFrame) -> None:
     every = answers.answer_sentences(runs, data, anova.table(runs).data)
     first, rest = answers.split_opening(every)
     farthest = (
-        np.abs(np.log(data["ratio"])).groupby(data["factor"]).max().drop(index=["model"], errors="ignore").nlargest(2)
+        np.abs(np.log(data["ratio"]))
+        .groupby(data["factor"])
+        .max()
+        .drop(index=["model"], errors="ignore")
+        .nlargest(2)
     )
     assert {sentence.subject.lower().split(" (")[0] for sentence in first[:2]} == {
         title(name) for name in farthest.index
     }
     assert len(first) == 3 and first[-1] == every[-1]
-    assert sorted([*first, *rest]) == sorted(every) and [sentence for sentence in every if sentence in first] == first
+    assert (
+        sorted([*first, *rest]) == sorted(every)
+        and [sentence for sentence in every if sentence in first] == first
+    )
     assert answers.split_opening(every[-3:]) == (every[-3:], [])
 
 
@@ -101,7 +108,10 @@ def test_a_fraction_is_told_by_its_main_effects() -> None:
     table = anova.table(runs).data.set_index("term")
     for name, sentence in (("nodes", sentences[1]), ("batch size", sentences[4])):
         contrast = sentence.text.facts["least"]
-        assert contrast.ratio.value == math.exp(2 * table.loc[name, "q"]) and contrast.context == answers.ON_AVERAGE
+        assert (
+            contrast.ratio.value == math.exp(2 * table.loc[name, "q"])
+            and contrast.context == answers.ON_AVERAGE
+        )
     assert (sentences[-1].text.facts["open"], sentences[-1].text.facts["tested"]) == (2, 5)
 
 
@@ -124,7 +134,9 @@ def test_a_fraction_is_told_by_its_main_effects() -> None:
         ),
     ],
 )
-def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, subject: str, code: str, text: str) -> None:
+def test_what_has_no_answer_says_so(
+    runs: pd.DataFrame, case: str, subject: str, code: str, text: str
+) -> None:
     own = runs[(runs["framework"] == "pytorch-ddp") & (runs["batch_size"] == 16) & (runs["sync_every"] == 1)]
     match case:
         case "no run":
@@ -134,7 +146,9 @@ def test_what_has_no_answer_says_so(runs: pd.DataFrame, case: str, subject: str,
         case "one side failed":
             own = own.assign(status=own["status"].where(own["nodes"] == 1, "failed"))
         case "two factors at once":
-            horovod = runs[(runs["framework"] == "horovod-pytorch") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)]
+            horovod = runs[
+                (runs["framework"] == "horovod-pytorch") & (runs["nodes"] == 2) & (runs["batch_size"] == 32)
+            ]
             own = pd.concat([own[own["nodes"] == 1], horovod[horovod["sync_every"] == 1]])
     first = answer(own)[0]
     assert (first.subject, first.text.code) == (subject, code) and first.text.startswith(text)

@@ -24,7 +24,9 @@ def table_of(runs):
 def verdict(runs, assumption):
     """Return the table's row of an assumption."""
     (row,) = (
-        row for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs)) if row.assumption == assumption
+        row
+        for row in checks.run_checks(runs, checks.residuals(runs), pooled(runs))
+        if row.assumption == assumption
     )
     return row.verdict
 
@@ -62,7 +64,11 @@ def test_what_n_runs_find_four_times_in_five(n, detectable):
     assert checks.detectable_difference(n) == pytest.approx(
         TTestIndPower().solve_power(nobs1=n, alpha=0.05, power=0.8), rel=1e-4
     )
-    assert checks.significant_difference(n) < checks.detectable_difference(n, 100 * n) < checks.detectable_difference(n)
+    assert (
+        checks.significant_difference(n)
+        < checks.detectable_difference(n, 100 * n)
+        < checks.detectable_difference(n)
+    )
 
 
 def test_the_shapiro_wilk_test_is_that_of_r(runs):
@@ -77,7 +83,9 @@ def test_the_shapiro_wilk_test_is_that_of_r(runs):
 def test_residuals_and_outliers_are_those_of_statsmodels(runs):
     data = checks.residuals(runs)
     ok = runs[runs["status"] == "ok"]
-    fit = ols("np.log(epoch_time_s) ~ C(cell)", ok.assign(epoch_time_s=ok["epoch_time_s"].astype(float))).fit()
+    fit = ols(
+        "np.log(epoch_time_s) ~ C(cell)", ok.assign(epoch_time_s=ok["epoch_time_s"].astype(float))
+    ).fit()
     expected = fit.outlier_test().set_axis(ok["run_id"]).loc[data["run_id"]]
     assert data["studentized"].to_numpy() == pytest.approx(expected["student_resid"].to_numpy())
     assert not data[checks.OUTLIER].any()
@@ -98,7 +106,9 @@ def test_outliers_are_judged_one_after_the_other(read):
         "pytorch-single.small-cnn.digits.b16.n1.s1.r1",
     ], "not those that share a cell with one"
     rest = runs[runs["run_id"] != outliers["run_id"].iloc[0]]
-    fit = ols("np.log(epoch_time_s) ~ C(cell)", rest.assign(epoch_time_s=rest["epoch_time_s"].astype(float))).fit()
+    fit = ols(
+        "np.log(epoch_time_s) ~ C(cell)", rest.assign(epoch_time_s=rest["epoch_time_s"].astype(float))
+    ).fit()
     second = fit.outlier_test().set_axis(rest["run_id"]).loc[outliers["run_id"].iloc[1]]
     assert outliers["p_outlier"].iloc[1] == pytest.approx(second["bonf(p)"])
 

@@ -38,7 +38,9 @@ SMALL_CNN_BYTES = 4 * 544_522
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
     def read_designed(**options):
-        return read_table(write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0], "runs")
+        return read_table(
+            write_frames(tmp_path_factory.mktemp("designed"), *designed_campaign(**options))[0], "runs"
+        )
 
     return read_designed
 
@@ -84,7 +86,9 @@ def test_each_pair_occurs_once_with_base_level_first(exact):
         "model": 27,
         "batch_size": 36,
     }
-    pairs = {factor: list(zip(part["from"], part["to"], strict=True)) for factor, part in data.groupby("factor")}
+    pairs = {
+        factor: list(zip(part["from"], part["to"], strict=True)) for factor, part in data.groupby("factor")
+    }
     assert set(pairs["nodes"]) == {(1, 2), (1, 3)}
     assert set(pairs["training_loop"]) == {("custom", "fit")}
     assert set(pairs["sync_every"]) == {(1, 4)}
@@ -93,11 +97,15 @@ def test_each_pair_occurs_once_with_base_level_first(exact):
 
 
 def test_base_level_is_independent_of_row_order(exact):
-    shuffled = exact.sample(frac=1, random_state=1).replace({"training_loop": {"custom": "fit", "fit": "custom"}})
+    shuffled = exact.sample(frac=1, random_state=1).replace(
+        {"training_loop": {"custom": "fit", "fit": "custom"}}
+    )
     data = effects.compare(shuffled)
     assert set(at(data, factor="training_loop")["from"]) == {"custom"}
     assert set(at(data, factor="nodes")["from"]) == {1}
-    words = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
+    words = exact.assign(
+        precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom"
+    )
     assert set(at(effects.compare(words), factor="precision")["from"]) == {"fp32"}
 
 
@@ -134,7 +142,9 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     for row in data.itertuples():
         difference = times[row.to_cell] - times[row.from_cell]
         variance = (2 * prior.df * prior.variance + 4 * difference.var(ddof=1)) / (prior.df + 4)
-        assert row.p == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / np.sqrt(variance / 5), prior.df + 4))
+        assert row.p == pytest.approx(
+            2 * stats.t.sf(abs(difference.mean()) / np.sqrt(variance / 5), prior.df + 4)
+        )
     for _, part in data.groupby("factor"):
         assert part["p_holm"].to_numpy() == pytest.approx(multipletests(part["p"], method="holm")[1])
     assert (data["p_holm"] >= data["p"]).all()
@@ -144,7 +154,10 @@ def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     assert row[["throttled_difference_s_low", "throttled_difference_s_high"]].tolist() == pytest.approx(
         list(test.confidence_interval())
     )
-    assert sentence(effects.table(measured).notes, "cells-compared").facts == {"blocks": True, "groups": False}
+    assert sentence(effects.table(measured).notes, "cells-compared").facts == {
+        "blocks": True,
+        "groups": False,
+    }
 
 
 def test_margin_separates_equal_from_undecided_cells(measured):
@@ -157,10 +170,14 @@ def test_margin_separates_equal_from_undecided_cells(measured):
     assert inside.any() and not inside.all()
     assert ((data["p_equal"] < 0.05) == inside).all()
     for _, part in data.groupby("factor"):
-        assert part["p_equal_holm"].to_numpy() == pytest.approx(multipletests(part["p_equal"], method="holm")[1])
+        assert part["p_equal_holm"].to_numpy() == pytest.approx(
+            multipletests(part["p_equal"], method="holm")[1]
+        )
     differs, equal = data["p_holm"] < 0.05, data["p_equal_holm"] < 0.05
     expected = {(True, False): "differs", (False, True): "equal", (True, True): "differs within margin"}
-    assert data["verdict"].tolist() == [expected.get(pair, "open") for pair in zip(differs, equal, strict=True)]
+    assert data["verdict"].tolist() == [
+        expected.get(pair, "open") for pair in zip(differs, equal, strict=True)
+    ]
     assert {"differs", "equal"} <= set(data["verdict"])
     assert "open" in set(effects.compare(measured, 0.005)["verdict"])
 
@@ -185,9 +202,17 @@ def test_of_frameworks_every_pair_is_compared(runs):
 
 def test_a_pipeline_is_compared_with_strategies_without_one(measured):
     first = measured[measured["cell"] == measured["cell"].iloc[0]]
-    strategies = {"data": ("data", 1), "tensor": ("tensor", 1), "four": ("pipeline", 4), "eight": ("pipeline", 8)}
+    strategies = {
+        "data": ("data", 1),
+        "tensor": ("tensor", 1),
+        "four": ("pipeline", 4),
+        "eight": ("pipeline", 8),
+    }
     runs = pd.concat(
-        [first.assign(cell=cell, parallelism=level, microbatches=parts) for cell, (level, parts) in strategies.items()],
+        [
+            first.assign(cell=cell, parallelism=level, microbatches=parts)
+            for cell, (level, parts) in strategies.items()
+        ],
         ignore_index=True,
     )
     data = effects.compare(runs)
@@ -261,7 +286,10 @@ def test_parts_that_lack_runs_of_a_block_add_up_nearly(measured):
 
 def test_known_parts_are_recovered(exact):
     rows = at(decomposition.decompose(exact), **AT).set_index("part")
-    assert (rows.loc["total", "from"], rows.loc["total", "to"]) == ("fit, every batch", "custom, every 4 batches")
+    assert (rows.loc["total", "from"], rows.loc["total", "to"]) == (
+        "fit, every batch",
+        "custom, every 4 batches",
+    )
     assert rows.loc["training_loop", "difference_s"] == pytest.approx(-SECONDS_PER_FIT_STEP * 72)
     saved = 72 - 18
     assert rows.loc["sync_every", "difference_s"] == pytest.approx(
@@ -348,7 +376,9 @@ def test_prediction_interval_is_over_rounds_and_ordered(measured):
     row = single_row(decomposition.decompose(measured, sweeps(FRAMEWORK)), part="sync_every", **AT)
     assert row["network_s_low"] < row["network_s"] < row["network_s_high"] < 0
     assert row["network_s_low"] == pytest.approx(-54 * row["all_reduce_s_high"])
-    widths = [row[f"{name}_high"] - row[f"{name}_low"] for name in ("difference_s", "network_s", "beyond_network_s")]
+    widths = [
+        row[f"{name}_high"] - row[f"{name}_low"] for name in ("difference_s", "network_s", "beyond_network_s")
+    ]
     assert widths[2] > max(widths[:2]), "what is left has the uncertainty of both"
 
 
@@ -373,7 +403,9 @@ def test_notes_say_what_the_numbers_are_and_what_is_lacking(measured, read):
 
 
 def test_the_parts_follow_the_factors_whichever_they_are(exact):
-    renamed = exact.assign(precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom")
+    renamed = exact.assign(
+        precision=np.where(exact["training_loop"] == "fit", "amp", "fp32"), training_loop="custom"
+    )
     data = decomposition.decompose(renamed.assign(framework="quite-new", base="quite-new"))
     assert data["part"].tolist() == ["precision", "sync_every", "total"] * 18
     assert np.allclose(data["difference_s"], decomposition.decompose(exact)["difference_s"])
@@ -407,7 +439,10 @@ def test_the_program_takes_the_sweeps_where_there_are_any(flags, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     write_frames(tmp_path, *designed_campaign())
     write_table(sweeps(FRAMEWORK), "network", tmp_path / "network.csv")
-    assert run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"]) == 0
+    assert (
+        run_program(study.main, ["--runs", "runs.csv", "--epochs", "epochs.csv", *flags, "--out", "made"])
+        == 0
+    )
     table = pd.read_csv("made/decomposition.csv")
     assert len(table) == 54
     assert ("network_s" in table) == (len(flags) == 2)

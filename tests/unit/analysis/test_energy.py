@@ -31,7 +31,9 @@ def test_a_cell_has_the_energy_of_its_runs_for_each_response(frames):
     by_cell = runs.groupby("cell")
     nodes = by_cell["nodes"].first().reindex(data.index)
     samples = by_cell["samples_per_epoch"].first().reindex(data.index).astype(float)
-    assert len(data) == runs["cell"].nunique() and (data["n"] == 5).all() and set(data["scope"]) == {"package"}
+    assert (
+        len(data) == runs["cell"].nunique() and (data["n"] == 5).all() and set(data["scope"]) == {"package"}
+    )
     assert data["energy_j"].to_numpy() == pytest.approx(
         by_cell["energy_package_j"].mean().reindex(data.index).to_numpy()
     )
@@ -87,7 +89,9 @@ def scopes(runs, by_framework):
         values = runs["framework"] == framework
         for scope, joules in column.items():
             runs.loc[values, f"energy_{scope}_j"] = joules
-        runs.loc[values, "energy_scope"] = next(scope for scope in ("node", "device", "package") if scope in column)
+        runs.loc[values, "energy_scope"] = next(
+            scope for scope in ("node", "device", "package") if scope in column
+        )
     return runs
 
 
@@ -115,13 +119,19 @@ def test_one_scope_for_all_cells(first, second, scope, n_other_cells, tmp_path):
     chosen = energy.choose_scope(runs)
     assert chosen is not None and chosen.scope == scope and len(chosen.other_cells) == n_other_cells
     data = energy.summarize(runs, epochs)
-    assert set(data["energy_j"]) <= {first.get(scope), second.get(scope)} - {None} or data["energy_j"].notna().all()
+    assert (
+        set(data["energy_j"]) <= {first.get(scope), second.get(scope)} - {None}
+        or data["energy_j"].notna().all()
+    )
     assert len(data) == 8 - n_other_cells and set(data["scope"]) == {scope}
     table = energy.table(runs, epochs)
     note = sentence(table.notes, "whose-energy")
     assert note.facts["scope"] == scope and energy.SCOPE_TITLES[scope] in note
     assert ("cells-of-another-scope" in codes(table.notes)) == bool(n_other_cells)
-    assert not n_other_cells or find_note(table.notes, "cells-of-another-scope").facts["cells"] == chosen.other_cells
+    assert (
+        not n_other_cells
+        or find_note(table.notes, "cells-of-another-scope").facts["cells"] == chosen.other_cells
+    )
 
 
 def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
@@ -131,7 +141,9 @@ def test_energy_without_a_scope_is_not_mixed_with_newer_runs(tmp_path):
     assert chosen is not None and chosen.scope is None and chosen.joules.eq(40.0).all()
     assert chosen.title == energy.SCOPE_TITLES[None]
     newer, _ = metered(older, epochs)
-    mixed = pd.concat([older[older["framework"] == "pytorch-ddp"], newer[newer["framework"] != "pytorch-ddp"]])
+    mixed = pd.concat(
+        [older[older["framework"] == "pytorch-ddp"], newer[newer["framework"] != "pytorch-ddp"]]
+    )
     chosen = energy.choose_scope(read(tmp_path, mixed, epochs)[0])
     assert chosen is not None and chosen.scope == "package" and len(chosen.other_cells) == 8
 

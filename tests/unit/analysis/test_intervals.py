@@ -19,7 +19,9 @@ def differences(groups, to, base):
 
 def single(to, base):
     """Return the difference of two groups."""
-    row = differences({"one": np.array(to, float), "other": np.array(base, float)}, ["one"], ["other"]).iloc[0]
+    row = differences({"one": np.array(to, float), "other": np.array(base, float)}, ["one"], ["other"]).iloc[
+        0
+    ]
     return intervals.Estimate(row["value"], row["low"], row["high"], int(row["n"]))
 
 
@@ -58,14 +60,18 @@ def test_the_harmonic_mean_is_work_over_time():
     rates = 100 / times
     estimate, time = intervals.harmonic_mean(rates), intervals.mean(times)
     assert estimate.value == pytest.approx(stats.hmean(rates))
-    assert (estimate.low, estimate.high) == pytest.approx((100 / time.high, 100 / time.low) if time.low > 0 else None)
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (100 / time.high, 100 / time.low) if time.low > 0 else None
+    )
 
 
 def test_a_harmonic_mean_without_a_bound_has_no_interval():
     assert math.isnan(intervals.harmonic_mean([1.0, 100.0]).high)
 
 
-@pytest.mark.parametrize(("n", "spread"), [((3, 3), (0.03, 0.03)), ((3, 5), (0.02, 0.08)), ((10, 10), (0.1, 0.05))])
+@pytest.mark.parametrize(
+    ("n", "spread"), [((3, 3), (0.03, 0.03)), ((3, 5), (0.02, 0.08)), ((10, 10), (0.1, 0.05))]
+)
 def test_difference_interval_has_nominal_coverage(n, spread):
     rng = np.random.default_rng(20261120)
     truth, trials = math.log(1.7), 4000
@@ -124,7 +130,9 @@ def test_pairs_are_compared_over_the_blocks_that_both_have():
         assert rows.loc[place, ["low", "high", "p"]].tolist() == pytest.approx([low, high, test.pvalue])
     assert rows["low"].isna().tolist() == [False, False, True, True]
     assert rows["value"][2] == to[2, 5] - base[2, 5] and math.isnan(rows["value"][3])
-    constant = intervals.difference_intervals(intervals.paired(np.full((2, 5), 0.1), np.array([[0.1] * 5, [0.3] * 5])))
+    constant = intervals.difference_intervals(
+        intervals.paired(np.full((2, 5), 0.1), np.array([[0.1] * 5, [0.3] * 5]))
+    )
     assert constant["p"].tolist() == [1, 0] and (constant["low"] == constant["high"]).all()
 
 
@@ -151,21 +159,27 @@ def test_a_difference_of_groups_too_small_or_without_spread():
     assert differences(equal, ["x", "x"], ["y", "x"])["p"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("p", [[0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.9, 1e-9, 0.5], [0.02], [0.3, 0.001, 0.001]])
+@pytest.mark.parametrize(
+    "p", [[0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.9, 1e-9, 0.5], [0.02], [0.3, 0.001, 0.001]]
+)
 def test_holm_is_that_of_statsmodels(p):
     assert intervals.holm(p) == pytest.approx(multipletests(p, method="holm")[1].tolist())
 
 
 def test_holm_of_a_worked_example_leaves_what_is_absent():
     # Three tests: 0.01 x 3, 0.02 x 2, and 0.03 x 1 lifted to the one before it.
-    assert intervals.holm([0.03, math.nan, 0.01, 0.02]) == pytest.approx([0.04, math.nan, 0.03, 0.04], nan_ok=True)
+    assert intervals.holm([0.03, math.nan, 0.01, 0.02]) == pytest.approx(
+        [0.04, math.nan, 0.03, 0.04], nan_ok=True
+    )
     assert intervals.holm([]) == []
 
 
 def test_the_bootstrap_of_single_values_is_that_of_scipy():
     x = np.random.default_rng(3).lognormal(size=40)
     estimate = intervals.bootstrap_mean(x, np.arange(40))
-    expected = stats.bootstrap((x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)).confidence_interval
+    expected = stats.bootstrap(
+        (x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(9)
+    ).confidence_interval
     assert estimate.value == pytest.approx(x.mean())
     assert [estimate.low, estimate.high] == pytest.approx([expected.low, expected.high], rel=0.03)
     assert intervals.bootstrap_mean(x, np.arange(40)) == estimate

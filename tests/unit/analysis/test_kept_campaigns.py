@@ -31,7 +31,12 @@ from traces.cells import select_traced as of_traces
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 FOLDERS = sorted(path for path in CAMPAIGNS.iterdir() if path.is_dir())
 SLOW, UNSHAPED, SIX = "tf-strategies-virtual", "tf-strategies-unshaped", "prediction-virtual"
-WHAT_IF, HYBRID, PHASES, STRATEGIES = "what-if-virtual", "hybrid-virtual", "phases-virtual", "strategies-virtual"
+WHAT_IF, HYBRID, PHASES, STRATEGIES = (
+    "what-if-virtual",
+    "hybrid-virtual",
+    "phases-virtual",
+    "strategies-virtual",
+)
 SEARCHED = "found-strategies-virtual"
 SMALL, LARGE = "small-cnn", "small-cnn-600"
 STOLEN = 0.05  # of CPU time; the page names runs above it
@@ -45,7 +50,9 @@ def test_a_kept_campaign_is_whole(folder: Path) -> None:
     study = load_study(name)
     assert set(runs["run_id"]) == {run.run_id for run in plan_design(study, load_site(site))}
     assert len(successful(runs)) == len(runs)
-    assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(runs["run_id"], study.factors["epochs"][0])
+    assert epochs.groupby("run_id").size().to_dict() == dict.fromkeys(
+        runs["run_id"], study.factors["epochs"][0]
+    )
 
 
 @functools.cache
@@ -71,13 +78,17 @@ def accumulated(study: str) -> pd.DataFrame:
     data = data[(data["part"] == "sync_every") & (data["nodes"] > 1)]
     effect = compared(study).query("factor == 'sync_every'").set_index(["from_cell", "to_cell"])
     ends = pd.MultiIndex.from_frame(data[["from_cell", "to_cell"]])
-    return data.assign(share=data["network_s"] / data["difference_s"], p_holm=effect["p_holm"].reindex(ends).to_numpy())
+    return data.assign(
+        share=data["network_s"] / data["difference_s"], p_holm=effect["p_holm"].reindex(ends).to_numpy()
+    )
 
 
 def parts_of_loop(data: pd.DataFrame) -> list[str]:
     """Return the loop's share of the contrast on several nodes, for the small and the large model."""
     multi_node = data[data["nodes"] > 1]
-    parts = multi_node.pivot_table(index=["model", "batch_size", "nodes"], columns="part", values="difference_s")
+    parts = multi_node.pivot_table(
+        index=["model", "batch_size", "nodes"], columns="part", values="difference_s"
+    )
     shares = parts["training_loop"] / parts["total"]
     return [percent(shares.loc[model]) for model in (SMALL, LARGE)]
 
@@ -106,7 +117,9 @@ def lines(cells: list[list[str]]) -> list[str]:
         first_change = next(
             place for place, (left, right) in enumerate(zip(before, row, strict=False)) if left != right
         )
-        rows.append("| " + " ".join(f"{'' if place < first_change else cell} |" for place, cell in enumerate(row)))
+        rows.append(
+            "| " + " ".join(f"{'' if place < first_change else cell} |" for place, cell in enumerate(row))
+        )
     return [" ".join(line.split()) for line in rows]
 
 
@@ -116,25 +129,37 @@ def test_the_tables_in_the_text_are_those_of_the_records() -> None:
         rows = compared(study).query("factor == 'nodes' and to == 3 and loop == 'custom'")
         batches = rows["batch_size"] if "batch_size" in rows else pd.Series(64, index=rows.index)
         for (model, batch), two in rows.groupby(["model", batches]):
-            ratios = [interval(row, "ratio", star=True) for _, row in two.sort_values("sync_every").iterrows()]
+            ratios = [
+                interval(row, "ratio", star=True) for _, row in two.sort_values("sync_every").iterrows()
+            ]
             of_nodes.append([links, model, str(batch), *ratios])
         rows = accumulated(study)
-        for _, row in rows[(rows["batch_size"] == 64) if "batch_size" in rows else rows["nodes"] > 1].iterrows():
-            parts = [interval(row, name, star=name == "difference_s") for name in ("difference_s", "network_s")]
-            of_accumulation.append([links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")])
+        for _, row in rows[
+            (rows["batch_size"] == 64) if "batch_size" in rows else rows["nodes"] > 1
+        ].iterrows():
+            parts = [
+                interval(row, name, star=name == "difference_s") for name in ("difference_s", "network_s")
+            ]
+            of_accumulation.append(
+                [links, row["model"], str(row["nodes"]), *parts, interval(row, "beyond_network_s")]
+            )
     assert not_said(lines(of_nodes)) == []
     assert not_said(lines(of_accumulation)) == []
     (example,) = (row for row in of_nodes if row[:3] == ["1 Gbit/s", LARGE, "32"])
     assert unsaid_on("README.md", "1 Gbit/s", *(ratio.removesuffix(" *") for ratio in example[3:])) == []
     before = on_one_line().partition("## `prediction-virtual`")[0]
-    assert len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
+    assert (
+        len(re.findall(r"−?\d\.\d\d \[", before)) == 2 * len(of_nodes) + 3 * len(of_accumulation) == 16 + 24
+    )
 
 
 def test_the_text_names_the_designs_and_how_runs_spread() -> None:
     slow, unshaped, six = (records(study) for study in (SLOW, UNSHAPED, SIX))
     parameters = [decomposition.gradient_bytes(model, "synthetic") / 4 for model in (SMALL, LARGE)]
     rates = [f"{rate:,.0f}" for rate in sorted(six["bandwidth"].unique())]
-    batches, six_batches = ([str(size) for size in sorted(runs["batch_size"].unique())] for runs in (slow, six))
+    batches, six_batches = (
+        [str(size) for size in sorted(runs["batch_size"].unique())] for runs in (slow, six)
+    )
     nodes = [str(count) for count in sorted(six["nodes"].unique())]
     spreads = [pooled(runs).spreads for runs in (slow, unshaped, six)]
     table = checks.table(six).data
@@ -199,13 +224,18 @@ def test_nodes_and_throttling_in_the_text_are_of_the_tables() -> None:
 def test_accumulation_and_loops_in_the_text_are_of_the_tables() -> None:
     slow, unshaped = (accumulated(study) for study in (SLOW, UNSHAPED))
     of_large = 1 - slow.loc[slow["model"] == LARGE, "share"]
-    at = [data.query("model == @LARGE and nodes == 2").iloc[-1] for data in (slow.query("batch_size == 64"), unshaped)]
+    at = [
+        data.query("model == @LARGE and nodes == 2").iloc[-1]
+        for data in (slow.query("batch_size == 64"), unshaped)
+    ]
     alone = pd.concat([compared(SLOW), compared(UNSHAPED)]).query("nodes == 1")
     accumulation, loop = (alone[alone["factor"] == name] for name in ("sync_every", "training_loop"))
     largest = max(1 - accumulation["ratio_low"].min(), accumulation["ratio_high"].max() - 1)
     runs = records(SLOW)
     stolen = runs["steal_share"] > STOLEN
-    every, undisturbed = (parts_of_loop(data) for data in (decomposed(SLOW), decomposition.decompose(runs[~stolen])))
+    every, undisturbed = (
+        parts_of_loop(data) for data in (decomposed(SLOW), decomposition.decompose(runs[~stolen]))
+    )
     assert (accumulation["p_holm"] >= 0.05).all() and (loop["p_holm"] >= 0.05).all(), "none was resolved"
     assert set(loop["to"]) == {"fit"}
     claims = {
@@ -250,7 +280,8 @@ def test_accuracies_in_the_text_are_those_of_the_records() -> None:
 
 def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
     slow, unshaped, six = (
-        100 * anova.analyse_runs(records(name)).rows.set_index("term")["share"] for name in (SLOW, UNSHAPED, SIX)
+        100 * anova.analyse_runs(records(name)).rows.set_index("term")["share"]
+        for name in (SLOW, UNSHAPED, SIX)
     )
     rows = [checks.table(records(name)).data.set_index("assumption") for name in (SLOW, UNSHAPED)]
     correlations = [row.loc[checks.INDEPENDENT, "statistic"] for row in rows]
@@ -281,7 +312,9 @@ def test_widths_of_intervals_in_the_texts_are_of_the_tables() -> None:
     changes = []
     for study in (SLOW, UNSHAPED):
         own = compared(study)
-        groups = effects.compare(records(study).assign(block=range(len(records(study)))))  # each run alone in its block
+        groups = effects.compare(
+            records(study).assign(block=range(len(records(study))))
+        )  # each run alone in its block
         assert (own["within_blocks"] > 0).all() and (groups["within_blocks"] == 0).all()
         widths = [np.log(rows["ratio_high"] / rows["ratio_low"]) for rows in (own, groups)]
         changes.append(100 * (float((widths[0] / widths[1]).median()) - 1))
@@ -336,7 +369,9 @@ def replayed() -> pd.DataFrame:
         records(WHAT_IF), law.benchmark_points(records(WHAT_IF, "network")), records(WHAT_IF, "replay_steps")
     )
     rows = what_if.predict(study)
-    return rows[rows["measured_s"].notna()].assign(nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int))
+    return rows[rows["measured_s"].notna()].assign(
+        nodes=rows["cell"].str.extract(r"\.n(\d)\.")[0].astype(int)
+    )
 
 
 def signed(share: float) -> str:
@@ -367,7 +402,9 @@ def test_what_a_replay_predicted_is_in_the_text() -> None:
         ],
         "tracing": [interval(row, "ratio") for _, row in traced.iterrows()],
     }
-    assert (traced["ratio_low"] < cost.MAX_COST_RATIO).all() and (traced["ratio_high"] > cost.MAX_COST_RATIO).all()
+    assert (traced["ratio_low"] < cost.MAX_COST_RATIO).all() and (
+        traced["ratio_high"] > cost.MAX_COST_RATIO
+    ).all()
     assert (rows.loc[accumulated, "error"] > 0).all()
     assert unsaid(WHAT_IF, claims) == []
     spread = f"{off[accumulated].min():.0f} to {off[accumulated].max():.0f} %"
@@ -381,7 +418,9 @@ def test_whether_a_slower_node_pays_is_in_the_text() -> None:
     measured = pooled(runs)
     cells = []
     for cell, own in (
-        runs.drop_duplicates("cell").sort_values(["batch_size", "nodes", "shares"]).groupby("cell", sort=False)
+        runs.drop_duplicates("cell")
+        .sort_values(["batch_size", "nodes", "shares"])
+        .groupby("cell", sort=False)
     ):
         time = interval(pd.Series(columns("s", measured.cell_mean(cell))), "s")
         predicted = rows[rows["cell"] == cell]
@@ -425,7 +464,10 @@ def by_strategy() -> pd.DataFrame:
     prediction = physics.base_model(cells, law.benchmark_points(records(STRATEGIES, "network")))
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
     for places, part in prediction.parts(four_nodes):
-        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = part.exposed(0.0), part.computed
+        four_nodes.loc[places, "messages_s"], four_nodes.loc[places, "computed_s"] = (
+            part.exposed(0.0),
+            part.computed,
+        )
     return four_nodes
 
 
@@ -449,7 +491,13 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
             & (predicted["rate"] == rate)
         ]
         rows.append(
-            [model, str(batch), law.rate_text(rate), *times, places.loc[places["place"] == 1, "strategy"].item()]
+            [
+                model,
+                str(batch),
+                law.rate_text(rate),
+                *times,
+                places.loc[places["place"] == 1, "strategy"].item(),
+            ]
         )
     assert not_said(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
     right = (predicted.loc[predicted["place"] == 1, "measured_place"] == 1).sum()
@@ -466,7 +514,9 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
         & (runs["batch_size"] == 32)
     ]
     idle = throttled["throttled_s"] / throttled["epoch_time_s"]
-    held_up = cells[(cells["model"] == "gpt-nano") & (cells["batch_size"] == 32) & (cells["parallelism"] == "tensor")]
+    held_up = cells[
+        (cells["model"] == "gpt-nano") & (cells["batch_size"] == 32) & (cells["parallelism"] == "tensor")
+    ]
     longer = (held_up["epoch_time_s"] - held_up["computed_s"]) / held_up["messages_s"]
     wide = {name: at.loc[("wide-mlp", 32, 250, name)] for name in ("data", "tensor")}
     claims = {
@@ -520,7 +570,10 @@ def verdicts_of(rows: list[list[str]]) -> set[tuple[str, str]]:
 
 def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     runs, rows = records(PHASES), phase_rows()
-    assert not_said([line.rpartition(f"| {row[-1]}")[0] for line, row in zip(lines(rows), rows, strict=True)]) == []
+    assert (
+        not_said([line.rpartition(f"| {row[-1]}")[0] for line, row in zip(lines(rows), rows, strict=True)])
+        == []
+    )
     assert len(rows) == 8 and len(verdicts_of(rows)) == 2, "one word on the page for each verdict"
     share = traced().estimates("exchange", "share")["value"].unstack()
     cell = "{}.small-cnn.digits.b32.n{}.s1.epochs=3.trace=phases"
@@ -537,7 +590,9 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     widths = [100 * np.expm1(np.log(costs[f"ratio_{end}"] / costs["ratio"]).abs()) for end in ("low", "high")]
     slowest = 100 * share.loc[share.index.str.contains("n2|n4"), "waiting"]
     limits = bottlenecks.summarize(traced(), records(PHASES, "network"))
-    of_horovod = limits[limits["cell"].str.startswith("horovod-pytorch") & (limits["limit"] == "many small messages")]
+    of_horovod = limits[
+        limits["cell"].str.startswith("horovod-pytorch") & (limits["limit"] == "many small messages")
+    ]
     verdicts = [row[-1] for row in rows]
     claims = {
         f"submit {PHASES}": [str(len(runs))],
@@ -594,7 +649,11 @@ def test_how_well_strategies_were_simulated_is_in_the_text() -> None:
     right, pairs = simulated.count_correct_orders(data, pooling)
     taus, errors = simulated.rank_correlations(data), parallel["error"].abs()
     random = parallel["parallelism"].str.startswith("random")
-    means = runs[runs["nodes"] == 4].groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"].mean()
+    means = (
+        runs[runs["nodes"] == 4]
+        .groupby(["framework", "parallelism", "model", "bandwidth"])["epoch_time_s"]
+        .mean()
+    )
     plain = means["pytorch-ddp", "data"] / means["pytorch-strategy", "data"]
     searched = means["pytorch-ddp", "data"] / means["pytorch-strategy", "found"]
     at = parallel.set_index(["model", "bandwidth", "parallelism"])["error"]
@@ -666,7 +725,11 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     means = pd.DataFrame(
         {
             name: np.log(item.cells["mean"])
-            for name, item in (("quiet", quiet.plain), ("plain", disturbed.plain), ("adjusted", disturbed.means))
+            for name, item in (
+                ("quiet", quiet.plain),
+                ("plain", disturbed.plain),
+                ("adjusted", disturbed.means),
+            )
         }
     )
     longer = means[["plain", "adjusted"]].sub(means["quiet"], axis="index")

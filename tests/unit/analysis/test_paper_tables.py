@@ -87,7 +87,10 @@ def test_p_values_do_not_claim_too_much():
 def test_latex_special_characters_are_written_out():
     text = tables.latex_text(SPECIAL)
     assert (
-        re.search(r"(?<!\\)[%&#_~^]", text.replace(r"\textasciitilde{}", "").replace(r"\textasciicircum{}", "")) is None
+        re.search(
+            r"(?<!\\)[%&#_~^]", text.replace(r"\textasciitilde{}", "").replace(r"\textasciicircum{}", "")
+        )
+        is None
     )
     assert tables.latex_text("a_b & 5 %") == r"a\_b \& 5 \%"
 
@@ -128,7 +131,9 @@ def test_long_words_are_wrapped_so_that_the_table_stays_upright():
 def test_rows_that_are_wrapped_make_a_table_longer_than_a_page():
     display = pd.DataFrame({"reason": ["it failed " * 40] * 20})
     assert "longtable" in tables.latex(tables.Table("Title", display, display, words=["reason"]), "tab:x")
-    assert "longtable" not in tables.latex(tables.Table("Title", display, display.assign(reason="it failed")), "tab:x")
+    assert "longtable" not in tables.latex(
+        tables.Table("Title", display, display.assign(reason="it failed")), "tab:x"
+    )
 
 
 def test_long_table_repeats_its_header_but_not_its_caption():
@@ -238,12 +243,15 @@ def test_a_table_without_rows_is_a_line_that_says_why(tmp_path):
 def test_of_very_many_rows_people_read_the_first(tmp_path):
     display = pd.DataFrame({"row": [f"row {number}" for number in range(tables.MAX_PRINTED_ROWS + 1)]})
     tables.write(
-        tables.Table("Title", display, display, ["A note."], parts=[10, tables.MAX_PRINTED_ROWS]), tmp_path / "t"
+        tables.Table("Title", display, display, ["A note."], parts=[10, tables.MAX_PRINTED_ROWS]),
+        tmp_path / "t",
     )
     read = tables.read(tmp_path / "t")
     assert len(read.data) == tables.MAX_PRINTED_ROWS + 1 and len(read.display) == tables.MAX_PRINTED_ROWS
     assert read.notes == ["The first 1,000 of 1,001 rows; all are in t.csv.", "A note."], "the wording, once"
-    assert "row 999" in (tmp_path / "t.tex").read_text() and "row 1000" not in (tmp_path / "t.tex").read_text()
+    assert (
+        "row 999" in (tmp_path / "t.tex").read_text() and "row 1000" not in (tmp_path / "t.tex").read_text()
+    )
 
 
 @pytest.mark.parametrize(("text", "code"), [(None, "broken-file"), ("no table\n", "not-a-table")])

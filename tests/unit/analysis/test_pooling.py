@@ -26,7 +26,9 @@ def runs_of(groups):
 
 def in_blocks(groups):
     """Return runs of cells with these epoch times by block; NaN is a failed run."""
-    runs = runs_of(groups).assign(block=[number for times in groups.values() for number in range(1, len(times) + 1)])
+    runs = runs_of(groups).assign(
+        block=[number for times in groups.values() for number in range(1, len(times) + 1)]
+    )
     return runs[runs["epoch_time_s"].notna()]
 
 
@@ -56,14 +58,17 @@ def by_hand(pooling, cells):
     prior = pooling.prior
     own = {cell: np.log(pooling.samples[cell]) for cell in cells}
     variance = [
-        (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1) for x in own.values()
+        (prior.df * prior.variance + x.var(ddof=1) * (len(x) - 1)) / (prior.df + len(x) - 1)
+        for x in own.values()
     ]
     return np.array(variance), np.array([prior.df + len(x) - 1 for x in own.values()])
 
 
 def test_intervals_use_moderated_variances(growth):
     (to, base), df = by_hand(growth, ["trt1", "ctrl"])
-    assert growth.prior.df == MAX_PRIOR_DF, "spreads are hardly further apart than nine degrees of freedom make them"
+    assert growth.prior.df == MAX_PRIOR_DF, (
+        "spreads are hardly further apart than nine degrees of freedom make them"
+    )
     low, high = stats.t.interval(0.95, df[0], loc=0, scale=math.sqrt(to / 10))
     estimate = growth.cell_mean("trt1")
     assert np.log([estimate.low, estimate.high]) - math.log(estimate.value) == pytest.approx([low, high])
@@ -146,8 +151,16 @@ def test_prior_is_recovered_and_its_weight_limited():
             {"moderated": False, "single_runs": True, "two_runs_warned": True},
             f"with each cell's own s; a cell with one run has none.{conditions.TWO_RUNS}",
         ),
-        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, {"moderated": False, "two_runs_warned": True}, conditions.TWO_RUNS),
-        ({"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]}, {"moderated": True, "single_runs": False}, "Smyth 2004)."),
+        (
+            {"a": [1.0, 1.0], "b": [2.0, 2.0]},
+            {"moderated": False, "two_runs_warned": True},
+            conditions.TWO_RUNS,
+        ),
+        (
+            {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.1, 2.2]},
+            {"moderated": True, "single_runs": False},
+            "Smyth 2004).",
+        ),
         (
             {"a": [1.0, 1.1, 1.2], "b": [2.0, 2.3, 2.4]},
             {"moderated": True, "prior_df": 2},
@@ -213,7 +226,10 @@ def test_tables_and_figures_show_the_same_intervals(runs, csv):
     table = cells.summarize(runs).dropna(subset=["epoch_time_s_low"])
     drawn, _ = overview.draw(Records(*csv), Declared("overview", "overview"))
     bars = {
-        tuple(np.round(line.get_xdata(), 12)) for ax in drawn.axes for line in ax.lines if len(line.get_xdata()) == 2
+        tuple(np.round(line.get_xdata(), 12))
+        for ax in drawn.axes
+        for line in ax.lines
+        if len(line.get_xdata()) == 2
     }
     written = table[["epoch_time_s_low", "epoch_time_s_high"]].round(12).itertuples(index=False, name=None)
     assert set(written) <= bars
@@ -229,11 +245,18 @@ def test_a_caption_says_what_was_done(csv):
 def test_a_difference_in_seconds_agrees_with_the_ratio():
     rng = np.random.default_rng(7)
     pooling = pooled(
-        runs_of({**{cell: place * rng.lognormal(0, 0.05, 6) for place, cell in enumerate("abcdef", 1)}, "g": [1.0]})
+        runs_of(
+            {
+                **{cell: place * rng.lognormal(0, 0.05, 6) for place, cell in enumerate("abcdef", 1)},
+                "g": [1.0],
+            }
+        )
     )
     to, base = list("abcdefg"), list("bcdefga")
     ratios, differences = pooling.ratios(to, base), pooling.differences(to, base)
-    apart = [(rows["low"] > centre) | (rows["high"] < centre) for rows, centre in ((ratios, 1), (differences, 0))]
+    apart = [
+        (rows["low"] > centre) | (rows["high"] < centre) for rows, centre in ((ratios, 1), (differences, 0))
+    ]
     assert (apart[0] == apart[1]).all() and apart[0].any() and not differences["low"].isna().any()
     # a mean's standard error, mean x s / sqrt(n), is that of the log scale to first order
     a, b = (pooling.cells.loc[cell, "mean"] * pooling.cells.loc[cell, "s"] / math.sqrt(6) for cell in "ab")
@@ -247,7 +270,9 @@ def test_interval_of_a_difference_has_nominal_coverage():
     rng = np.random.default_rng(11)
     hits = []
     for _ in range(400):
-        pooling = pooled(runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)}))
+        pooling = pooled(
+            runs_of({cell: place * rng.lognormal(0, 0.1, 3) for place, cell in enumerate("abcdefgh", 1)})
+        )
         rows = pooling.differences(list("abcd"), list("efgh"))
         truth = -4 * math.exp(0.005)
         hits += ((rows["low"] < truth) & (truth < rows["high"])).tolist()
@@ -285,7 +310,9 @@ def test_cells_in_blocks_are_compared_by_moderated_differences():
 
 def test_two_cells_alone_are_compared_by_the_paired_test_itself():
     to, base = (dict(list(VASCULAR_GRAFTS.items())[:2])[name] for name in list(VASCULAR_GRAFTS)[:2])
-    row = ratio(pooled(in_blocks({"a": np.exp(np.array(to) / 10), "b": np.exp(np.array(base) / 10)})), "a", "b")
+    row = ratio(
+        pooled(in_blocks({"a": np.exp(np.array(to) / 10), "b": np.exp(np.array(base) / 10)})), "a", "b"
+    )
     assert row["p"] == pytest.approx(stats.ttest_rel(to, base).pvalue)
 
 
@@ -331,7 +358,9 @@ def test_block_effects_cancel_in_the_error_of_a_ratio(case):
         p.append(rows["p"].to_numpy())
     assert widths[1] == pytest.approx(widths[0])
     assert p[1] == pytest.approx(p[0])
-    blocks_in = [pooling.cells["high"] / pooling.cells["low"] for pooling in (pooled(runs), pooled(slowed(runs)))]
+    blocks_in = [
+        pooling.cells["high"] / pooling.cells["low"] for pooling in (pooled(runs), pooled(slowed(runs)))
+    ]
     assert (blocks_in[1] > blocks_in[0]).all(), "of a cell's own mean it is"
 
 
@@ -342,13 +371,17 @@ def test_difference_in_seconds_uses_differences_within_blocks():
     typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
     variance = (prior.df * typical + 5 * difference.var(ddof=1)) / (prior.df + 5)
     row = pooling.differences(["b"], ["d"]).iloc[0]
-    assert row["high"] - row["value"] == pytest.approx(stats.t.ppf(0.975, prior.df + 5) * math.sqrt(variance / 6))
+    assert row["high"] - row["value"] == pytest.approx(
+        stats.t.ppf(0.975, prior.df + 5) * math.sqrt(variance / 6)
+    )
 
 
 def test_unlike_spreads_are_seen_where_blocks_hide_them():
     rng = np.random.default_rng(6)
     blocks, spread = rng.normal(0, 0.3, 8), np.repeat([0.01, 0.05], 6)
-    runs = in_blocks({f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)})
+    runs = in_blocks(
+        {f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)}
+    )
     pooling = pooled(runs)
     assert not pooling.differ and pooling.within.differ
     rows = pooling.ratios(["c00", "c06"], ["c01", "c07"])
@@ -373,14 +406,19 @@ def test_cells_that_share_too_few_blocks_are_independent_groups():
 
 
 def test_ratio_and_difference_use_shared_blocks():
-    table = {cell: place * np.array([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]) for place, cell in enumerate("abcdef", 1)}
+    table = {
+        cell: place * np.array([1.0, 1.1, 0.9, 1.2, 1.05, 0.97]) for place, cell in enumerate("abcdef", 1)
+    }
     rng = np.random.default_rng(2)
     table = {cell: times * rng.lognormal(0, 0.02, 6) for cell, times in table.items()}
     table["b"][3] = math.nan
     pooling = pooled(in_blocks(table))
     shared = ~np.isnan(table["b"])
     row = ratio(pooling, "b", "a")
-    assert (row["value"], row["n"]) == (pytest.approx(table["b"][shared].mean() / table["a"][shared].mean()), 5)
+    assert (row["value"], row["n"]) == (
+        pytest.approx(table["b"][shared].mean() / table["a"][shared].mean()),
+        5,
+    )
     difference = pooling.differences(["b"], ["a"])["value"][0]
     assert difference == pytest.approx(table["b"][shared].mean() - table["a"][shared].mean())
 

@@ -13,7 +13,13 @@ from statsmodels.stats.outliers_influence import variance_inflation_factor
 from analysis import leave_out, regression, regression_table, study, terms
 from analysis.measured import successful
 from common.notes import codes, find_note
-from support.synthetic import SECONDS, SECONDS_PER_NODE, SECONDS_PER_SAMPLE, SECONDS_PER_SYNC, designed_campaign
+from support.synthetic import (
+    SECONDS,
+    SECONDS_PER_NODE,
+    SECONDS_PER_SAMPLE,
+    SECONDS_PER_SYNC,
+    designed_campaign,
+)
 
 TIME, RATE = regression.RESPONSES
 MODELS = list(terms.MODELS)
@@ -91,7 +97,11 @@ def test_longley_has_the_variance_inflation_factors_of_r(of_longley):
     assert of_longley.statistics["largest VIF"] == pytest.approx(1788.51348)
 
 
-DISK_IOS, MEMORY, CPU_MS = [14, 16, 27, 42, 39, 50, 83], [70, 75, 144, 190, 210, 235, 400], [2, 5, 7, 9, 10, 13, 20]
+DISK_IOS, MEMORY, CPU_MS = (
+    [14, 16, 27, 42, 39, 50, 83],
+    [70, 75, 144, 190, 210, 235, 400],
+    [2, 5, 7, 9, 10, 13, 20],
+)
 
 
 def test_a_line_of_jain():
@@ -180,7 +190,9 @@ def brute_force(runs, model, group):
         mine = cell == name
         rest = runs[group].to_numpy() != runs[group].to_numpy()[mine][0]
         row = x[mine][:1]
-        predictable = rest.any() and np.linalg.matrix_rank(np.vstack([x[rest], row])) == np.linalg.matrix_rank(x[rest])
+        predictable = rest.any() and np.linalg.matrix_rank(
+            np.vstack([x[rest], row])
+        ) == np.linalg.matrix_rank(x[rest])
         predicted[name] = (
             float((row @ np.linalg.lstsq(x[rest], y[rest], rcond=None)[0])[0]) if predictable else math.nan
         )
@@ -206,7 +218,9 @@ def test_errors_of_what_was_left_out_have_their_definitions(left_out):
     relative = predicted / measured - 1
     worst = relative.abs().idxmax()
     errors = {
-        name.partition(": ")[2]: value for name, value in result.statistics.items() if f"without {left_out}" in name
+        name.partition(": ")[2]: value
+        for name, value in result.statistics.items()
+        if f"without {left_out}" in name
     }
     assert errors == {
         "cells predicted": 54,
@@ -285,7 +299,12 @@ def test_only_the_quadratic_model_finds_a_curve_in_batch_size(read):
 def heteroscedastic(rng, n, spread, curve=0.0):
     """Return runs of cells on a line, or off it by `curve`, and the columns of the line."""
     cell = np.repeat(np.arange(len(n)), n)
-    y = 3 + 0.5 * cell + curve * (cell - cell.mean()) ** 2 + np.repeat(spread, n) * rng.standard_normal(len(cell))
+    y = (
+        3
+        + 0.5 * cell
+        + curve * (cell - cell.mean()) ** 2
+        + np.repeat(spread, n) * rng.standard_normal(len(cell))
+    )
     x = np.column_stack([np.ones(len(cell)), cell])
     residual = OLS(y, x).fit().resid
     return pd.DataFrame({"cell": cell, "measured": y, "residual": residual}), x
@@ -316,10 +335,13 @@ def test_lack_of_fit_of_an_intercept_equals_brown_forsythe():
 @pytest.mark.simulation
 def test_lack_of_fit_has_nominal_size_with_unequal_spreads(n, spread):
     rng = np.random.default_rng(20261124)
-    claimed = [regression.lack_of_fit(*heteroscedastic(rng, n, spread))["lack of fit: p"] < 0.05 for _ in range(1000)]
+    claimed = [
+        regression.lack_of_fit(*heteroscedastic(rng, n, spread))["lack of fit: p"] < 0.05 for _ in range(1000)
+    ]
     assert np.mean(claimed) < 0.075, "three standard errors above 5 % are 7.1 %"
     curved = [
-        regression.lack_of_fit(*heteroscedastic(rng, n, spread, curve=0.5))["lack of fit: p"] < 0.05 for _ in range(100)
+        regression.lack_of_fit(*heteroscedastic(rng, n, spread, curve=0.5))["lack of fit: p"] < 0.05
+        for _ in range(100)
     ]
     assert np.mean(curved) > 0.9
 

@@ -80,7 +80,9 @@ def test_amdahl_fit_equals_the_linearized_model():
     def squares(values):
         return ((np.log(times) - np.log(seconds(P, values[1], math.exp(values[0])))) ** 2).sum()
 
-    best = minimize(squares, [4.6, 0.2], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14, "maxiter": 5000})
+    best = minimize(
+        squares, [4.6, 0.2], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14, "maxiter": 5000}
+    )
     assert law.fraction.value == pytest.approx(best.x[1], abs=1e-5)
     # Gauss-Newton: a linear regression on the derivatives at the solution has the same errors.
     f = law.fraction.value
@@ -110,7 +112,9 @@ def quickstart_like():
     def runs_by_law(times_of, replicates=5, nodes=(1, 2, 4), noise=0.02):
         runs, _ = designed_campaign()
         rng = np.random.default_rng(1)
-        first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
+        first = runs[
+            (runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")
+        ]
         first = first[(first["sync_every"] == 1) & (first["replicate"] <= replicates)]
         chosen = first[first["nodes"] <= len(nodes)].copy()
         chosen["nodes"] = chosen["replicas"] = chosen["nodes"].map(dict(enumerate(nodes, start=1)))
@@ -170,7 +174,9 @@ def test_two_replica_counts_fit_exactly_and_are_not_tested(quickstart_like):
     table = scaling.table(runs)
     (row,) = table.data.itertuples()
     logs = np.log(runs.groupby("nodes")["epoch_time_s"].agg(list).tolist()).mean(axis=1)
-    assert row.serial_fraction == pytest.approx(2 * math.exp(logs[1] - logs[0]) - 1), "it goes through both means"
+    assert row.serial_fraction == pytest.approx(2 * math.exp(logs[1] - logs[0]) - 1), (
+        "it goes through both means"
+    )
     assert math.isnan(row.lack_of_fit_p)
     assert row.reads_as == "two counts"
     assert find_note(table.notes, "reads-as").facts["readings"] == ["two counts"]
@@ -195,7 +201,9 @@ def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code,
 def test_every_series_stands_once_and_bases_are_named(runs):
     table = scaling.table(runs)
     alone = find_note(table.notes, "one-replica-count").facts["series"]
-    assert alone[0] == "pytorch-single, batch size 16, batches per exchange 1" and alone[1].startswith("pytorch-single")
+    assert alone[0] == "pytorch-single, batch size 16, batches per exchange 1" and alone[1].startswith(
+        "pytorch-single"
+    )
     assert len(table.data) == 4 * 4 - 1, "four batches of four frameworks, one of which has a missing cell"
     assert table.data["reads_as"].str.contains("two counts").all()
     treated = scaling.table(designed_campaign()[0])
@@ -236,7 +244,9 @@ def test_speedup_table_has_the_fraction_of_parallel_cells(runs):
 def two_ways():
     """Return a maker of runs on 1, 2 and 4 nodes with 1 and 2 devices each."""
     runs, _ = designed_campaign(noise=0.0)
-    first = runs[(runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")]
+    first = runs[
+        (runs["model"] == "small-cnn") & (runs["batch_size"] == 32) & (runs["training_loop"] == "custom")
+    ]
     first = first[(first["sync_every"] == 1) & (first["nodes"] == 1)]
 
     def runs_by_law(times_of):
@@ -264,14 +274,18 @@ def test_a_series_varies_either_nodes_or_devices(two_ways):
         ["4", "1, 2", "4, 8"],
     ]
     assert data["scaled"].tolist() == ["nodes"] * 2 + ["devices_per_node"] * 3
-    assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), "p is the replicas"
+    assert ((data["serial_fraction_low"] < 0.1) & (data["serial_fraction_high"] > 0.1)).all(), (
+        "p is the replicas"
+    )
     assert scaling.NODES_AND_DEVICES in table.notes
     assert "one-replica-count" not in codes(table.notes)
     assert table.parts == [2]
 
 
 def test_devices_of_a_node_are_a_series_of_their_own(two_ways):
-    data = scaling.compare(two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9)))[0]
+    data = scaling.compare(
+        two_ways(lambda nodes, devices: seconds(nodes, 0.0) * (1.0 if devices == 1 else 0.9))
+    )[0]
     over_nodes, over_devices = (data[data["scaled"] == name]["serial_fraction"] for name in scaling.SCALES)
     assert over_nodes.abs().max() < 0.05
     # p from n to 2n takes 0.9 times as long: f = (0.9 / n - 1 / 2n) / (0.1 + 0.9 / n - 1 / 2n)

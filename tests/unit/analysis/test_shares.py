@@ -70,7 +70,9 @@ def test_nineteen_of_twenty_intervals_of_the_exchange_hold_it():
             alone = cells.loc[row["alone"]]
             exchange_s = known_exchange_s(cell)
             computed_s = true_computation_s(cell, alone)
-            covered.append(row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"])
+            covered.append(
+                row["exchange_low"] <= exchange_s / (exchange_s + computed_s) <= row["exchange_high"]
+            )
     # with equal spreads, moderated intervals are slightly too wide
     assert 0.92 < np.mean(covered) < 0.99, f"{np.mean(covered):.3f} of {len(covered)}"
 
@@ -97,7 +99,9 @@ def test_one_replica_exchanges_nothing_and_has_no_interval(records):
 def test_without_a_cell_on_one_replica_training_is_one_part(tmp_path):
     runs, epochs = timed(*designed_campaign(noise=0, missing={}))
     runs = runs[(runs["nodes"] > 1) | (runs["model"] == "small-cnn")]
-    data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])])))
+    data = shares.run_time_parts(
+        Records(*write_frames(tmp_path, runs, epochs[epochs["run_id"].isin(runs["run_id"])]))
+    )
     undivided = data.index.str.contains("small-cnn-600")
     assert undivided.any() and data.loc[undivided, "exchange"].isna().all()
     assert (data.loc[undivided, "training_s"] > 0).all() and (data.loc[~undivided, "training_s"] == 0).all()
@@ -124,20 +128,27 @@ def test_parts_of_a_run_are_not_scaled_to_all_samples(tmp_path):
     data = shares.run_time_parts(Records(*write_frames(tmp_path, runs, epochs)))
     full = runs.drop_duplicates("cell").set_index("cell")["wall_s"].reindex(data.index)
     training = data["computation_s"] + data["exchange_s"] + data["warm_up_s"]
-    assert data["rest_s"].to_numpy() == pytest.approx((END_S + training / trained * (1 - trained)).to_numpy(), rel=0.02)
+    assert data["rest_s"].to_numpy() == pytest.approx(
+        (END_S + training / trained * (1 - trained)).to_numpy(), rel=0.02
+    )
     assert data[list(shares.PARTS)].sum(axis=1).to_numpy() == pytest.approx(full.to_numpy())
 
 
 def test_the_time_of_a_batch_is_that_of_the_same_local_batch(tmp_path):
     runs, _ = designed_campaign(noise=0)
-    runs = runs[(runs["sync_every"] == 1) & (runs["training_loop"] == "custom") & (runs["model"] == "small-cnn")].copy()
+    runs = runs[
+        (runs["sync_every"] == 1) & (runs["training_loop"] == "custom") & (runs["model"] == "small-cnn")
+    ].copy()
     runs = runs[(runs["nodes"] != 2) | (runs["batch_size"] == 64)]
     shared = runs["nodes"] == 2
     runs["batch_scope"] = "global"
     runs.loc[shared, "local_batch"] = 32
     runs = Records(*write_frames(tmp_path, runs, pd.DataFrame(EMPTY_EPOCHS))).runs
     own = speedup.own_cells(runs)
-    assert runs.set_index("cell").loc[own[runs.loc[runs["nodes"] == 2, "cell"].iloc[0]], "batch_size"].iloc[0] == 32
+    assert (
+        runs.set_index("cell").loc[own[runs.loc[runs["nodes"] == 2, "cell"].iloc[0]], "batch_size"].iloc[0]
+        == 32
+    )
 
 
 EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoch_time_s")}
@@ -146,7 +157,9 @@ EMPTY_EPOCHS = {name: [] for name in ("run_id", "key", "epoch", "warm_up", "epoc
 def test_own_cell_has_the_same_framework(csv):
     runs = Records(*csv).runs
     own, base = speedup.own_cells(runs), speedup.base_cells(runs)
-    ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)]["cell"].iloc[0]
+    ddp = runs[(runs["framework"] == "pytorch-ddp") & (runs["nodes"] == 2) & (runs["batch_size"] == 16)][
+        "cell"
+    ].iloc[0]
     assert own[ddp].startswith("pytorch-ddp") and ".n1." in own[ddp]
     assert base[ddp].startswith("pytorch-single")
     without_own = runs[(runs["framework"] != "pytorch-ddp") | (runs["nodes"] > 1)]

@@ -44,7 +44,9 @@ def cells_run(folder: Path) -> str:
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert len(code) == 4 and TITLE in "".join(cells[0]["source"])
     program = "import matplotlib; matplotlib.use('Agg')\n" + "\n".join(code) + "\nfig.savefig('drawn.png')\n"
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (folder / "drawn.png").stat().st_size > 5000
     return done.stdout
@@ -54,7 +56,9 @@ def test_the_notebook_runs_and_agrees_with_the_table_of_effects(left: Callable[.
     folder = left(*campaign(), records="records")
     printed = cells_run(folder)
     first = pd.read_csv(folder / "tables" / "effects.csv").query("within_blocks > 0").iloc[0]
-    assert printed.startswith("110 of 114 ") and f"{first['ratio']:.3f} [" in printed and write.AGREES in printed
+    assert (
+        printed.startswith("110 of 114 ") and f"{first['ratio']:.3f} [" in printed and write.AGREES in printed
+    )
 
 
 def test_a_changed_run_is_seen_by_the_notebook(left: Callable[..., Path]) -> None:
@@ -83,7 +87,9 @@ def test_r_and_jupyter_run_the_starters(left: Callable[..., Path]) -> None:
     ):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert not drawn or (write.AGREES in done.stdout and (folder / drawn).stat().st_size > 5000), done.stdout
+        assert not drawn or (write.AGREES in done.stdout and (folder / drawn).stat().st_size > 5000), (
+            done.stdout
+        )
     cells = json.loads((folder / write.NOTEBOOK).read_text())["cells"]
     outputs = json.dumps([cell.get("outputs") for cell in cells])
     assert write.AGREES in outputs and "image/png" in outputs

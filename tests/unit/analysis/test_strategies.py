@@ -15,8 +15,12 @@ def runs() -> pd.DataFrame:
     frame, _ = designed_campaign()
     frame = frame[(frame["framework"] == frame["framework"].iloc[-1]) & (frame["nodes"] == 2)]
     cell = frame["cell"].iloc[0]
-    frame = frame[frame["cell"] == cell].assign(model="small-cnn", dataset="digits", local_batch=32, sync_every=1)
-    frame = frame.assign(status="ok", exchanges=10.0, sent_bytes=5e7, memory_peak_bytes=3e8, placement="virtual")
+    frame = frame[frame["cell"] == cell].assign(
+        model="small-cnn", dataset="digits", local_batch=32, sync_every=1
+    )
+    frame = frame.assign(
+        status="ok", exchanges=10.0, sent_bytes=5e7, memory_peak_bytes=3e8, placement="virtual"
+    )
     frame = frame.assign(device_memory_peak_bytes=float("nan"))
     tensor = frame.assign(cell="tensor", parallelism="tensor", replicas=1, local_batch=64, sent_bytes=2e7)
     return pd.concat([frame, tensor], ignore_index=True)
@@ -29,7 +33,10 @@ def test_formulas_stand_beside_measured_bytes(runs: pd.DataFrame) -> None:
     assert data.at["tensor", "all_reduce_bytes"] == 64 * BYTES * (10 + 4096)
     assert data.at["tensor", "parameters_bytes"] < data.at["data", "parameters_bytes"] / 1.8
     result = table(runs)
-    assert list(result.display["sent, measured (MB)"]) == ["5", "2"] and "point-to-point (MB)" not in result.display
+    assert (
+        list(result.display["sent, measured (MB)"]) == ["5", "2"]
+        and "point-to-point (MB)" not in result.display
+    )
     parallel = summarize(runs.assign(nodes=1)).set_index("parallelism")
     assert parallel["sent_formula_bytes"].isna().all(), "several ranks of a node share its interface"
 

@@ -32,7 +32,9 @@ def test_a_row_per_cell_with_the_numbers_of_scipy(runs):
     assert row["throughput_samples_s_low"] == pytest.approx(1536 / row["epoch_time_s_high"])
     accuracy = runs.loc[runs["cell"] == DDP_64_2, "validation_accuracy"]
     low, high = stats.t.interval(0.95, 2, loc=accuracy.mean(), scale=stats.sem(accuracy))
-    assert (row["validation_accuracy_low"], row["validation_accuracy_high"]) == pytest.approx((low, min(high, 1)))
+    assert (row["validation_accuracy_low"], row["validation_accuracy_high"]) == pytest.approx(
+        (low, min(high, 1))
+    )
 
 
 def test_medians_are_resampled_from_ten_runs_on(read):
@@ -135,7 +137,11 @@ def test_the_methods_note_says_all_that_captions_shorten(runs):
 def test_wording_of_the_circumstances_of_runs(runs):
     text = list(
         sentences(
-            [conditions.circumstances_note(runs), conditions.shortfall_note(runs), conditions.constants_note(runs)]
+            [
+                conditions.circumstances_note(runs),
+                conditions.shortfall_note(runs),
+                conditions.constants_note(runs),
+            ]
         )
     )
     assert {
@@ -166,7 +172,9 @@ def test_short_notes_stand_below_a_table(tmp_path):
     assert (table.below, table.apart) == ([short, last], [long])
     tables.write(table, tmp_path / "t")
     assert tables.read(tmp_path / "t").notes == table.notes
-    assert "Short." in (tmp_path / "t.tex").read_text() and "word word" not in (tmp_path / "t.tex").read_text()
+    assert (
+        "Short." in (tmp_path / "t.tex").read_text() and "word word" not in (tmp_path / "t.tex").read_text()
+    )
     notes = tables.Table("Title", frame, frame, ["word " * 19 + "end."] * 9)
     assert sum(len(note.split()) for note in notes.below) <= tables.MAX_WORDS_BELOW
 
@@ -191,7 +199,10 @@ def test_missing_runs_are_listed_with_the_reason_in_one_line(runs):
 def test_a_campaign_without_failures_says_so(read):
     runs = read(failures={})
     for subset, count in ((runs, 114), (runs.head(1), 1)):
-        assert find_note(missing.table(subset).notes, "runs-without-success").facts == {"of": count, "by_status": {}}
+        assert find_note(missing.table(subset).notes, "runs-without-success").facts == {
+            "of": count,
+            "by_status": {},
+        }
 
 
 def test_one_replica_is_the_base_at_every_rate_of_the_links(runs):

@@ -88,7 +88,9 @@ def test_without_a_target_or_an_accuracy_there_are_no_rows(frames, case):
         runs = runs.assign(status="failed", epoch_time_s=None)
     table = time_to_accuracy.table(runs, epochs, None if case == "not asked for" else 0.5)
     assert table.display.empty and table.notes and "nan" not in " ".join(table.notes)
-    assert table.notes[0] == (time_to_accuracy.NO_TARGET if case == "not asked for" else time_to_accuracy.NO_ACCURACY)
+    assert table.notes[0] == (
+        time_to_accuracy.NO_TARGET if case == "not asked for" else time_to_accuracy.NO_ACCURACY
+    )
 
 
 def test_an_own_algorithm_is_told_with_accuracies_everywhere(frames, monkeypatch):

@@ -30,11 +30,18 @@ def simulated(rng, *, cells=8, sessions=2, blocks=20, epochs=4, sd=None):
                 mean = of_cell[cell] + of_session + of_block + of_run
                 times = np.exp(mean + sd["epoch"] * rng.standard_normal(epochs))
                 runs.append(
-                    {"run_id": name, "cell": f"c{cell}", "session": f"s{session}", "block": block, "status": "ok"}
+                    {
+                        "run_id": name,
+                        "cell": f"c{cell}",
+                        "session": f"s{session}",
+                        "block": block,
+                        "status": "ok",
+                    }
                 )
                 rows.append({"run_id": name, "epoch": 1, "warm_up": True, "epoch_time_s": 99.0})
                 rows += [
-                    {"run_id": name, "epoch": 2 + i, "warm_up": False, "epoch_time_s": t} for i, t in enumerate(times)
+                    {"run_id": name, "epoch": 2 + i, "warm_up": False, "epoch_time_s": t}
+                    for i, t in enumerate(times)
                 ]
                 runs[-1]["epoch_time_s"] = times.mean()
     return pd.DataFrame(runs), pd.DataFrame(rows)

@@ -35,7 +35,9 @@ OTHER_SEED = epochs((0.9312, 0.6664), (0.2475, 0.1660), (0.1282, 0.1325))
     ],
     ids=["other sums", "bfloat16", "other weights", "nan"],
 )
-def test_tolerances_tell_rounding_from_precision_and_from_another_training(found: Any, passes: set[str]) -> None:
+def test_tolerances_tell_rounding_from_precision_and_from_another_training(
+    found: Any, passes: set[str]
+) -> None:
     assert {name for name in pages.TOLERANCES if pages.losses(name, REFERENCE, found).verdict == OK} == passes
 
 
@@ -44,7 +46,9 @@ def test_the_largest_difference_is_named() -> None:
 
 
 def test_the_ratio_is_told_and_fails_nothing() -> None:
-    slow, fast = (pages.throughput([(100, ours), (200, 2 * ours), (100, 5)], "0.9 to 1")[-1] for ours in (90, 98))
+    slow, fast = (
+        pages.throughput([(100, ours), (200, 2 * ours), (100, 5)], "0.9 to 1")[-1] for ours in (90, 98)
+    )
     assert (slow.found, slow.verdict, fast.verdict) == ("0.900 [0.9 to 1]", MISSED, MET)
     assert "FAILED" not in pages.summary([slow])
 
@@ -70,7 +74,9 @@ def test_memory_holds_the_weights_and_fits(peak: float | None, there: float | No
 
 
 BEGAN = datetime(2026, 11, 24, 12, 0, 0)
-SMI = "".join(f"2026/11/24 12:00:{at // 10:02}.{at % 10}00, {700 if at < 20 else 100}.00\n" for at in range(40))
+SMI = "".join(
+    f"2026/11/24 12:00:{at // 10:02}.{at % 10}00, {700 if at < 20 else 100}.00\n" for at in range(40)
+)
 WINDOW = {"began_at": BEGAN.timestamp(), "ended_at": BEGAN.timestamp() + 1.95}
 
 
@@ -98,9 +104,18 @@ def test_the_load_of_the_worst_training_counts() -> None:
 
 
 def test_a_page_says_first_what_failed_and_of_what_it_is() -> None:
-    seen = {"name": "NVIDIA H100 80GB HBM3", "devices": 2, "memory_bytes": 80 * 2**30, "torch": "2.6.0", "cuda": "12.4"}
+    seen = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "devices": 2,
+        "memory_bytes": 80 * 2**30,
+        "torch": "2.6.0",
+        "cuda": "12.4",
+    }
     parts = {
-        "Losses": ([Row("one", "1 | 2", "3", FAILED), Row("two", "", "", OK), pages.absent("three", "no")], "Why.")
+        "Losses": (
+            [Row("one", "1 | 2", "3", FAILED), Row("two", "", "", OK), pages.absent("three", "no")],
+            "Why.",
+        )
     }
     text = pages.page("Test", [pages.device("mine", "cuda", seen), pages.software(seen)], parts)
     assert text.startswith(

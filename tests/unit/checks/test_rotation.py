@@ -17,7 +17,9 @@ IN_CI = [word for call in CALLS for word in call.split() if word in RECIPES]
 NAMED = [name for name in RECIPES if re.search(r"^bench-|-test$", name) and name not in IN_CI]
 NODES = [(part.name, node) for part in PARTS for node in part.tests]
 # What make test and make cluster-test leave out, apart from the long tests, which a list names.
-DESELECTED = sorted({*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault", "long"})
+DESELECTED = sorted(
+    {*re.findall(r"not ([a-z_]+)", RECIPES["test"] + RECIPES["cluster-test"])} - {"fault", "long"}
+)
 # How a file marks its tests: by name, for parameters that some() gives, and in test_faults.py for all.
 MARKS = {"every_framework": r"mark\.every_framework|import .*\bsome\b", "every_image": r"mark\.every_image"}
 
@@ -43,7 +45,9 @@ def test_every_commit_has_a_part(commit: str) -> None:
 
 def test_commits_choose_every_part() -> None:
     chosen = {rotation.choose_part(PARTS, f"{number:040x}").name for number in range(len(PARTS))}
-    assert chosen == {part.name for part in PARTS if part.minutes is not None and part.minutes <= rotation.MAX_MINUTES}
+    assert chosen == {
+        part.name for part in PARTS if part.minutes is not None and part.minutes <= rotation.MAX_MINUTES
+    }
     assert chosen
 
 
@@ -61,17 +65,23 @@ def test_parts_have_all_functions_of_a_file(file: str) -> None:
 
 def test_every_reduced_study_has_a_part() -> None:
     studies = {path.stem for path in (CHECKOUT / "config" / "studies").glob("*-small.yaml")}
-    assert studies == {found[1] for _, node in NODES if (found := re.search(r"test_studies\.py::.*\[(.*)\]", node))}
+    assert studies == {
+        found[1] for _, node in NODES if (found := re.search(r"test_studies\.py::.*\[(.*)\]", node))
+    }
 
 
 @pytest.mark.parametrize("marker", DESELECTED)
 def test_every_deselected_test_is_in_a_target(marker: str) -> None:
     """A file with tests that `make test` or `make cluster-test` leaves out is named by another target and by a part."""
     named = "".join(RECIPES[name] for name in NAMED)
-    listed = " ".join([node for _, node in NODES] + [RECIPES[part.target] for part in PARTS if not part.tests])
+    listed = " ".join(
+        [node for _, node in NODES] + [RECIPES[part.target] for part in PARTS if not part.tests]
+    )
     files = list(files_with(MARKS.get(marker, rf"mark\.{marker}\b")))
     folders = {"simulation": ["tests/unit"], "thorough": ["tests"]}.get(marker, [])
-    assert files and [file for file in files if file not in named and not file.startswith(tuple(folders))] == []
+    assert (
+        files and [file for file in files if file not in named and not file.startswith(tuple(folders))] == []
+    )
     assert [file for file in files if file not in listed] == []
 
 
@@ -90,7 +100,9 @@ def files_with(pattern: str) -> Iterator[str]:
 
 def test_long_tests_are_each_in_one_part() -> None:
     files = [file for part in long_tests.split() for file in part]
-    whole = [file for file, tests in long_tests.load_long_tests()["long"].items() if not isinstance(tests, dict)]
+    whole = [
+        file for file, tests in long_tests.load_long_tests()["long"].items() if not isinstance(tests, dict)
+    ]
     assert sorted(files + whole) == sorted(long_tests.file_seconds())
     assert whole and set(whole) <= {node for _, node in NODES}
     assert all(long_tests.minutes(part) <= rotation.MAX_MINUTES for part in long_tests.split())

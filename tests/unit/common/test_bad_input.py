@@ -94,7 +94,9 @@ def works_or_complains(*also: type[Exception]) -> Iterator[None]:
         assert said and "\n" not in said, said
         assert len(said) < LONGEST, said
         assert not isinstance(error, InputError) or re.fullmatch("[a-z]+(-[a-z]+)*", error.code), error.code
-        assert getattr(error, "code", "") != "broken-rule", f"pydantic refuses what the JSON schema takes: {error}"
+        assert getattr(error, "code", "") != "broken-rule", (
+            f"pydantic refuses what the JSON schema takes: {error}"
+        )
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -108,7 +110,22 @@ ODD = st.one_of(
     st.sampled_from([10**6, 2**31, 2**63, 10**30, -(10**30)]),
     st.floats(),
     st.sampled_from(
-        ["", " ", "~", "../../etc", "a/b", "{x}", "'", "\x00", "\n", "é" * 300, "yes", "1e-3", "2020-01-01", "*"]
+        [
+            "",
+            " ",
+            "~",
+            "../../etc",
+            "a/b",
+            "{x}",
+            "'",
+            "\x00",
+            "\n",
+            "é" * 300,
+            "yes",
+            "1e-3",
+            "2020-01-01",
+            "*",
+        ]
     ),
     st.text(max_size=8),
     st.lists(st.integers(-2, 9), max_size=4),
@@ -118,7 +135,9 @@ ODD = st.one_of(
 
 def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of everything in nested lists and mappings."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
     return [path for key, entry in entries for path in ((*above, key), *places(entry, (*above, key)))]
 
 
@@ -141,7 +160,9 @@ def nested(draw: Any, original: Any) -> Any:
             case "rename" if isinstance(holder, dict):
                 holder[draw(st.one_of(st.text(max_size=6), st.just(f"{last}s")))] = holder.pop(last)
             case "wrap":
-                holder[last] = draw(st.sampled_from([[holder[last]], [holder[last]] * 2, {"x": holder[last]}]))
+                holder[last] = draw(
+                    st.sampled_from([[holder[last]], [holder[last]] * 2, {"x": holder[last]}])
+                )
             case _:
                 other = draw(st.sampled_from(there))
                 with contextlib.suppress(KeyError, IndexError, TypeError):
@@ -168,13 +189,29 @@ def bytes_of(draw: Any, original: bytes) -> bytes:
                 put = st.one_of(
                     st.binary(max_size=12),
                     st.sampled_from(
-                        [b"\xff\xfe", b"\x00", b"\r\n", b'"', b",", b"\t", b"nan", b"inf", b"-1", b"1e999", b"&a [*a]"]
+                        [
+                            b"\xff\xfe",
+                            b"\x00",
+                            b"\r\n",
+                            b'"',
+                            b",",
+                            b"\t",
+                            b"nan",
+                            b"inf",
+                            b"-1",
+                            b"1e999",
+                            b"&a [*a]",
+                        ]
                     ),
                 )
                 content = content[:at] + draw(put) + content[at:]
             case "flip" if content:
                 place = min(at, len(content) - 1)
-                content = content[:place] + bytes([content[place] ^ draw(st.integers(1, 255))]) + content[place + 1 :]
+                content = (
+                    content[:place]
+                    + bytes([content[place] ^ draw(st.integers(1, 255))])
+                    + content[place + 1 :]
+                )
             case "again":
                 content = content[:end] + content[at:end] + content[end:]
             case _:
@@ -193,7 +230,9 @@ def yaml_of(name: str) -> tuple[Any, bytes]:
 
 def either(value: Any, content: bytes) -> Any:
     """A mutation of what a YAML file says, or of its bytes."""
-    as_bytes = nested(value).map(lambda said: yaml.safe_dump(said, allow_unicode=True).encode("utf-8", "replace"))
+    as_bytes = nested(value).map(
+        lambda said: yaml.safe_dump(said, allow_unicode=True).encode("utf-8", "replace")
+    )
     return st.one_of(as_bytes, as_bytes, bytes_of(content))
 
 
@@ -214,7 +253,9 @@ def test_studies(folder: Path, content: bytes) -> None:
 
 @mutated(150)
 @given(
-    content=st.one_of(either(*yaml_of("config/sites/local.yaml")), either(*yaml_of("config/sites/slurm-example.yaml")))
+    content=st.one_of(
+        either(*yaml_of("config/sites/local.yaml")), either(*yaml_of("config/sites/slurm-example.yaml"))
+    )
 )
 def test_sites(folder: Path, content: bytes) -> None:
     (folder / "bad.yaml").write_bytes(content)
@@ -374,7 +415,11 @@ def a_record() -> tuple[Any, bytes]:
 
 
 @mutated(150)
-@given(content=st.one_of(nested(a_record()[0]).map(lambda said: json.dumps(said).encode()), bytes_of(a_record()[1])))
+@given(
+    content=st.one_of(
+        nested(a_record()[0]).map(lambda said: json.dumps(said).encode()), bytes_of(a_record()[1])
+    )
+)
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record.json").write_bytes(content)
     with works_or_complains():
@@ -404,8 +449,17 @@ def test_epochs_of_attempts(folder: Path, content: bytes) -> None:
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, dict[str, Archive]]]:
     """Small archives of each format: data set -> its entry, its archives."""
     made = {}
-    for name in ("cifar-10-small", "fashion-mnist-small", "tiny-imagenet-200-small", "wikitext-2-small", "text8-small"):
-        entry = load_dataset(name) | {"train_samples": 20, "validation_samples": 1 if name == "text8-small" else 10}
+    for name in (
+        "cifar-10-small",
+        "fashion-mnist-small",
+        "tiny-imagenet-200-small",
+        "wikitext-2-small",
+        "text8-small",
+    ):
+        entry = load_dataset(name) | {
+            "train_samples": 20,
+            "validation_samples": 1 if name == "text8-small" else 10,
+        }
         made[name] = entry, write_archives(entry, tmp_path_factory.mktemp(name))
     return made
 
@@ -472,7 +526,9 @@ def test_manifests(folder: Path, content: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bytes], subprocess.CompletedProcess[str]]:
+def checkout(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, bytes], subprocess.CompletedProcess[str]]:
     """Says `./ringside plan` with a file in place of a shipped one."""
     copied = tmp_path_factory.mktemp("checkout")
     for name in ("config", "containers", "workflow"):
@@ -497,7 +553,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bytes],
     return plan
 
 
-@pytest.mark.parametrize("name", ["config/config.yaml", "config/studies/quickstart.yaml", "config/sites/local.yaml"])
+@pytest.mark.parametrize(
+    "name", ["config/config.yaml", "config/studies/quickstart.yaml", "config/sites/local.yaml"]
+)
 def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
     said, content = yaml_of(name)
 

@@ -68,7 +68,12 @@ def test_file_that_others_may_write_to_is_refused(cache, mode):
 @as_root
 @pytest.mark.parametrize(
     "part",
-    ["environments", "environments/pytorch", "environments/pytorch/0123", "environments/pytorch/0123/environment.json"],
+    [
+        "environments",
+        "environments/pytorch",
+        "environments/pytorch/0123",
+        "environments/pytorch/0123/environment.json",
+    ],
 )
 def test_what_another_user_owns_is_refused(cache, part):
     os.chown(cache / part, NOBODY, NOBODY)
@@ -154,7 +159,9 @@ def test_files_follow_the_mode_of_the_cache(tmp_path, mode, umask, folder, file)
     code = "from common.caches import follow_modes; from common.files import write_json; from pathlib import Path\n"
     code += f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\nwith follow_modes(c): write_json(c / 'a' / 'b.json', 1)"
     subprocess.run(
-        [sys.executable, "-c", code, cache], check=True, env={"PYTHONPATH": str(CHECKOUT / "workflow/scripts")}
+        [sys.executable, "-c", code, cache],
+        check=True,
+        env={"PYTHONPATH": str(CHECKOUT / "workflow/scripts")},
     )
     found = [stat.S_IMODE((cache / name).stat().st_mode) for name in ("a", "a/b.json")]
     assert found == [folder | (mode & 0o2000), file]

@@ -9,8 +9,19 @@ import pytest
 from common.code import SCRIPTS, code
 from common.files import CHECKOUT
 
-KEYED = {"run", "sweep", "timing", "environment", "extra_p", "dataset"}  # whose digests are in their outputs' paths
-OTHERS = {"plan", "design", "preview"}  # which writes nothing, is compared as a whole, stands for what others have made
+KEYED = {
+    "run",
+    "sweep",
+    "timing",
+    "environment",
+    "extra_p",
+    "dataset",
+}  # whose digests are in their outputs' paths
+OTHERS = {
+    "plan",
+    "design",
+    "preview",
+}  # which writes nothing, is compared as a whole, stands for what others have made
 
 
 @pytest.mark.parametrize("program", ["report.make", "prediction.outlook", "provenance.archive"])
@@ -23,7 +34,11 @@ def test_what_a_program_imports_is_its_code(program: str) -> None:
         text=True,
         check=True,
     )
-    imported = {line.removeprefix(f"{CHECKOUT}/") for line in done.stdout.splitlines() if line.startswith(str(SCRIPTS))}
+    imported = {
+        line.removeprefix(f"{CHECKOUT}/")
+        for line in done.stdout.splitlines()
+        if line.startswith(str(SCRIPTS))
+    }
     assert len(imported) > 20 and imported <= set(code(program))
 
 
@@ -36,7 +51,10 @@ def test_code_is_no_more_than_that() -> None:
     assert "workflow/scripts/report/page.html.jinja" in code("report.make")
     assert not set(code("report.make")) & {"workflow/scripts/runs/supervise.py"}
     families = {name for name in code("models.families.*") if "/families/" in name}
-    assert {"workflow/scripts/models/families/resnet.py", "workflow/scripts/models/families/plain.py"} <= families
+    assert {
+        "workflow/scripts/models/families/resnet.py",
+        "workflow/scripts/models/families/plain.py",
+    } <= families
     with pytest.raises(ModuleNotFoundError, match=r"figures\.pie"):
         code("figures.pie")
 
@@ -53,5 +71,6 @@ def test_every_rule_names_the_code_of_its_program() -> None:
     assert {name for name, named in found.items() if not named} == KEYED | OTHERS
     assert {"figure", "aggregate", "report", "manifest"} < set(found)
     assert (
-        "changed=changed(program.rule, [*code(*program.modules)," in (CHECKOUT / "rules" / "analysis.smk").read_text()
+        "changed=changed(program.rule, [*code(*program.modules),"
+        in (CHECKOUT / "rules" / "analysis.smk").read_text()
     )

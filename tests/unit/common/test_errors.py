@@ -112,7 +112,9 @@ def test_errors_of_errors_have_all_their_lines() -> None:
 def test_program_ends_with_a_line_for_each_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(lambda: refuse_all(2)) == 2
     shown = capsys.readouterr()
-    assert shown.err == "ringside: a0: is too large [out-of-range]\nringside: a1: is too large [out-of-range]\n"
+    assert (
+        shown.err == "ringside: a0: is too large [out-of-range]\nringside: a1: is too large [out-of-range]\n"
+    )
     assert shown.out == ""
     assert exit_status(lambda: None) == 0 and capsys.readouterr().err == ""
 

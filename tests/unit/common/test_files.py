@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from common.files import create_json, create_text, dump_yaml, load_yaml, node_name, read_json, write_json, written_whole
+from common.files import (
+    create_json,
+    create_text,
+    dump_yaml,
+    load_yaml,
+    node_name,
+    read_json,
+    write_json,
+    written_whole,
+)
 from support.refusals import assert_refusal
 
 
@@ -31,7 +40,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, value: object) -> None:
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 

@@ -26,6 +26,7 @@ def test_signs_are_written_out(said: str, written: str) -> None:
 def test_only_long_words_may_be_broken() -> None:
     name = "tensorflow-multiworker.small_cnn"
     assert (
-        latex_text(f"e.g. {name}", breaks=True) == r"e.g. tensorflow-multiworker.\allowbreak{}small\_\allowbreak{}cnn"
+        latex_text(f"e.g. {name}", breaks=True)
+        == r"e.g. tensorflow-multiworker.\allowbreak{}small\_\allowbreak{}cnn"
     )
     assert latex_text(name) == r"tensorflow-multiworker.small\_cnn"

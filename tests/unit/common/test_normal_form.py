@@ -64,7 +64,10 @@ SAME = {
     "type of an attribute": ("rate: float = 0.1", "rate = 0.1"),
     "import of a type": ("from typing import Any", "from typing import Any, Protocol"),
     "block for type checkers": ("LIMIT = 3", "if TYPE_CHECKING:\n    from models import Graph\nLIMIT = 3"),
-    "pass": ("        if n > last:\n            pass\n", "        if n > last:\n            pass\n            pass\n"),
+    "pass": (
+        "        if n > last:\n            pass\n",
+        "        if n > last:\n            pass\n            pass\n",
+    ),
 }
 OTHER = {
     "constant": ("LIMIT = 3", "LIMIT = 4"),
@@ -185,9 +188,17 @@ def test_digests_are_kept_between_programs(tmp_path: Path, broken: str) -> None:
     kept.write_text(broken)
 
     def digest() -> str:
-        environment = {**os.environ, "RINGSIDE_CACHE": str(cache), "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+        environment = {
+            **os.environ,
+            "RINGSIDE_CACHE": str(cache),
+            "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"),
+        }
         return subprocess.run(
-            [sys.executable, "-c", KEEP, str(folder)], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", KEEP, str(folder)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
 
     first = digest()

@@ -53,7 +53,9 @@ def test_defaults_are_those_of_the_signature() -> None:
 
 
 def test_values_have_the_types_of_the_signature() -> None:
-    given = parse("x", "--out", "a", "--count", "7", "--share", "0.5", "--files", "b", "c", "--from", "z", "--dry-run")
+    given = parse(
+        "x", "--out", "a", "--count", "7", "--share", "0.5", "--files", "b", "c", "--from", "z", "--dry-run"
+    )
     assert (given["count"], given["share"], given["files"]) == (7, 0.5, [Path("b"), Path("c")])
     assert (given["from_"], given["dry_run"]) == ("z", True)
 
@@ -128,7 +130,9 @@ CALLED = [
 def test_a_rule_gives_a_program_the_options_it_takes(name: str, given: list[str]) -> None:
     function = main_of(name)
     optional = [
-        one.arg for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if default
+        one.arg
+        for one, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if default
     ]
     known = [one.arg for one in function.args.kwonlyargs]
     options = [one.replace("-", "_") if one != "from" else "from_" for one in given]
@@ -147,5 +151,7 @@ def test_there_are_such_programs() -> None:
 
 def test_a_real_program_has_its_name() -> None:
     command = [sys.executable, "-m", "plan.design", "--help"]
-    done = subprocess.run(command, cwd=CHECKOUT, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, check=True)
+    done = subprocess.run(
+        command, cwd=CHECKOUT, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, check=True
+    )
     assert done.stdout.startswith(b"usage: python -m plan.design [-h] --study STUDY --site SITE --out OUT")

@@ -65,7 +65,9 @@ def begun(folder: Path, text: str) -> tuple[subprocess.Popen[str], int]:
 
 def gone(process: int, limit_s: float = 10) -> bool:
     deadline = time.monotonic() + limit_s
-    while Path(f"/proc/{process}").exists() and "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text():
+    while (
+        Path(f"/proc/{process}").exists() and "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    ):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -86,7 +88,9 @@ def test_it_gets_what_it_was_told_and_its_status_comes_back(
     assert said[0][2] == status
 
 
-def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(folder: Path, server: str) -> None:
+def test_programs_of_a_server_are_its_children_and_import_what_is_on_disk_now(
+    folder: Path, server: str
+) -> None:
     parents = {parent_of(folder), parent_of(folder)}
     assert len(parents) == 1 and parents != {os.getpid()}
     other = folder / "other"
@@ -143,7 +147,9 @@ def test_a_program_of_which_there_are_hundreds_is_kept_until_a_file_of_it_change
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert elsewhere.returncode == 1 and "helper" in elsewhere.stderr, "who started the server has another path"
+        assert elsewhere.returncode == 1 and "helper" in elsewhere.stderr, (
+            "who started the server has another path"
+        )
         starter.communicate("\n")
 
 
@@ -182,9 +188,7 @@ def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
     assert gone(process)
 
 
-STARTS = (
-    "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); time.sleep(60)"
-)
+STARTS = "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); time.sleep(60)"
 
 
 def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
@@ -192,7 +196,10 @@ def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
 ) -> None:
     scripts = str(CHECKOUT / "workflow" / "scripts")
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTS], env={**os.environ, "PYTHONPATH": scripts}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", STARTS],
+        env={**os.environ, "PYTHONPATH": scripts},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert starter.stdout is not None
     monkeypatch.setenv(prefork_server.VARIABLE, starter.stdout.readline().strip())

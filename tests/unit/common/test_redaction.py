@@ -62,7 +62,9 @@ def test_long_texts_take_no_time(text):
 
 
 def test_error_line_has_no_secret():
-    error = InputError("no-answer", f"https://u:{SECRET}@host/ refuses", hint=f"see http://host/?token={SECRET}")
+    error = InputError(
+        "no-answer", f"https://u:{SECRET}@host/ refuses", hint=f"see http://host/?token={SECRET}"
+    )
     assert SECRET not in "".join(error.lines)
 
 
@@ -81,7 +83,11 @@ def test_log_of_a_command_has_no_secret(tmp_path, monkeypatch):
     log.write_text("earlier\n")
     with pytest.raises(InputError) as error:
         call(
-            ["sh", "-c", 'echo "looking in $PIP_INDEX_URL"; echo "error: $PIP_INDEX_URL refuses" >&2; exit 1'],
+            [
+                "sh",
+                "-c",
+                'echo "looking in $PIP_INDEX_URL"; echo "error: $PIP_INDEX_URL refuses" >&2; exit 1',
+            ],
             "trying",
             log,
         )

@@ -69,7 +69,9 @@ def test_types_are_those_of_the_schema_and_an_empty_field_is_missing(tmp_path, r
     assert str(back["epoch_time_s"].dtype) == "float64"
     assert str(back["oversubscribed"].dtype) == "boolean"
     assert (
-        back.loc[back["status"] != "ok", ["attempt", "epoch_time_s", "oversubscribed", "hosts"]].isna().all(axis=None)
+        back.loc[back["status"] != "ok", ["attempt", "epoch_time_s", "oversubscribed", "hosts"]]
+        .isna()
+        .all(axis=None)
     )
 
 
@@ -184,7 +186,9 @@ def test_rows_of_a_cell_that_contradict_each_other_are_refused(tmp_path, runs, c
 
 
 def test_20000_runs_and_2000000_epochs_are_told_apart_in_no_time(runs):
-    copies = [runs.assign(run_id=runs["run_id"] + f".{copy}", cell=runs["cell"] + f".{copy}") for copy in range(176)]
+    copies = [
+        runs.assign(run_id=runs["run_id"] + f".{copy}", cell=runs["cell"] + f".{copy}") for copy in range(176)
+    ]
     many = pd.concat(copies, ignore_index=True)[:20_000]
     epochs = pd.DataFrame(
         {"run_id": many["run_id"].astype("str").repeat(100), "epoch": [*range(1, 101)] * len(many)}
@@ -273,7 +277,9 @@ def test_fields_are_judged_as_jsonschema_judges_them(text):
         kind = tables._kind_of(rules)
         judged = tables._allowed(text, rules, kind)
         try:
-            value = {"integer": int, "number": float, "boolean": {"true": True}.__getitem__, "string": str}[kind](text)
+            value = {"integer": int, "number": float, "boolean": {"true": True}.__getitem__, "string": str}[
+                kind
+            ](text)
         except (ValueError, KeyError):
             assert not judged, column
             continue
@@ -288,7 +294,9 @@ def test_a_plain_table_is_read_at_once_as_it_is_field_by_field(tmp_path):
 
 def test_quoted_fields_are_read_at_once_too(tmp_path):
     path, _ = write_campaign(tmp_path)
-    frame = read_table(path, "runs").assign(library_version='tensorflow 2.21.0, "tf_keras" 2.21.0', reason="a, b")
+    frame = read_table(path, "runs").assign(
+        library_version='tensorflow 2.21.0, "tf_keras" 2.21.0', reason="a, b"
+    )
     frame.loc[3, ["library_version", "reason", "hosts"]] = ["", " -, +.", "one"]
     write_table(frame, "runs", path)
     assert path.read_text().count('"tensorflow 2.21.0, ""tf_keras"" 2.21.0"') == len(frame) - 1

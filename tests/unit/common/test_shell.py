@@ -10,7 +10,9 @@ from common.shell import UNSEEN_STATUS, check_node, check_node_by_pipe, shell_co
 
 
 def said(setup: list[str], *command: str, **variables: str) -> tuple[int, str]:
-    done = subprocess.run(shell_command(setup, "", variables, command), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        shell_command(setup, "", variables, command), capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout.strip()
 
 
@@ -21,7 +23,10 @@ def test_a_failing_line_ends_it_whatever_follows() -> None:
 
 
 def test_our_variables_come_after_the_setup_lines() -> None:
-    assert said(["export PYTHONPATH=theirs"], "sh", "-c", "echo $PYTHONPATH", PYTHONPATH="ours") == (0, "ours")
+    assert said(["export PYTHONPATH=theirs"], "sh", "-c", "echo $PYTHONPATH", PYTHONPATH="ours") == (
+        0,
+        "ours",
+    )
     assert said(["export PYTHONHOME=/nowhere"], "sh", "-c", "echo ${PYTHONHOME-gone}") == (0, "gone")
 
 
@@ -33,7 +38,9 @@ def test_a_node_with_every_path_runs_the_command(tmp_path: Path) -> None:
     odd = tmp_path / "a 'path\" $(x)"
     odd.mkdir()
     done = subprocess.run(
-        [*check_node([str(tmp_path), str(odd)]), "--", "printf", "%s|", "a b", "--"], capture_output=True, check=False
+        [*check_node([str(tmp_path), str(odd)]), "--", "printf", "%s|", "a b", "--"],
+        capture_output=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, b"a b|--|")
 

@@ -9,7 +9,20 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common.errors import InputError
-from common.written import Keys, Line, Maybe, Pairs, Rules, Unique, Written, json_schema, key, load, optional, parse
+from common.written import (
+    Keys,
+    Line,
+    Maybe,
+    Pairs,
+    Rules,
+    Unique,
+    Written,
+    json_schema,
+    key,
+    load,
+    optional,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,9 @@ REFUSED: list[tuple[dict[str, Any], str, str, object]] = [
 
 
 @pytest.mark.parametrize(("keys", "code", "where", "got"), REFUSED)
-def test_broken_rule_gives_code_key_and_value(keys: dict[str, Any], code: str, where: str, got: object) -> None:
+def test_broken_rule_gives_code_key_and_value(
+    keys: dict[str, Any], code: str, where: str, got: object
+) -> None:
     with pytest.raises(InputError) as refused:
         parse(Sample, {"seed": 1} | keys, Path("s.yaml"), "x")
     error = refused.value
@@ -134,7 +149,9 @@ def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:
     }
     assert rules["properties"]["either"]["type"] == ["integer", "object"]
     assert {
-        name: each.get("default") for name, each in rules["properties"].items() if each.get("default") is not None
+        name: each.get("default")
+        for name, each in rules["properties"].items()
+        if each.get("default") is not None
     } == {
         "rate": 0.5,
         "kind": "full",

@@ -26,14 +26,18 @@ DATA = "0" * 64
 @pytest.fixture(scope="module")
 def base() -> pd.DataFrame:
     """Five replicates, all successful."""
-    return campaign(replicates=5, failures={})[0].assign(started_at="2026-11-20T12:00:00.000Z", data_digest=DATA)
+    return campaign(replicates=5, failures={})[0].assign(
+        started_at="2026-11-20T12:00:00.000Z", data_digest=DATA
+    )
 
 
 @pytest.fixture
 def contender() -> pd.DataFrame:
     """The same campaign on another day."""
     runs = campaign(replicates=5, failures={}, seed=2)[0]
-    return runs.assign(started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z", data_digest=DATA)
+    return runs.assign(
+        started_at="2026-12-01T12:00:00.000Z", session="2026-12-01T12:00:00Z", data_digest=DATA
+    )
 
 
 @pytest.fixture
@@ -41,7 +45,9 @@ def compare(tmp_path):
     """Compare tables as the program does: written and read again."""
 
     def read_both(base: pd.DataFrame, contender: pd.DataFrame) -> Compared:
-        return Compared(NAMES, *(read(frame, name) for frame, name in zip((base, contender), NAMES, strict=True)))
+        return Compared(
+            NAMES, *(read(frame, name) for frame, name in zip((base, contender), NAMES, strict=True))
+        )
 
     def read(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         return read_table(write_frames(tmp_path / name, frame, campaign(1)[1])[0], "runs")
@@ -99,7 +105,12 @@ def test_p_values_and_intervals_agree_with_r(compare, base, contender) -> None:
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("data_digest", "f" * 64), ("samples_per_epoch", 100), ("timing_scope", "master"), ("effective_batch", 7)],
+    [
+        ("data_digest", "f" * 64),
+        ("samples_per_epoch", 100),
+        ("timing_scope", "master"),
+        ("effective_batch", 7),
+    ],
 )
 def test_cells_that_trained_something_else_are_refused(compare, base, contender, column, value) -> None:
     cell = contender["cell"].iloc[0]
@@ -138,14 +149,20 @@ def test_column_recorded_in_one_campaign_is_reported(compare, base, contender) -
 def test_large_changes_have_plain_numbers(compare, base, contender) -> None:
     contender["epoch_time_s"] *= 3
     note = find_note(table(compare(base, contender)).notes, "changes")
-    assert note.facts["by_change"] == {"slower": 38} and note.facts["mean_ratio"] == pytest.approx(3, rel=0.05)
+    assert note.facts["by_change"] == {"slower": 38} and note.facts["mean_ratio"] == pytest.approx(
+        3, rel=0.05
+    )
     assert "e+" not in note
 
 
 def test_cells_of_one_campaign_only_are_refused(compare, base, contender) -> None:
     missing, failed = contender["cell"].unique()[:2]
     contender = contender[contender["cell"] != missing]
-    contender.loc[contender["cell"] == failed, ["status", "reason", "epoch_time_s"]] = ["failed", "lost", None]
+    contender.loc[contender["cell"] == failed, ["status", "reason", "epoch_time_s"]] = [
+        "failed",
+        "lost",
+        None,
+    ]
     compared = compare(base, contender)
     assert {cell: (reason.code, reason.facts["campaign"]) for cell, reason in compared.refused.items()} == {
         missing: ("no-such-cell", "after"),
@@ -170,7 +187,9 @@ def test_differences_are_reported_by_framework(compare, base, contender) -> None
 
 
 def test_own_algorithms_are_reported_with_accuracies(compare, base, contender, monkeypatch) -> None:
-    base, contender = (runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (contender, 0.8)))
+    base, contender = (
+        runs.assign(validation_accuracy=share) for runs, share in ((base, 0.9), (contender, 0.8))
+    )
     assert compare(base, contender).algorithms == ""
     own = replace(frameworks.load_framework("pytorch-ddp"), algorithm=frameworks.OWN)
     load = frameworks.load_framework

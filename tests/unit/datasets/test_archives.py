@@ -47,7 +47,10 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
 
 def make_zip(*members: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened, warnings.catch_warnings(action="ignore"):
+    with (
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened,
+        warnings.catch_warnings(action="ignore"),
+    ):
         for info, content in members:
             opened.writestr(info, content)
     return buffer.getvalue()
@@ -193,7 +196,9 @@ def test_headers_without_end_are_refused(tmp_path: Path, kind: bytes) -> None:
     assert refusal(read_tar, broken).code == "broken-archive"
 
 
-@pytest.mark.parametrize(("offset", "value"), [(6, 255), (8, 0x40)], ids=["version 25.5", "strong encryption"])
+@pytest.mark.parametrize(
+    ("offset", "value"), [(6, 255), (8, 0x40)], ids=["version 25.5", "strong encryption"]
+)
 def test_a_zip_that_nobody_can_read_is_refused(tmp_path: Path, offset: int, value: int) -> None:
     content = bytearray(make_zip(("a", b"1")))
     content[content.index(b"PK\x01\x02") + offset] = value

@@ -114,7 +114,9 @@ def test_server_without_validator_restarts_the_download(server, file, store_at):
     assert server.ranges("/public/a.gz") == [None, None]
 
 
-@pytest.mark.parametrize("fault", [status(503), status(503, Retry_After="0"), status(429), status(500), cut(0)])
+@pytest.mark.parametrize(
+    "fault", [status(503), status(503, Retry_After="0"), status(429), status(500), cut(0)]
+)
 def test_transient_errors_are_retried(server, file, store_at, fault):
     server.plan["/public/a.gz"] += [fault, fault]
     assert fetch_content(file, store_at()).origin == server.url("/public/a.gz")
@@ -191,7 +193,9 @@ def test_trickling_server_is_given_up_and_its_bytes_are_kept(server, file, store
     started = time.monotonic()
     assert fetch_content(file, store_at()).origin == server.url("/mirror/a.gz")
     assert 1 < time.monotonic() - started < 10
-    starts = [int(header.removeprefix("bytes=").removesuffix("-")) for header in server.ranges("/public/a.gz")[1:]]
+    starts = [
+        int(header.removeprefix("bytes=").removesuffix("-")) for header in server.ranges("/public/a.gz")[1:]
+    ]
     assert len(starts) == 2 and 100 < starts[0] < starts[1]
     assert re.search(rf"B/s .*\b{starts[0]} .*\b1000000 bytes", capsys.readouterr().err)
 
@@ -217,7 +221,9 @@ def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
 
 
 def test_concurrent_calls_fetch_once(server, file, store_at, capsys):
-    server.plan["/public/a.gz"].append(lambda handler, content: (time.sleep(0.3), without_ranges(handler, content)))
+    server.plan["/public/a.gz"].append(
+        lambda handler, content: (time.sleep(0.3), without_ranges(handler, content))
+    )
     with ThreadPoolExecutor(2) as pool:
         got = list(pool.map(lambda _: archive("ours", file, store_at()), range(2)))
     assert len(server.asked) == 1 and got[0] == got[1]
@@ -300,7 +306,9 @@ def test_first_checksum_is_locked(server, declare, store_at):
         ("bytes", 1_000_001, 1_000_000),
     ],
 )
-def test_wrong_entry_is_reported_with_file_and_key(server, declare, store_at, tmp_path, key, declared, actual):
+def test_wrong_entry_is_reported_with_file_and_key(
+    server, declare, store_at, tmp_path, key, declared, actual
+):
     file = declare("a.gz", CONTENT, url=server.serve("/a.gz", CONTENT), **{key: declared})
     error = refusal(file, store_at())
     assert_refusal(error, "not-fetched", "", [actual, declared])
@@ -308,7 +316,9 @@ def test_wrong_entry_is_reported_with_file_and_key(server, declare, store_at, tm
     (tmp_path / "a.gz").write_bytes(CONTENT)
     error = refusal(file, store_at(folder=tmp_path))
     code = "wrong-size" if key == "bytes" else "checksum-mismatch"
-    assert_refusal(error, code, "", [actual, declared, key, f"{tmp_path}/table.yaml"], file=str(tmp_path / "a.gz"))
+    assert_refusal(
+        error, code, "", [actual, declared, key, f"{tmp_path}/table.yaml"], file=str(tmp_path / "a.gz")
+    )
 
 
 def test_a_users_own_archives_have_a_lock_of_their_own(store_at):
@@ -437,7 +447,10 @@ def test_missing_certificates_do_not_hide_other_mirrors(server, store_at, declar
     server.serve("/mirror/a.gz", CONTENT)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "none.pem"))
     file = declare(
-        "a.gz", CONTENT, url=server.url("/none").replace("http:", "https:"), mirrors=[server.url("/mirror/a.gz")]
+        "a.gz",
+        CONTENT,
+        url=server.url("/none").replace("http:", "https:"),
+        mirrors=[server.url("/mirror/a.gz")],
     )
     assert archive("ours", file, store_at()).path.read_bytes() == CONTENT
 

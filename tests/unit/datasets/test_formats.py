@@ -41,7 +41,12 @@ def refusal(entry, archives) -> InputError:
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [(CIFAR, {}), (FASHION, {}), (FASHION, {"shape": [6, 4, 3]}), (CIFAR, {"classes": ["one", "two  words", "3\t4"]})],
+    [
+        (CIFAR, {}),
+        (FASHION, {}),
+        (FASHION, {"shape": [6, 4, 3]}),
+        (CIFAR, {"classes": ["one", "two  words", "3\t4"]}),
+    ],
 )
 def test_synthetic_archives_are_read_back_exactly(tmp_path, name, changes):
     entry = {**load_dataset(name), **changes}
@@ -65,7 +70,10 @@ def test_cifar_by_hand(tmp_path):
 def cifar_archive(folder: Path, record: bytes, classes: list[str], **changes: bytes) -> dict[str, Archive]:
     root = "cifar-10-batches-bin"
     members = {f"{root}/data_batch_{i}.bin": record for i in (1, 3, 2, 5, 4)}
-    members |= {f"{root}/test_batch.bin": record, f"{root}/batches.meta.txt": "\n".join(classes).encode() + b"\n\n"}
+    members |= {
+        f"{root}/test_batch.bin": record,
+        f"{root}/batches.meta.txt": "\n".join(classes).encode() + b"\n\n",
+    }
     members |= {f"{root}/{name}": content for name, content in changes.items()}
     (folder / "c.tar.gz").write_bytes(gzip.compress(tar(members)))
     return {"c.tar.gz": Archive(folder / "c.tar.gz", 1 << 20, "here")}
@@ -87,7 +95,9 @@ def test_a_cifar_archive_without_a_batch_is_refused(tmp_path):
     entry = {**load_dataset(CIFAR), "shape": [2, 2, 3]}
     archives = cifar_archive(tmp_path, bytes(13), entry["classes"])
     name = "cifar-10-batches-bin/test_batch.bin"
-    members = {member: bytes(content) for member, content in read_tar(archives["c.tar.gz"]).items() if member != name}
+    members = {
+        member: bytes(content) for member, content in read_tar(archives["c.tar.gz"]).items() if member != name
+    }
     (tmp_path / "c.tar.gz").write_bytes(gzip.compress(tar(members)))
     assert_refusal(refusal(entry, archives), "missing-member", "", [repr(name)], got=name)
 
@@ -119,7 +129,10 @@ def test_fashion_by_hand(tmp_path):
     }
     archives = idx_archives(tmp_path, files)
     _, samples = read(entry, archives)
-    assert samples["train"][0].tolist() == [[[[1], [2]]], [[[3], [4]]]] and samples["train"][1].tolist() == [9, 0]
+    assert samples["train"][0].tolist() == [[[[1], [2]]], [[[3], [4]]]] and samples["train"][1].tolist() == [
+        9,
+        0,
+    ]
     assert samples["validation"][0].tolist() == [[[[255], [0]]]] and samples["validation"][1].tolist() == [3]
     images, labels = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
     for name, content, code, got in [
@@ -156,7 +169,9 @@ def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
         assert classes == [token_stream[wnid] for wnid in ids]
         images, labels = samples["train"]
         for number in (0, 11, 31, 32, 639):
-            name = f"tiny-imagenet-200/train/{ids[number // 32]}/images/{ids[number // 32]}_{number % 32}.JPEG"
+            name = (
+                f"tiny-imagenet-200/train/{ids[number // 32]}/images/{ids[number // 32]}_{number % 32}.JPEG"
+            )
             with Image.open(opened.open(name)) as image:
                 assert np.array_equal(images[number], np.asarray(image.convert("RGB"))), name
             assert labels[number] == number // 32
@@ -166,7 +181,9 @@ def test_tiny_imagenet_is_read_as_pillow_decodes_it(tmp_path):
     off = np.abs(samples["validation"][0].astype(int) - expected).mean(axis=(1, 2, 3))
     assert off[1] < 45, "JPEG loses little of it"
     grey = samples["validation"][0][0]
-    assert (grey[..., 0] == grey[..., 1]).all() and (grey[..., 0] == grey[..., 2]).all(), "grey ones get three channels"
+    assert (grey[..., 0] == grey[..., 1]).all() and (grey[..., 0] == grey[..., 2]).all(), (
+        "grey ones get three channels"
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +294,9 @@ def test_text8_by_hand(tmp_path):
     _, samples = read(text(), zipped(tmp_path, text8=content))
     inputs, labels = samples["train"]
     letters = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)
-    assert bytes(letters[inputs.ravel()]) == content[:176] and bytes(letters[labels.ravel()]) == content[1:177]
+    assert (
+        bytes(letters[inputs.ravel()]) == content[:176] and bytes(letters[labels.ravel()]) == content[1:177]
+    )
     assert inputs.shape == labels.shape == (44, 4), "(180 - 1) // 4"
     assert bytes(letters[samples["validation"][0].ravel()]) == content[180:188], "(10 - 1) // 4 sequences"
 

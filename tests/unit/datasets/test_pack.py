@@ -20,7 +20,9 @@ ROTATED = 6  # to be turned by 90 degrees clockwise
 
 
 @pytest.fixture
-def packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], Content]]:
+def packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[dict[str, Any], Content]]:
     """Return a function that packs by the program, and returns the printed entry and the archive's content."""
 
     def run(kind: str, source: Path, size: int, validation_share: float) -> tuple[dict[str, Any], Content]:
@@ -30,7 +32,9 @@ def packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
         (file,) = entry["files"]
         archive = tmp_path / file["name"]
         assert archive.stat().st_size == file["bytes"] and file["url"] == archive.as_uri()
-        return entry, READERS[entry["format"]](entry, {file["name"]: Archive(archive, file["unpacked_bytes"], "here")})
+        return entry, READERS[entry["format"]](
+            entry, {file["name"]: Archive(archive, file["unpacked_bytes"], "here")}
+        )
 
     return run
 
@@ -118,11 +122,21 @@ def test_a_packed_text_is_read_again(tmp_path: Path, packed: Callable[..., Any],
     assert (entry["vocabulary"], entry["train_samples"], entry["validation_samples"]) == (5, 9, 1)
     for blocks, samples in ((content.train, 9), (content.validation, 1)):
         ((tokens, labels),) = blocks
-        assert tokens.shape == labels.shape == (samples, 64) and tokens[0, :7].tolist() == [1, 2, 3, 1, 2, 0, 0]
+        assert tokens.shape == labels.shape == (samples, 64) and tokens[0, :7].tolist() == [
+            1,
+            2,
+            3,
+            1,
+            2,
+            0,
+            0,
+        ]
 
 
 @pytest.mark.parametrize(
-    ("content", "code"), [("Bär " * 1000, "wrong-encoding"), ("a rose", "wrong-count")], ids=["latin-1", "short"]
+    ("content", "code"),
+    [("Bär " * 1000, "wrong-encoding"), ("a rose", "wrong-count")],
+    ids=["latin-1", "short"],
 )
 def test_a_text_that_cannot_be_packed_is_refused(tmp_path: Path, content: str, code: str) -> None:
     (tmp_path / "poems.txt").write_bytes(content.encode("latin-1"))
@@ -135,5 +149,7 @@ def test_a_text_that_cannot_be_packed_is_refused(tmp_path: Path, content: str, c
 def test_other_separators_end_no_line(tmp_path: Path, separator: str) -> None:
     (tmp_path / "a.txt").write_text(f"a b{separator}c d\n" * 20, encoding="utf-8", newline="")
     (tmp_path / "b.txt").write_text("a b c d\r\n" * 20, encoding="utf-8", newline="")
-    counts = [pack_text(tmp_path / name, tmp_path / "a.zip", 2, 0.5)["train_samples"] for name in ("a.txt", "b.txt")]
+    counts = [
+        pack_text(tmp_path / name, tmp_path / "a.zip", 2, 0.5)["train_samples"] for name in ("a.txt", "b.txt")
+    ]
     assert counts[0] == counts[1] == 24

@@ -44,14 +44,19 @@ PUBLISHED_SHA256 = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_is_prepared_as_the_table_says(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / name / "0123456789ab"
     main(dataset=name, site="local", out=folder / "prepared")
     entry, manifest = datasets()[name], json.loads((folder / "manifest.json").read_text())
     assert all(file.is_file() for file in data_files(folder, name))
     for part in ("train", "validation"):
-        images, labels = np.load(folder / part / "images.npy", mmap_mode="r"), np.load(folder / part / "labels.npy")
+        images, labels = (
+            np.load(folder / part / "images.npy", mmap_mode="r"),
+            np.load(folder / part / "labels.npy"),
+        )
         assert images.shape == (entry[f"{part}_samples"], *entry["shape"]) and images.dtype == np.uint8
         assert labels.dtype == np.int64
         assert set(labels) == set(range(len(manifest["classes"]))), "every class is in both parts"
@@ -65,7 +70,9 @@ def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, mon
         assert part_manifest["mean"] == pytest.approx(images.mean(axis=(0, 1, 2)), rel=1e-9)
         assert part_manifest["std"] == pytest.approx(images.std(axis=(0, 1, 2), dtype=np.float64), rel=1e-9)
         if part == "train":
-            assert [manifest[key] for key in ("mean", "std")] == [part_manifest[key] for key in ("mean", "std")]
+            assert [manifest[key] for key in ("mean", "std")] == [
+                part_manifest[key] for key in ("mean", "std")
+            ]
     assert {key: manifest[key] for key in ("train_samples", "shape", "licence", "citation")} == {
         key: entry[key] for key in ("train_samples", "shape", "licence", "citation")
     }
@@ -75,7 +82,9 @@ def test_a_data_set_is_prepared_as_the_table_says(tmp_path: Path, name: str, mon
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_data_of_published_campaigns_are_unchanged(tmp_path: Path, name: str) -> None:
     prepare(name, tmp_path / name)
-    published_sha256 = {file: sha256 for file, sha256 in PUBLISHED_SHA256.items() if file.startswith(f"{name}/")}
+    published_sha256 = {
+        file: sha256 for file, sha256 in PUBLISHED_SHA256.items() if file.startswith(f"{name}/")
+    }
     assert {file: digest_file(tmp_path / file) for file in published_sha256} == published_sha256
 
 
@@ -188,7 +197,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -
 def test_failed_write_of_labels_has_its_reason(tmp_path: Path) -> None:
     with nearly_full_disk(), pytest.raises(OSError, match="File too large"):
         write_images(
-            tmp_path / "train", [(np.zeros((5000, 1, 1, 1), np.uint8), np.zeros(5000))], 5000, [1, 1, 1], 2, "x"
+            tmp_path / "train",
+            [(np.zeros((5000, 1, 1, 1), np.uint8), np.zeros(5000))],
+            5000,
+            [1, 1, 1],
+            2,
+            "x",
         )
 
 
@@ -198,7 +212,9 @@ def test_ended_preparation_leaves_no_files(tmp_path: Path) -> None:
     for attempt in range(10):
         out = tmp_path / str(attempt) / "0123456789ab" / "prepared"
         arguments = ["--dataset", "tiny-imagenet-200-small", "--site", "local", "--out", str(out)]
-        process = subprocess.Popen([sys.executable, "-m", "datasets.prepare", *arguments], env={**os.environ, **places})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "datasets.prepare", *arguments], env={**os.environ, **places}
+        )
         while not list(tmp_path.glob(f"{attempt}/.*.partial/archives-*")) and process.poll() is None:
             time.sleep(0.01)
         process.terminate()
@@ -230,7 +246,9 @@ def test_refused_data_set_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mo
         (np.zeros((2, 2, 2, 1), np.uint8), [-1, 0], (-1, 0), [3]),
     ],
 )
-def test_images_that_contradict_their_entry_are_refused(tmp_path: Path, images, labels, got, mentions) -> None:
+def test_images_that_contradict_their_entry_are_refused(
+    tmp_path: Path, images, labels, got, mentions
+) -> None:
     with pytest.raises(InputError) as refused:
         write_images(tmp_path / "train", [(images, np.array(labels))], 2, [2, 2, 1], 3, "ours: train")
     assert_refusal(refused.value, "contradicts-entry", "", mentions, file="ours: train", got=got)
@@ -259,7 +277,11 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
     prepare("synthetic-4x6x3-5-200", tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["manifest.json", "verified.json"]
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    assert manifest["fresh"] and manifest["shape"] == [4, 6, 3] and manifest["classes"] == ["0", "1", "2", "3", "4"]
+    assert (
+        manifest["fresh"]
+        and manifest["shape"] == [4, 6, 3]
+        and manifest["classes"] == ["0", "1", "2", "3", "4"]
+    )
     assert (manifest["train_samples"], manifest["validation_samples"]) == (200, 20)
     assert manifest["mean"] == [127.5] * 3 and manifest["std"] == pytest.approx([np.arange(256).std()] * 3)
     check_data(tmp_path / "a", "synthetic-4x6x3-5-200")
@@ -268,7 +290,9 @@ def test_a_fresh_data_set_is_a_manifest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "classes"), [("synthetic-tokens-40-8-200", None), ("synthetic-text-40-8-2-200", ["0", "1"])]
 )
-def test_a_fresh_data_set_of_tokens_is_a_manifest(tmp_path: Path, name: str, classes: list[str] | None) -> None:
+def test_a_fresh_data_set_of_tokens_is_a_manifest(
+    tmp_path: Path, name: str, classes: list[str] | None
+) -> None:
     prepare(name, tmp_path / "a")
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
     assert manifest["fresh"] and manifest["shape"] == [8] and manifest["vocabulary"] == 40
@@ -281,8 +305,12 @@ def published(tmp_path: Path, declare, server) -> dict[str, Any]:
     """The entry of a data set whose archives a server has; they are also files in ``made``."""
     small = load_dataset("fashion-mnist-small")
     (tmp_path / "made").mkdir()
-    contents = {name: archive.path.read_bytes() for name, archive in write_archives(small, tmp_path / "made").items()}
-    files = [declare(name, content, url=server.serve(f"/{name}", content)) for name, content in contents.items()]
+    contents = {
+        name: archive.path.read_bytes() for name, archive in write_archives(small, tmp_path / "made").items()
+    }
+    files = [
+        declare(name, content, url=server.serve(f"/{name}", content)) for name, content in contents.items()
+    ]
     return {**{key: value for key, value in small.items() if key != "made_up"}, "files": files}
 
 
@@ -302,7 +330,9 @@ def test_unreadable_archive_is_not_locked(tmp_path: Path, store_at, declare, ser
     first, rubbish = published["files"][0], b"Sorry, we are moving."
     spoilt = declare(first["name"], rubbish, url=server.serve("/rubbish", rubbish))
     with pytest.raises(InputError) as refused:
-        write_parts("ours", {**published, "files": [spoilt, *published["files"][1:]]}, tmp_path / "spoilt", store_at())
+        write_parts(
+            "ours", {**published, "files": [spoilt, *published["files"][1:]]}, tmp_path / "spoilt", store_at()
+        )
     assert refused.value.code == "broken-archive"
     assert not store_at().lock("ours").exists()
     write_parts("ours", published, tmp_path / "good", store_at())
@@ -331,7 +361,9 @@ def digits(tmp_path: Path) -> Path:
     return tmp_path / "digits"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "train/images.npy", "validation/labels.npy", "train/manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "train/images.npy", "validation/labels.npy", "train/manifest.json"]
+)
 def test_no_run_trains_on_changed_data(digits: Path, name: str) -> None:
     check_data(digits, "digits")
     content = bytearray((digits / name).read_bytes())

@@ -28,7 +28,9 @@ OWN = {
     "title": "t",
     "format": "idx",
     "files": [
-        {"name": name, "bytes": 1, "unpacked_bytes": 1, "md5": "a" * 32} for pair in IDX.values() for name in pair
+        {"name": name, "bytes": 1, "unpacked_bytes": 1, "md5": "a" * 32}
+        for pair in IDX.values()
+        for name in pair
     ],
     "train_samples": 1,
     "validation_samples": 1,
@@ -63,7 +65,10 @@ def test_what_is_published_of_the_archives() -> None:
         ("fashion-mnist", "t10k-images-idx3-ubyte.gz"): (4422102, "bef4ecab320f06d8554ea6380940ec79"),
         ("fashion-mnist", "t10k-labels-idx1-ubyte.gz"): (5148, "bb300cfdad3c16e7a12a480ee83cd310"),
         ("tiny-imagenet-200", "tiny-imagenet-200.zip"): (248100043, "90528d7ca1a48142e341f4ef8d21d0de"),
-        ("text8", "text8.zip"): (31344016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"),
+        ("text8", "text8.zip"): (
+            31344016,
+            "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        ),
         ("wikitext-2", "wikitext-2-v1.zip"): (4475746, "542ccefacc6c27f945fb54453812b3cd"),
     }
     assert {"digits", "synthetic"} < set(datasets())
@@ -71,7 +76,10 @@ def test_what_is_published_of_the_archives() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tokens"),
-    [("text8", (90_000_000, 5_000_000)), ("wikitext-2", (2_088_628, 217_646))],  # as published, with the ends of lines
+    [
+        ("text8", (90_000_000, 5_000_000)),
+        ("wikitext-2", (2_088_628, 217_646)),
+    ],  # as published, with the ends of lines
 )
 def test_sequences_of_a_text_follow_each_other_to_its_end(name: str, tokens: tuple[int, int]) -> None:
     entry = datasets()[name]
@@ -130,7 +138,13 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ("ours", {**TEXT, "shape": [1, 1, 1]}, "unfit-for-format", "shape", {"got": [1, 1, 1]}),
         ("ours", {**TEXT, "vocabulary": None}, "missing-key", "vocabulary", {}),
         ("ours", {**TEXT, "format": "text8"}, "unfit-for-format", "vocabulary", {"got": 9, "mentions": [27]}),
-        ("synthetic-text-9-9-2", {}, "reserved-name", "synthetic-text-9-9-2", {"got": "synthetic-text-9-9-2"}),
+        (
+            "synthetic-text-9-9-2",
+            {},
+            "reserved-name",
+            "synthetic-text-9-9-2",
+            {"got": "synthetic-text-9-9-2"},
+        ),
         ("ours", {"files": OWN["files"] * 2}, "duplicate", "files", {"got": "train-images-idx3-ubyte.gz"}),
         (
             "ours",
@@ -178,7 +192,12 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
         ),
         (
             "ours",
-            {"files": [OWN["files"][0], {key: OWN["files"][1][key] for key in ("name", "bytes", "unpacked_bytes")}]},
+            {
+                "files": [
+                    OWN["files"][0],
+                    {key: OWN["files"][1][key] for key in ("name", "bytes", "unpacked_bytes")},
+                ]
+            },
             "missing-key",
             "files.1",
             {"mentions": ["train-labels-idx1-ubyte.gz", "md5", "sha256"]},
@@ -190,7 +209,13 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
             "files.0.url",
             {"got": "file://x/y"},
         ),
-        ("ours", {"files": [{**OWN["files"][0], "name": "x" * 300}]}, "too-long", "files.0.name", {"mentions": [200]}),
+        (
+            "ours",
+            {"files": [{**OWN["files"][0], "name": "x" * 300}]},
+            "too-long",
+            "files.0.name",
+            {"mentions": [200]},
+        ),
         ("x" * 300, {}, "too-long", "x" * 300, {"mentions": [100]}),
         (
             "ours",
@@ -221,7 +246,13 @@ def test_a_users_own_data_sets_stand_beside_the_table(tmp_path: Path) -> None:
             "shape",
             {"got": [8, 8, 3], "mentions": [8, 8, 1]},
         ),
-        ("ours", {**BUNDLED, "classes": ["a", "b"]}, "unfit-for-format", "classes", {"got": 2, "mentions": [10]}),
+        (
+            "ours",
+            {**BUNDLED, "classes": ["a", "b"]},
+            "unfit-for-format",
+            "classes",
+            {"got": 2, "mentions": [10]},
+        ),
         (
             "ours",
             {**BUNDLED, "train_samples": 1500},
@@ -326,7 +357,9 @@ def test_data_set_that_cannot_be_had_is_refused(name: str, code: str, mentions: 
     assert_refusal(refused.value, code, "factors.dataset", mentions, file="s.yaml", got=name)
 
 
-def test_wrong_entry_stops_only_those_who_use_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_entry_stops_only_those_who_use_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("declared.datasets.OWN_DATASETS", own(tmp_path, train_samples=0))
     for cached in (datasets, load_dataset, table_of):
         cached.cache_clear()

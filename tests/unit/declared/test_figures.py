@@ -95,7 +95,11 @@ def test_traces_are_drawn_unasked_where_runs_are_traced(tmp_path: Path) -> None:
     only = study(tmp_path, trace="phases")
     assert {figure.kind for figure in only} >= {"phases", "critical_path", "gantt"}
     load = load_study("s", tmp_path)
-    assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {"phases", "critical_path", "gantt"}
+    assert not {figure.kind for figure in load.drawn(load.traits(traced=False))} & {
+        "phases",
+        "critical_path",
+        "gantt",
+    }
 
 
 def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
@@ -103,7 +107,10 @@ def test_figure_of_traces_needs_traced_runs(tmp_path: Path) -> None:
         {"kind": "phases", "x": "time", "facet": ["batch_size", "sync_every"]},
         {"kind": "gantt", "filter": {"nodes": 2}},
     ]
-    assert [figure.name for figure in study(tmp_path, asked, trace=["none", "phases"])] == ["phases-time", "gantt"]
+    assert [figure.name for figure in study(tmp_path, asked, trace=["none", "phases"])] == [
+        "phases-time",
+        "gantt",
+    ]
     study(tmp_path, [{"kind": "overview"}])
     error = refusal(tmp_path, {"kind": "gantt"})
     assert_refusal(error, "not-possible-here", "figures.0.kind", ["trace: [none, phases]"], got="gantt")
@@ -222,7 +229,9 @@ def test_an_empty_list_is_refused(tmp_path: Path) -> None:
     assert_refusal(refused.value, "too-few", "figures", [1], got=0)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (CHECKOUT / "config" / "studies").glob("*.yaml"))
+)
 def test_the_figures_of_the_shipped_studies_are_right_and_named_once(name: str) -> None:
     figures = load_study(name).drawn()
     names = [figure.name for figure in figures]

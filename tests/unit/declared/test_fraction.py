@@ -51,7 +51,9 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("asked", "published"), NIST.items())
-def test_fractions_are_as_small_as_the_published_ones(asked: tuple[int, int], published: tuple[int, int]) -> None:
+def test_fractions_are_as_small_as_the_published_ones(
+    asked: tuple[int, int], published: tuple[int, int]
+) -> None:
     count, resolution = asked
     fraction = smallest_fraction(NAMES[:count], resolution)
     assert (count - fraction.basic, fraction.resolution) == published
@@ -102,7 +104,9 @@ def test_generators_of_a_persons_own() -> None:
 
 def written(folder: Path, **changes: object) -> Path:
     study = {**GOOD, **changes}
-    (folder / "s.yaml").write_text(yaml.safe_dump({key: value for key, value in study.items() if value is not None}))
+    (folder / "s.yaml").write_text(
+        yaml.safe_dump({key: value for key, value in study.items() if value is not None})
+    )
     return folder
 
 

@@ -21,7 +21,12 @@ def conditions() -> list[tuple[str, str]]:
     of_programs = [(program.name, name) for program in PROGRAMS.values() for name in program.when]
     of_figures = [(kind.name, name) for kind in KINDS.values() for name in kind.when]
     usual = [(kind.name, kind.usual) for kind in KINDS.values() if isinstance(kind.usual, str)]
-    entries = [(kind.name, entry) for kind in KINDS.values() if not isinstance(kind.usual, str) for entry in kind.usual]
+    entries = [
+        (kind.name, entry)
+        for kind in KINDS.values()
+        if not isinstance(kind.usual, str)
+        for entry in kind.usual
+    ]
     of_entries = [(kind, name) for kind, entry in entries for name in entry.get("when", ())]
     of_records = [(record, name) for record, table in RECORDS.items() for name in table.when]
     return [*of_tables, *of_programs, *of_figures, *usual, *of_entries, *of_records]
@@ -55,7 +60,9 @@ def test_table_of_a_trait_is_available_with_it() -> None:
     several = Traits(varied=("nodes", "parallelism"), network_swept=True)
     assert is_available("crossover", several) and not is_available("crossover", TRAITS)
     assert not is_available("network", Traits(varied=("nodes",), network_swept=False))
-    assert is_available("drift", TRAITS) and not is_available("drift", Traits(varied=(), reference_timed=False))
+    assert is_available("drift", TRAITS) and not is_available(
+        "drift", Traits(varied=(), reference_timed=False)
+    )
     assert not is_available("pilot", several), "somebody has to ask for it"
 
 

@@ -39,7 +39,11 @@ def written(folder: Path, site: dict[str, object], **changes: object) -> Path:
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     site = load_site("here", written(tmp_path, SLURM))
     assert (site.fabric, site.devices_per_node, site.time_limit_s, site.setup) == ("ethernet", 0, 600, ())
-    assert (site.scheduler.concurrent_runs, site.scheduler.build_on, site.scheduler.partition) == (1, "login", None)
+    assert (site.scheduler.concurrent_runs, site.scheduler.build_on, site.scheduler.partition) == (
+        1,
+        "login",
+        None,
+    )
     assert site.cache == Path("/cache") and site.scratch is None and site.has("anything")
     assert (site.datasets.folder, site.datasets.mirror) == (None, None)
 
@@ -140,7 +144,12 @@ def test_auto_is_the_cores_that_this_process_may_use(tmp_path: Path, monkeypatch
     ],
 )  # fmt: skip
 def test_mistake_is_refused_with_file_and_key(
-    tmp_path: Path, site: dict[str, object], changes: dict[str, object], code: str, key: str, facts: dict[str, Any]
+    tmp_path: Path,
+    site: dict[str, object],
+    changes: dict[str, object],
+    code: str,
+    key: str,
+    facts: dict[str, Any],
 ) -> None:
     with pytest.raises(InputError) as refused:
         load_site("here", written(tmp_path, site, **changes))

@@ -35,7 +35,9 @@ PRECISION = {"at_least": 3, "at_most": 12, "until": "5 %"}
 
 def written(folder: Path, **changes: object) -> Path:
     study = {**GOOD, **changes}
-    (folder / "s.yaml").write_text(yaml.safe_dump({key: value for key, value in study.items() if value is not None}))
+    (folder / "s.yaml").write_text(
+        yaml.safe_dump({key: value for key, value in study.items() if value is not None})
+    )
     return folder
 
 
@@ -66,7 +68,10 @@ def test_a_margin_is_a_share(tmp_path: Path, written_as: str | None, share: floa
             PRECISION | {"contrasts": ["batch_size", "framework"]},
             Replicates(3, 12, 0.05, {"batch_size": (16, 32), "framework": ("pytorch-single", "pytorch-ddp")}),
         ),
-        (PRECISION | {"contrasts": {"batch_size": [32, 16]}}, Replicates(3, 12, 0.05, {"batch_size": (32, 16)})),
+        (
+            PRECISION | {"contrasts": {"batch_size": [32, 16]}},
+            Replicates(3, 12, 0.05, {"batch_size": (32, 16)}),
+        ),
     ],
 )
 def test_replicates_are_a_number_or_a_precision(tmp_path: Path, said: object, read: Replicates) -> None:
@@ -100,7 +105,12 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             "replicates.at_least",
             {"got": 2, "mentions": [3]},
         ),
-        ({"replicates": PRECISION | {"at_most": 3}}, "out-of-range", "replicates.at_most", {"got": 3, "mentions": [3]}),
+        (
+            {"replicates": PRECISION | {"at_most": 3}},
+            "out-of-range",
+            "replicates.at_most",
+            {"got": 3, "mentions": [3]},
+        ),
         (
             {"replicates": PRECISION | {"at_most": 1001}},
             "out-of-range",
@@ -176,7 +186,12 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ({"margin": 0.05}, "wrong-type", "margin", {"got": 0.05}),
         ({"margin": "0 %"}, "bad-pattern", "margin", {"got": "0 %"}),
         ({"margin": "80 %"}, "bad-pattern", "margin", {"got": "80 %"}),
-        ({"design": "partial"}, "not-one-of", "design", {"got": "partial", "expected": ["full", "fractional"]}),
+        (
+            {"design": "partial"},
+            "not-one-of",
+            "design",
+            {"got": "partial", "expected": ["full", "fractional"]},
+        ),
         ({"factors": factors(batch_size=[])}, "too-few", "factors.batch_size", {"got": 0, "mentions": [1]}),
         ({"factors": factors(batch_size=[16, 16])}, "duplicate", "factors.batch_size", {"got": 16}),
         ({"factors": factors(batch_size=["16"])}, "wrong-type", "factors.batch_size", {"got": "16"}),
@@ -206,7 +221,12 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
             "factors.parallelism",
             {"got": "data2_tensor2", "mentions": ["pipeline", "data", "sharded", "tensor"]},
         ),
-        ({"factors": factors(parallelism="data2-")}, "unknown-axis", "factors.parallelism", {"got": "data2-"}),
+        (
+            {"factors": factors(parallelism="data2-")},
+            "unknown-axis",
+            "factors.parallelism",
+            {"got": "data2-"},
+        ),
         ({"factors": factors(learning_rate=float("nan"))}, "wrong-type", "factors.learning_rate", {}),
         (
             {"factors": factors(learning_rate=1e-300)},
@@ -216,12 +236,27 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
         ),
         ({"factors": factors(learning_rate="fast")}, "wrong-type", "factors.learning_rate", {"got": "fast"}),
         ({"factors": factors(momentum=1)}, "out-of-range", "factors.momentum", {"got": 1, "mentions": [1]}),
-        ({"factors": factors(weight_decay=2)}, "out-of-range", "factors.weight_decay", {"got": 2, "mentions": [1]}),
+        (
+            {"factors": factors(weight_decay=2)},
+            "out-of-range",
+            "factors.weight_decay",
+            {"got": 2, "mentions": [1]},
+        ),
         ({"factors": factors(dataset="x" * 300)}, "too-long", "factors.dataset", {"mentions": [100]}),
         ({"replicates": 2.0}, "wrong-type", "replicates", {"got": 2.0}),
-        ({"factors": factors(framework="pytorch-ddp\n")}, "bad-pattern", "factors.framework", {"got": "pytorch-ddp\n"}),
+        (
+            {"factors": factors(framework="pytorch-ddp\n")},
+            "bad-pattern",
+            "factors.framework",
+            {"got": "pytorch-ddp\n"},
+        ),
         ({"exclude": [{"framwork": "x"}]}, "unknown-name", "exclude.0.framwork", {"got": "framwork"}),
-        ({"exclude": [{"batch_size": 64}]}, "unknown-level", "exclude.0.batch_size", {"got": 64, "expected": [16, 32]}),
+        (
+            {"exclude": [{"batch_size": 64}]},
+            "unknown-level",
+            "exclude.0.batch_size",
+            {"got": 64, "expected": [16, 32]},
+        ),
         (
             {"exclude": [{"batch_size": 16}, {"batch_size": 16, "nodes": 1}, {}]},
             "too-few",
@@ -244,7 +279,8 @@ def test_mistake_is_refused_in_words(tmp_path: Path) -> None:
     for key, sentence in said.items():
         replicates = PRECISION | {key: int(sentence[0])}
         assert (
-            str(refusal(written(tmp_path, replicates=replicates))) == f"{tmp_path}/s.yaml: replicates.{key}: {sentence}"
+            str(refusal(written(tmp_path, replicates=replicates)))
+            == f"{tmp_path}/s.yaml: replicates.{key}: {sentence}"
         )
 
 
@@ -276,14 +312,25 @@ SINGLE = "{framework: pytorch-single}"
         ({"training_loop": "fit"}, ["pytorch-single", "training_loop=fit"]),
         (
             {"batch_size": [96, 100]},
-            ["1 x 100", "2.3%", 1536, "digits", "2%", 96, 101, "{framework: pytorch-single, batch_size: 100}"],
+            [
+                "1 x 100",
+                "2.3%",
+                1536,
+                "digits",
+                "2%",
+                96,
+                101,
+                "{framework: pytorch-single, batch_size: 100}",
+            ],
         ),
         ({"batch_size": 2000}, ["1 x 2000", 1536, "digits"]),
         ({"model": ["lenet-5", "small-cnn"]}, ["{model: lenet-5}"]),
         ({"batch_scope": "global", "framework": "pytorch-ddp", "nodes": 2, "batch_size": 33}, [33, 2]),
     ],
 )
-def test_infeasible_cell_is_refused(tmp_path: Path, changes: dict[str, object], mentions: list[object]) -> None:
+def test_infeasible_cell_is_refused(
+    tmp_path: Path, changes: dict[str, object], mentions: list[object]
+) -> None:
     error = refusal(written(tmp_path, factors=factors(**changes)))
     assert_refusal(error, error.code, error.key, [tmp_path / "s.yaml", *mentions])
 
@@ -294,7 +341,8 @@ def test_study_that_excludes_every_cell_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"epochs": 1}, {"batch_size": [2000, 3000]}, {"model": "lenet-5"}, {"batch_size": [100, 1000]}]
+    "changes",
+    [{"epochs": 1}, {"batch_size": [2000, 3000]}, {"model": "lenet-5"}, {"batch_size": [100, 1000]}],
 )
 def test_what_concerns_every_cell_is_not_to_be_excluded(tmp_path: Path, changes: dict[str, object]) -> None:
     assert "exclude" not in str(refusal(written(tmp_path, factors=factors(**changes))))
@@ -305,7 +353,9 @@ def test_the_batch_size_that_is_told_fits_as_it_is_counted(tmp_path: Path) -> No
     error = refusal(written(tmp_path, factors=factors(**many, batch_size=101)))
     assert_refusal(error, error.code, error.key, [96, 102])
     for size in (96, 102):
-        plan_design(load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local"))
+        plan_design(
+            load_study("s", written(tmp_path, factors=factors(**many, batch_size=size))), load_site("local")
+        )
 
 
 def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_ones(tmp_path: Path) -> None:
@@ -330,8 +380,18 @@ def test_a_paper_has_the_figures_and_tables_that_the_study_names_or_the_usual_on
             "paper.figures.1",
             {"got": "residual", "suggestion": "residuals"},
         ),
-        ({"tables": ["efects"]}, "unknown-name", "paper.tables.0", {"got": "efects", "suggestion": "effects"}),
-        ({"pictures": ["overview"]}, "unknown-key", "paper.pictures", {"got": "pictures", "suggestion": "figures"}),
+        (
+            {"tables": ["efects"]},
+            "unknown-name",
+            "paper.tables.0",
+            {"got": "efects", "suggestion": "effects"},
+        ),
+        (
+            {"pictures": ["overview"]},
+            "unknown-key",
+            "paper.pictures",
+            {"got": "pictures", "suggestion": "figures"},
+        ),
         ({"tables": "effects"}, "wrong-type", "paper.tables", {"got": "effects"}),
         ({"tables": ["effects", "effects"]}, "duplicate", "paper.tables", {"got": "effects"}),
     ],
@@ -369,27 +429,44 @@ def test_what_means_nothing_in_a_cell_is_told_by_what_differs(tmp_path: Path) ->
 
 def test_the_study_of_predictions_plans_what_it_always_did() -> None:
     runs = plan_design(load_study("prediction-virtual"), load_site("virtual-six"))
-    assert len(runs) == 117 and {run.levels["bandwidth"] for run in runs if run.levels["nodes"] == 1} == {1000}
+    assert len(runs) == 117 and {run.levels["bandwidth"] for run in runs if run.levels["nodes"] == 1} == {
+        1000
+    }
 
 
 def test_batch_normalization_takes_two_values(tmp_path: Path) -> None:
     for model, size in (("resnet-18", 2), ("small-cnn", 1)):
         plan_design(
-            load_study("s", written(tmp_path, factors=factors(model=model, batch_size=size))), load_site("local")
+            load_study("s", written(tmp_path, factors=factors(model=model, batch_size=size))),
+            load_site("local"),
         )
 
 
 def test_an_exclusion_that_matches_no_cell_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[{"framework": "pytorch-single", "nodes": 2}])
+    folder = written(
+        tmp_path, factors=factors(nodes=[1, 2]), exclude=[{"framework": "pytorch-single", "nodes": 2}]
+    )
     assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2
     nothing = [{"framework": "pytorch-single", "nodes": 2, "batch_size": 16, "sync_every": 1}]
     rest = [{"framework": "pytorch-single", "nodes": 2}]
     folder = written(tmp_path, factors=factors(nodes=[1, 2]), exclude=[*rest, *nothing])
-    assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2, "overlapping exclusions are fine"
+    assert len(plan_design(load_study("s", folder), load_site("local"))) == 6 * 2, (
+        "overlapping exclusions are fine"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["title: [", "a: 1\na: 2\n", "\tx", "1: 2", "&a [*a]", "!!python/object:os.system {}", "a: 2026-13-45", ""]
+    "text",
+    [
+        "title: [",
+        "a: 1\na: 2\n",
+        "\tx",
+        "1: 2",
+        "&a [*a]",
+        "!!python/object:os.system {}",
+        "a: 2026-13-45",
+        "",
+    ],
 )
 def test_a_broken_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
@@ -418,5 +495,9 @@ def test_a_site_with_a_relative_cache_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_a_name_of_digits_alone_is_a_name() -> None:
-    config = {"study": 2024, "site": "local", "records": "campaign"}  # what Snakemake makes of --config study=2024
+    config = {
+        "study": 2024,
+        "site": "local",
+        "records": "campaign",
+    }  # what Snakemake makes of --config study=2024
     assert load_config(config).study == "2024"

@@ -27,10 +27,14 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         load_topology("other", tmp_path)
     names = [tmp_path / "other.yaml"]
-    assert_refusal(refused.value, "unknown-name", "", names, file="--topology", got="other", expected=["mine"])
+    assert_refusal(
+        refused.value, "unknown-name", "", names, file="--topology", got="other", expected=["mine"]
+    )
 
 
-@pytest.mark.parametrize(("key", "value"), [("latency_us", "1.0e+308"), ("gbit_s", "1.0e-300"), ("gbit_s", "1.0e+300")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("latency_us", "1.0e+308"), ("gbit_s", "1.0e-300"), ("gbit_s", "1.0e+300")]
+)
 def test_numbers_have_bounds(tmp_path: Path, key: str, value: str) -> None:
     level = {"of": "2", "gbit_s": "1", key: value}
     entries = ", ".join(f"{name}: {number}" for name, number in level.items())

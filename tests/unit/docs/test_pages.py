@@ -59,7 +59,9 @@ def parse(command: Any, arguments: list[str], parent: Any = None) -> None:
 @pytest.mark.parametrize("text", PAGES, ids=lambda text: text.name)
 def test_every_command_of_ringside_can_be_parsed(text: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     own = ["my-study", "second-node", "my-cluster", "my-node"]  # studies and sites that a reader writes
-    monkeypatch.setattr(arguments, "names_in", lambda folder: own + [file.stem for file in folder.glob("*.yaml")])
+    monkeypatch.setattr(
+        arguments, "names_in", lambda folder: own + [file.stem for file in folder.glob("*.yaml")]
+    )
     root = typer.main.get_command(app)
     for command in (one for one in text.commands if one.startswith(f"{RINGSIDE} ")):
         typed, _ = split_rest(shlex.split(command)[1:])
@@ -86,7 +88,11 @@ def test_every_file_that_a_page_names_is_there(text: Page) -> None:
 def examples() -> list[tuple[str, str, str]]:
     """The examples of configuration: page, file, lines."""
     found = [(text.name, block.partition("\n")) for text in PAGES for block in text.blocks("yaml")]
-    return [(name, head.removeprefix("# "), rest) for name, (head, _, rest) in found if head.startswith("# config/")]
+    return [
+        (name, head.removeprefix("# "), rest)
+        for name, (head, _, rest) in found
+        if head.startswith("# config/")
+    ]
 
 
 @pytest.mark.parametrize(("name", "file", "lines"), examples(), ids=lambda value: value.partition("\n")[0])
@@ -107,7 +113,9 @@ def test_every_example_of_configuration_is_accepted(name: str, file: str, lines:
 
 
 def test_the_study_that_is_to_be_traced_is_whole_and_can_be_planned(tmp_path: Path) -> None:
-    (text,) = (lines for name, file, lines in examples() if name == "docs/how-to/phases.md" and "studies" in file)
+    (text,) = (
+        lines for name, file, lines in examples() if name == "docs/how-to/phases.md" and "studies" in file
+    )
     (tmp_path / "my-study.yaml").write_text(text)
     runs = plan_design(load_study("my-study", tmp_path), load_site("local"))
     assert {run.levels["trace"] for run in runs} == {"none", "phases"} and len(runs) == 2 * 3 * (2 + 4)

@@ -53,13 +53,17 @@ def test_an_empty_cache_gets_the_parent_the_wheel_and_a_tested_child(filled):
     assert record["selftest"]["all_reduce"] == 3.0
     assert record["selftest"]["ranks"] == 2
     program = "import leaf, tiny_package; print(leaf.answer, leaf.built_with['WHERE'])"
-    done = subprocess.run([record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [record["python"]["executable"], "-c", program], capture_output=True, text=True, check=True
+    )
     answer, built_with = done.stdout.split()
     assert answer == "patched"
     assert built_with.startswith(str(stamp(filled, "base").parent))
 
 
-@pytest.mark.parametrize("variable", ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"])
+@pytest.mark.parametrize(
+    "variable", ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV"]
+)
 def test_places_of_the_callers_pip_are_not_used(tiny, tmp_path, monkeypatch, variable):
     is_switch = variable in ("PIP_USER", "PIP_REQUIRE_VIRTUALENV")
     monkeypatch.setenv(variable, "1" if is_switch else str(tmp_path / "elsewhere"))
@@ -113,7 +117,10 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(filled):
     stamp(filled, "base").unlink()
     Path(record["python"]["executable"]).unlink()
     build_tiny(filled, "base")
-    assert subprocess.run([record["python"]["executable"], "-c", "import tiny_package"], check=False).returncode == 0
+    assert (
+        subprocess.run([record["python"]["executable"], "-c", "import tiny_package"], check=False).returncode
+        == 0
+    )
 
 
 def test_a_half_filled_wheel_folder_is_built_again(filled):
@@ -141,7 +148,9 @@ def test_a_registry_wheel_with_another_sha256_is_refused(tiny):
     with pytest.raises(InputError) as refused:
         build_tiny(tiny, "base")
     (log,) = tiny.cache.rglob("build.log")
-    assert_refusal(refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt", log])
+    assert_refusal(
+        refused.value, "command-failed", "", [tiny.containers / "base" / "requirements.cpu.txt", log]
+    )
     assert not stamp(tiny, "base").exists()
 
 

@@ -64,7 +64,11 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
         ]
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
         return subprocess.run(
-            [*command, "--requirement", str(lock)], env=environment, capture_output=True, text=True, check=False
+            [*command, "--requirement", str(lock)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     done = call()
@@ -72,7 +76,9 @@ def test_the_controllers_pip_takes_its_lock_from_it(offline: Tiny, tmp_path: Pat
     assert [file.name for file in (tmp_path / "out").iterdir()] == [wheel.name]
     refused = call(**{"requirements.txt": "of another commit"})
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
-    assert all(name in refused.stderr for name in (str(lock), python_abi(), "small at local", "[not-in-bundle]"))
+    assert all(
+        name in refused.stderr for name in (str(lock), python_abi(), "small at local", "[not-in-bundle]")
+    )
 
 
 def test_without_a_bundle_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,9 @@ class TestWhatIsFetched:
         (tmp_path / "fetched").mkdir()
         fetched = tmp_path / "fetched"
         for name in ("base", "over"):
-            allowed = packages.fetch(read(name, containers=tiny.containers), fetched, {}, log, packages.running_pythons)
+            allowed = packages.fetch(
+                read(name, containers=tiny.containers), fetched, {}, log, packages.running_pythons
+            )
         assert {file.name for file in fetched.iterdir()} == {path.name for path in tiny.links.iterdir()}
         assert allowed == {described.sources[0].sha256}
         shutil.rmtree(tiny.links)
@@ -100,7 +108,11 @@ class TestWhatIsFetched:
         wheel = tiny_wheel(tmp_path / "fetched", "tiny_package", "1.0")
         wheel.write_bytes(wheel.read_bytes()[:-20])
         packages.fetch(
-            read("base", containers=tiny.containers), wheel.parent, {}, tmp_path / "log", packages.running_pythons
+            read("base", containers=tiny.containers),
+            wheel.parent,
+            {},
+            tmp_path / "log",
+            packages.running_pythons,
         )
         assert sha256(wheel) == sha256(tiny.links / wheel.name)
 
@@ -110,7 +122,9 @@ class TestWhatIsFetched:
         assert wheel.name == "leaf-1.0-py3-none-any.whl"
         record_content = json.loads(record.read_text())
         record.write_text(
-            json.dumps(record_content | {"programs": {"bash": "another"}, "built_against": {"tiny-package": "2"}})
+            json.dumps(
+                record_content | {"programs": {"bash": "another"}, "built_against": {"tiny-package": "2"}}
+            )
         )
         assert list(wheels.cached_wheels(over.sources[0], over, filled.cache)) == [(wheel, record)]
         record.write_text(json.dumps(record_content | {"abi": "cp399"}))

@@ -86,7 +86,9 @@ def test_an_image_that_was_replaced_is_not_taken_for_the_recorded_one(tmp_path: 
 
 
 def test_the_ranks_of_an_image_are_found_by_their_command_line(site: Site) -> None:
-    command = in_image("/cache/image.sif", ["python", "-m", "ranks.worker", "/r/attempt-1"], [], site, [READS], WRITES)
+    command = in_image(
+        "/cache/image.sif", ["python", "-m", "ranks.worker", "/r/attempt-1"], [], site, [READS], WRITES
+    )
     pattern = pkill(command)[-1]
     assert re.search(pattern, "/opt/ringside/venv/bin/python3 -m ranks.worker /r/attempt-1")
     assert not re.search(pattern, pattern) and not re.search(pattern, "python -m ranks.worker /r/attempt-2")
@@ -103,7 +105,11 @@ def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) 
     """What srun --mpi=pmix or mpirun tells, its server's folder among it; of other ranks' variables nothing is let in."""
     (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "apptainer").chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_PROCID": "1", "OMPI_MCA_ess": "^singleton"}
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_PROCID": "1",
+        "OMPI_MCA_ess": "^singleton",
+    }
     variables |= {"APPTAINER_BIND": "/home", "SECRET": "x"}
     server = {"PMIX_RANK": "1", "PMIX_SERVER_TMPDIR": "/run/pmix.2.0/"} if pmix else {}
     done = subprocess.run(

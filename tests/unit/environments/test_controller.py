@@ -40,7 +40,9 @@ def small_checkout(folder: Path) -> Path:
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("tiny.py", "")
         packed.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        packed.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(
+            "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         packed.writestr("tiny-1.0.dist-info/RECORD", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     (folder / "requirements.txt").write_text(f"./{wheel.name} --hash=sha256:{digest}\n")
@@ -49,8 +51,14 @@ def small_checkout(folder: Path) -> Path:
 
 def call(checkout: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Call the command of a checkout; with settings of a caller's Python and pip that must not matter."""
-    foreign = {"PIP_TARGET": "/nowhere", "PIP_REQUIRE_VIRTUALENV": "1", "RINGSIDE_CACHE": str(checkout / "cache")}
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    foreign = {
+        "PIP_TARGET": "/nowhere",
+        "PIP_REQUIRE_VIRTUALENV": "1",
+        "RINGSIDE_CACHE": str(checkout / "cache"),
+    }
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     return subprocess.run(
         [python, str(checkout / "ringside"), *arguments],
         cwd=checkout, env={**variables, **foreign}, capture_output=True, text=True, check=False,
@@ -72,7 +80,9 @@ class TestFirstUse:
     def test_arguments_and_variables_reach_the_command(self, used_checkout: Path) -> None:
         arguments, variables, prefix, tiny = json.loads((used_checkout / "printed.json").read_text())
         assert arguments == ["plan", "my study", "--", "-n"]
-        assert prefix == str(used_checkout / ".venv") and tiny.startswith(str(used_checkout / ".venv" / "lib"))
+        assert prefix == str(used_checkout / ".venv") and tiny.startswith(
+            str(used_checkout / ".venv" / "lib")
+        )
         assert variables["PYTHONPATH"] == str(used_checkout / "workflow" / "scripts")
         assert not {"PIP_TARGET", "PIP_REQUIRE_VIRTUALENV"} & set(variables)
         assert is_current(used_checkout) and not list(used_checkout.parent.rglob("pwned"))
@@ -80,11 +90,17 @@ class TestFirstUse:
     def test_an_activated_environment_has_its_profile(self, used_checkout: Path, tmp_path: Path) -> None:
         script = '. "$1/.venv/bin/activate" && printf "%s|%s" "$SNAKEMAKE_PROFILE" "$PYTHONPATH"'
         done = subprocess.run(
-            ["bash", "-c", script, "-", str(used_checkout)], cwd=tmp_path, capture_output=True, text=True, check=True
+            ["bash", "-c", script, "-", str(used_checkout)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
         )  # activate of venv itself expands what the path holds (CVE-2024-9287)
         assert done.stdout == f"{used_checkout}/profiles/local|"
         (packages,) = used_checkout.glob(".venv/lib/python3*/site-packages")
-        assert (packages / "ringside.pth").read_text() == f"{used_checkout}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
+        assert (
+            packages / "ringside.pth"
+        ).read_text() == f"{used_checkout}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
         assert list(packages.glob("__pycache__/tiny.*.pyc")), "compiled at once"
 
     def test_the_second_time_nothing_is_installed(self, used_checkout: Path) -> None:
@@ -208,9 +224,7 @@ def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.Monke
 
 
 def test_an_old_python_is_one_line() -> None:
-    program = (
-        "import sys; sys.version_info = (3, 9, 2); sys.argv = ['ringside']; import runpy; runpy.run_path('ringside')"
-    )
+    program = "import sys; sys.version_info = (3, 9, 2); sys.argv = ['ringside']; import runpy; runpy.run_path('ringside')"
     command = [sys.executable, "-S", "-c", program]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "[old-python]" in done.stderr

@@ -62,12 +62,19 @@ def test_without_a_program_it_is_the_python_that_ranks_run_in(tmp_path: Path) ->
 
 
 def test_a_failing_self_test_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
-    environment, realization = described(tmp_path, "program: it\n", CHECK), at_site(program(tmp_path, "goodbye"))
+    environment, realization = (
+        described(tmp_path, "program: it\n", CHECK),
+        at_site(program(tmp_path, "goodbye")),
+    )
     with pytest.raises(InputError) as refused:
         build(environment, tmp_path / "cache", realization=realization)
     (log,) = (tmp_path / "cache").rglob("build.log")
     assert_refusal(
-        refused.value, "selftest-failed", "", ["AssertionError: goodbye", log], file="containers/it/selftest.py"
+        refused.value,
+        "selftest-failed",
+        "",
+        ["AssertionError: goodbye", log],
+        file="containers/it/selftest.py",
     )
     assert not stamp_of(environment, tmp_path / "cache", realization).exists()
 
@@ -133,15 +140,25 @@ def test_packages_and_modules_behind_setup_lines_are_the_content(
     environment = described(tmp_path, "", "import toy")
     installation = with_package(tmp_path / "packages", "1.0")
     inspected = installed.inspect_installation(environment, installation)
-    assert inspected["packages"]["toy"] == "1.0" and inspected["installed"]["modules"] == ["GCC/13.2", "Toy/1"]
+    assert inspected["packages"]["toy"] == "1.0" and inspected["installed"]["modules"] == [
+        "GCC/13.2",
+        "Toy/1",
+    ]
     assert installed.inspect_installation(environment, installation) == inspected
-    record = build(environment, tmp_path / "cache", realization=Realization(installed=(("it", installation),)))
+    record = build(
+        environment, tmp_path / "cache", realization=Realization(installed=(("it", installation),))
+    )
     assert record["setup"] == list(installation.setup) and record["packages"]["toy"] == "1.0"
-    other_modules = replace(installation, behind=(*installation.behind, "export LOADEDMODULES=GCC/13.2:Toy/2"))
+    other_modules = replace(
+        installation, behind=(*installation.behind, "export LOADEDMODULES=GCC/13.2:Toy/2")
+    )
     later = with_package(tmp_path / "packages", "1.1")
     contents = [
         inspected["content"],
-        *(installed.inspect_installation(environment, variant)["content"] for variant in (other_modules, later)),
+        *(
+            installed.inspect_installation(environment, variant)["content"]
+            for variant in (other_modules, later)
+        ),
     ]
     assert len(set(contents)) == 3
     digests = {
@@ -169,7 +186,12 @@ def test_another_program_of_the_same_name_is_another_content(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("library", "refused"),
-    [("tensorflow 2.11.1", True), ("tensorflow 2.12.0", False), ("tensorflow 2.21.0+local", False), ("other 1", False)],
+    [
+        ("tensorflow 2.11.1", True),
+        ("tensorflow 2.12.0", False),
+        ("tensorflow 2.21.0+local", False),
+        ("other 1", False),
+    ],
 )
 def test_what_is_older_than_ranks_can_use_is_refused(library: str, refused: bool) -> None:
     environment = read("tensorflow")
@@ -183,14 +205,18 @@ def test_what_is_older_than_ranks_can_use_is_refused(library: str, refused: bool
 
 def test_an_old_python_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "python"
-    old.write_text(f'#!/bin/sh\n{sys.executable} "$@" | sed \'s/"version": "[0-9.]*"/"version": "3.9.18"/\'\n')
+    old.write_text(
+        f'#!/bin/sh\n{sys.executable} "$@" | sed \'s/"version": "[0-9.]*"/"version": "3.9.18"/\'\n'
+    )
     old.chmod(0o755)
     with pytest.raises(InputError) as refused:
         installed.inspect_installation(described(tmp_path, ""), Installed(str(old)))
     assert_refusal(refused.value, "too-old", "installed.it", [old, "3.10"], got="3.9.18")
 
 
-def test_what_was_found_is_in_the_site_that_is_read_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_in_the_site_that_is_read_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RINGSIDE_CACHE", str(tmp_path / "cache"))
     installation = {"executable": sys.executable, "setup": ["export LOADEDMODULES=Toy/1"]}
     raw = load_yaml(CHECKOUT / "config" / "sites" / "local.yaml") | {
@@ -201,7 +227,9 @@ def test_what_was_found_is_in_the_site_that_is_read_next(tmp_path: Path, monkeyp
     before = load_site("own", tmp_path)
     assert dict(before.installed)["tensorflow"].behind == ("true", "export LOADEDMODULES=Toy/1")
     assert not installed.inspect_site(before, {"pytorch"}), "it is not asked for"
-    assert installed.inspect_site(before, {"tensorflow"}) and not installed.inspect_site(before, {"tensorflow"})
+    assert installed.inspect_site(before, {"tensorflow"}) and not installed.inspect_site(
+        before, {"tensorflow"}
+    )
     after = load_site("own", tmp_path)
     digests = [environment_digest("tensorflow", "cpu", site.realization) for site in (before, after)]
     assert dict(after.installed)["tensorflow"].content and len(set(digests)) == 2
@@ -210,18 +238,22 @@ def test_what_was_found_is_in_the_site_that_is_read_next(tmp_path: Path, monkeyp
     with pytest.raises(InputError) as refused:
         installed.inspect_site(load_site("own", tmp_path), {"tensorflow"})
     file = str(tmp_path / "own.yaml")
-    assert_refusal(refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file, got="status 3")
+    assert_refusal(
+        refused.value, "no-answer", "installed.tensorflow", [sys.executable], file=file, got="status 3"
+    )
 
 
 def test_nothing_is_laid_over_what_a_site_has(tmp_path: Path) -> None:
     installation = Realization(installed=(("pytorch", Installed("/opt/bin/python")),))
-    assert not read("horovod-pytorch").available(installation) and read("horovod-tensorflow").available(installation)
+    assert not read("horovod-pytorch").available(installation) and read("horovod-tensorflow").available(
+        installation
+    )
     with_both = replace(
         installation, installed=(*installation.installed, ("horovod-pytorch", Installed("/opt/bin/python")))
     )
-    assert read("horovod-pytorch").available(with_both) and lineage(["horovod-pytorch"], realization=with_both) == [
-        "horovod-pytorch"
-    ]
+    assert read("horovod-pytorch").available(with_both) and lineage(
+        ["horovod-pytorch"], realization=with_both
+    ) == ["horovod-pytorch"]
 
 
 def test_its_digest_is_of_its_path_and_variables(tmp_path: Path) -> None:

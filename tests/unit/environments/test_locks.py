@@ -70,7 +70,12 @@ def test_every_package_asked_for_is_locked_and_no_registry_is_named(lock):
     [
         (f"--index-url https://host/simple\ntorch==2.13.0 {HASH}\n", None, "host-in-lock", None),
         (f"torch==2.13.0\nnumpy==2.4.6 {HASH}\n", None, "missing-hash", "torch==2.13.0"),
-        (f"torch==2.13.0+cpu {HASH}\nnvidia-nccl-cu13==2.29.7 {HASH}\n", "cuda", "local-build", "torch==2.13.0+cpu"),
+        (
+            f"torch==2.13.0+cpu {HASH}\nnvidia-nccl-cu13==2.29.7 {HASH}\n",
+            "cuda",
+            "local-build",
+            "torch==2.13.0+cpu",
+        ),
         (f"torch==2.13.0 {HASH}\n", "cuda", "wrong-build", "cpu"),
         (f"torch==2.13.0 {HASH}\nnvidia-nccl-cu13==2.29.7 {HASH}\n", "cpu", "wrong-build", "cuda"),
     ],

@@ -71,7 +71,9 @@ def test_no_environment_sees_another_framework(record):
 def test_torch_is_the_recorded_wheel(real):
     environment = read("pytorch")
     (wheel,) = environment.wheels
-    assert real("pytorch")["wheels"]["torch"]["sha256"] == recorded_sha256(wheel, environment.description, python_abi())
+    assert real("pytorch")["wheels"]["torch"]["sha256"] == recorded_sha256(
+        wheel, environment.description, python_abi()
+    )
 
 
 @pytest.mark.parametrize("name", ["horovod-pytorch", "horovod-tensorflow"])

@@ -79,7 +79,9 @@ def test_values_stay_values_whatever_is_in_them(tiny):
         for line in recipe(read("base", containers=tiny.containers)).splitlines()
         if line.startswith("export GREETING")
     ]
-    done = subprocess.run(["sh", "-c", f'{line}\nprintf %s "$GREETING"'], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", f'{line}\nprintf %s "$GREETING"'], capture_output=True, text=True, check=True
+    )
     assert done.stdout == hostile
 
 
@@ -126,7 +128,9 @@ def test_deployment_and_base_change_the_digest_and_its_mirror_does_not(tiny):
     at = [Realization("venv"), IMAGES, *(replace(IMAGES, base=base) for base in bases)]
     assert len({tuple(digests(tiny, realization)) for realization in at}) == len(at)
     assert digests(tiny, at[2]) == digests(tiny, replace(IMAGES, base="debootstrap:http://mirror"))
-    assert digests(tiny) == digests(tiny, replace(IMAGES, abi="cp399-linux_x86_64")), "an image has its own Python"
+    assert digests(tiny) == digests(tiny, replace(IMAGES, abi="cp399-linux_x86_64")), (
+        "an image has its own Python"
+    )
 
 
 def test_what_only_an_image_needs_is_no_part_of_a_virtual_environment(tiny):
@@ -168,7 +172,10 @@ class TestSpack:
     def test_its_recipe_has_the_variants_of_its_spec(self, variant, spec):
         text = recipe(read("lbann", variant))
         assert text.startswith("Bootstrap: docker\nFrom: spack/")
-        assert f"spack --env lbann add 'lbann@0.104 ~pfe +python +numpy ~vision dtype=float {spec} ^conduit~" in text
+        assert (
+            f"spack --env lbann add 'lbann@0.104 ~pfe +python +numpy ~vision dtype=float {spec} ^conduit~"
+            in text
+        )
         assert "' 'py-numpy'\n" in text, "ranks import it"
 
 

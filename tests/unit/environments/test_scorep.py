@@ -36,7 +36,9 @@ def test_its_version_is_what_it_says(prefix: PREFIX) -> None:
 
 def test_a_program_is_started_with_what_it_preloads(prefix: PREFIX, tmp_path: Path) -> None:
     library = "libc.so.6"  # that every program has anyway
-    score_p = prefix(scorep_preload_init=f'[ "$FROM_SETUP" ] || exit 1; echo "$@" >"{tmp_path}/asked"; echo {library}')
+    score_p = prefix(
+        scorep_preload_init=f'[ "$FROM_SETUP" ] || exit 1; echo "$@" >"{tmp_path}/asked"; echo {library}'
+    )
     program, attempt = tmp_path / "a program", tmp_path / "attempt"
     program.write_text('#!/bin/sh\necho "$@" $LD_PRELOAD $SCOREP_EXPERIMENT_DIRECTORY $SCOREP_TOTAL_MEMORY\n')
     program.chmod(0o755)
@@ -47,7 +49,9 @@ def test_a_program_is_started_with_what_it_preloads(prefix: PREFIX, tmp_path: Pa
     output = subprocess.run([starter, "--x", "y z"], capture_output=True, text=True, check=True).stdout
     assert output == f"--x y z {library} {attempt / scorep.FOLDER} {scorep.MEMORY}\n"
     variables = {**os.environ, "SCOREP_TOTAL_MEMORY": "1G"}
-    assert " 1G\n" in subprocess.run([starter], capture_output=True, text=True, check=True, env=variables).stdout
+    assert (
+        " 1G\n" in subprocess.run([starter], capture_output=True, text=True, check=True, env=variables).stdout
+    )
 
 
 def test_what_cannot_be_made_is_one_line(prefix: PREFIX, tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_a_copy_is_the_same_environment(folder: Path, tmp_path: Path) -> None:
     before = read_json(tmp_path / "copy" / SEAL)
     check_seal(tmp_path / "copy")
     after = read_json(tmp_path / "copy" / SEAL)
-    assert after["content"] == before["content"] and after["stat"] != before["stat"], "compared by content once"
+    assert after["content"] == before["content"] and after["stat"] != before["stat"], (
+        "compared by content once"
+    )
     (folder / "venv" / "lib" / "torch" / "__pycache__").mkdir()
     (folder / "venv" / "lib" / "torch" / "__pycache__" / "sgd.pyc").write_bytes(b"0")
     check_seal(folder)

@@ -104,7 +104,9 @@ class TestAWholeBundle:
         (looked / "wheels").mkdir(parents=True)
         with pytest.raises(InputError) as refused:
             unpacked(small)
-        assert_refusal(refused.value, "two-caches", file=str(looked), got=str(tmp_path / "scratch" / "ringside"))
+        assert_refusal(
+            refused.value, "two-caches", file=str(looked), got=str(tmp_path / "scratch" / "ringside")
+        )
 
     def test_it_needs_nothing_but_python(self, small: Bundle, cache: Path) -> None:
         """Before there is a .venv: without site-packages."""
@@ -239,7 +241,13 @@ class TestForWhomItIs:
         ids=str,
     )
     def test_another_machine_or_lock_is_refused(
-        self, small: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, code: str, facts: dict
+        self,
+        small: Bundle,
+        cache: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        changes: dict,
+        code: str,
+        facts: dict,
     ) -> None:
         if "cache" in changes:
             monkeypatch.delenv("RINGSIDE_CACHE")

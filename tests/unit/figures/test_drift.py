@@ -69,13 +69,19 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     slope = adjusted.alone[adjusted.leading].values[0]
     x, y = dots(covariate_ax).get_data()
     assert np.polyfit(np.log1p(x / 100), np.log1p(y / 100), 1)[0] == pytest.approx(slope)
-    assert covariate_ax.get_title() == f"slope {tables.difference(adjusted.alone[adjusted.leading].estimates[0])}"
+    assert (
+        covariate_ax.get_title()
+        == f"slope {tables.difference(adjusted.alone[adjusted.leading].estimates[0])}"
+    )
     levels = [line for line in top.lines if line.get_linewidth() == 1.0 and len(line.get_xdata()) == 2]
     assert len(levels) == campaign_records.runs["block"].nunique()
     assert 0 < bottom.get_xlim()[1] < 2.5, "the night is cut"
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
-    assert list(adjusted.adjusted.slopes.covariates) == ["withheld"] and adjusted_tables_note(adjusted) in caption
+    assert (
+        list(adjusted.adjusted.slopes.covariates) == ["withheld"]
+        and adjusted_tables_note(adjusted) in caption
+    )
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
     assert [text.get_text() for text in middle.texts] == ["6.0 h"]
     assert find_note(caption.apart, "how-to-read").facts["cuts"] == 1
@@ -103,7 +109,9 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
         case "no successful run":
             runs = runs.assign(status="failed", reason="broken", epoch_time_s=None)
         case "failed with one":
-            runs.loc[runs["status"] == "ok", ["reference_s", "reference_before_s", "reference_after_s"]] = None
+            runs.loc[runs["status"] == "ok", ["reference_s", "reference_before_s", "reference_after_s"]] = (
+                None
+            )
             runs.loc[runs["status"] != "ok", "reference_s"] = 0.3
         case "no clock":
             runs = runs.assign(started_at=None)
@@ -148,7 +156,9 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     assert sum(f" {n_missing} " in note for note in table.notes) == 2, "in the table, too"
     logs = np.log(ok["epoch_time_s"].astype(float))
     deviation = 100 * np.expm1(logs - logs.groupby(ok["cell"]).transform("mean"))
-    assert sorted(dots(figure.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), "of all runs of the cell"
+    assert sorted(dots(figure.axes[2]).get_ydata()) == pytest.approx(sorted(deviation)), (
+        "of all runs of the cell"
+    )
     assert figure.axes[0].get_xlim()[0] == 0 < dots(figure.axes[2]).get_xdata()[0] < APART_S / 3600
     assert table.data["n"].sum() == 110 - n_missing
     assert "CPU steal" not in labels(figure)

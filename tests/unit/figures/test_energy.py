@@ -61,7 +61,11 @@ def test_a_marker_for_every_cell_with_intervals_on_both_axes(records):
         ]
         assert len(on_it) > 1 and beaten == [] and set(on_it) <= set(panel_points)
     assert fronts and "pareto-front" in codes(caption.notes)
-    assert find_note(caption.notes, "idle-power").facts == {"least": IDLE_W, "most": IDLE_W, "scope": "package"}
+    assert find_note(caption.notes, "idle-power").facts == {
+        "least": IDLE_W,
+        "most": IDLE_W,
+        "scope": "package",
+    }
     assert find_note(caption.below, "heading").facts == {"scope": "package"}
     assert find_note(caption.notes, "numbers-beside-markers").facts == {"factor": "nodes"}
     assert {"1", "2", "3"} <= {text.get_text() for text in figure.axes[0].texts}

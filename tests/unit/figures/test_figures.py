@@ -328,7 +328,9 @@ def of_many_panels(tmp_path_factory):
         return frame.assign(cell=name, optimizer=optimizer, learning_rate=rate)
 
     every = [(optimizer, rate) for optimizer in OPTIMIZERS for rate in RATES]
-    runs, epochs = (pd.concat([at(frame, *levels) for levels in every], ignore_index=True) for frame in (runs, epochs))
+    runs, epochs = (
+        pd.concat([at(frame, *levels) for levels in every], ignore_index=True) for frame in (runs, epochs)
+    )
     return Records(*write_frames(tmp_path_factory.mktemp("many"), runs, epochs))
 
 
@@ -340,7 +342,11 @@ def test_a_page_holds_as_many_levels_of_the_last_factor_as_fit(of_many_panels):
     two_rates = all_panels.fit_to_page(2.0)
     assert len(two_rates.panels) == 16
     assert two_rates.runs["learning_rate"].unique().tolist() == RATES[:2]
-    assert two_rates.omission_note.facts == {"drawn": 16, "panels": 48, "levels": {"learning_rate": RATES[:2]}}
+    assert two_rates.omission_note.facts == {
+        "drawn": 16,
+        "panels": 48,
+        "levels": {"learning_rate": RATES[:2]},
+    }
     one_rate = all_panels.fit_to_page(9.0)
     assert one_rate.facet == ["batch_size"]
     assert set(one_rate.runs["optimizer"]) == {"sgd"}
@@ -356,9 +362,12 @@ def test_many_levels_are_told_by_their_ends_or_counted(of_many_panels):
     one_rate = of_many_panels.runs[of_many_panels.runs["learning_rate"] == RATES[0]]
     rates = [round(0.001 * (i + 1), 3) for i in range(40)]
     runs = pd.concat(
-        [one_rate.assign(learning_rate=rate, cell=one_rate["cell"] + f".{rate:g}") for rate in rates], ignore_index=True
+        [one_rate.assign(learning_rate=rate, cell=one_rate["cell"] + f".{rate:g}") for rate in rates],
+        ignore_index=True,
     )
-    declaration = replace(FIGURES["by_nodes"], filter={"batch_size": [16], "optimizer": ["sgd"], "sync_every": [1]})
+    declaration = replace(
+        FIGURES["by_nodes"], filter={"batch_size": [16], "optimizer": ["sgd"], "sync_every": [1]}
+    )
     note = build_view(runs, declaration).fit_to_page(2.0).omission_note
     assert "0.001 to 0.016" in note and note.facts["levels"] == {"learning_rate": rates[:16]}
     lost = runs.assign(status=runs["status"].mask(runs["learning_rate"].isin(rates[::2]), "failed"))
@@ -374,7 +383,10 @@ def test_levels_with_successful_runs_are_drawn_before_others(of_many_panels):
     lost = of_many_panels.runs.assign(
         status=lambda runs: np.where(runs["learning_rate"] < RATES[4], "failed", runs["status"])
     )
-    assert build_view(lost, FIGURES["by_nodes"]).fit_to_page(2.0).runs["learning_rate"].unique().tolist() == RATES[4:]
+    assert (
+        build_view(lost, FIGURES["by_nodes"]).fit_to_page(2.0).runs["learning_rate"].unique().tolist()
+        == RATES[4:]
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in OF_EACH_KIND if name not in ("residuals", "regression")])
@@ -429,14 +441,21 @@ def test_series_have_words_from_their_factors(treated):
     assert names(custom[custom["sync_every"] == 1]) == ["tensorflow-multiworker"]
     assert names(runs[runs["sync_every"] == 1]) == ["custom", "fit"]
     scaled = custom.assign(lr_scaling=np.where(custom["sync_every"] == 4, "linear", "none"), momentum=0.5)
-    assert names(scaled) == ["learning-rate scaling none, every batch", "learning-rate scaling linear, every 4 batches"]
+    assert names(scaled) == [
+        "learning-rate scaling none, every batch",
+        "learning-rate scaling linear, every 4 batches",
+    ]
 
 
 def test_more_treatments_than_can_be_told_apart_become_panels(treated):
-    runs = pd.concat([treated.runs.assign(momentum=momentum) for momentum in (0.0, 0.5, 0.9)], ignore_index=True)
+    runs = pd.concat(
+        [treated.runs.assign(momentum=momentum) for momentum in (0.0, 0.5, 0.9)], ignore_index=True
+    )
     all_of_runs = all_series(runs)
     assert [series.name for series in all_of_runs] == TREATMENTS
-    nine_treatments = pd.concat([treated.runs.assign(sync_every=2**k, training_loop="custom") for k in range(9)])
+    nine_treatments = pd.concat(
+        [treated.runs.assign(sync_every=2**k, training_loop="custom") for k in range(9)]
+    )
     assert [series.name for series in all_series(nine_treatments)] == ["tensorflow-multiworker"]
 
 
@@ -463,7 +482,9 @@ def test_a_study_of_treatments_has_panels_of_three_series(name, count, height, t
         assert {line.get_color() for line in ax.lines if line.get_color() in colours} == set(colours)
     if name == "overview":
         labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        assert labels == [f"{treatment}, {n} node{'s' * (n > 1)}" for treatment in TREATMENTS for n in (1, 2, 3)]
+        assert labels == [
+            f"{treatment}, {n} node{'s' * (n > 1)}" for treatment in TREATMENTS for n in (1, 2, 3)
+        ]
     else:
         assert names_in(figure.legends[0])[:3] == TREATMENTS
 
@@ -477,7 +498,9 @@ def test_by_nodes_draws_what_was_measured_of_each_treatment(treated):
         joined = [
             line.get_ydata()
             for line in figure.axes[1].lines
-            if line.get_color() == series.style.colour and len(line.get_xdata()) == 3 and line.get_linewidth() == 1.0
+            if line.get_color() == series.style.colour
+            and len(line.get_xdata()) == 3
+            and line.get_linewidth() == 1.0
         ]
         assert any(np.allclose(y, means) for y in joined)
         bounds = [
@@ -494,7 +517,10 @@ def test_only_by_nodes_has_a_bound(treated):
         names_in(drawn_by(replace(FIGURES["by_nodes"], filter=one_model), treated)[0].legends[0])[-1]
         == "baseline / replicas"
     )
-    assert names_in(drawn_by(replace(FIGURES["by_batch_size"], filter=one_model), treated)[0].legends[0]) == TREATMENTS
+    assert (
+        names_in(drawn_by(replace(FIGURES["by_batch_size"], filter=one_model), treated)[0].legends[0])
+        == TREATMENTS
+    )
 
 
 def test_treatments_differ_in_colour_marker_line_and_the_first_three_in_grey():
@@ -578,7 +604,9 @@ def test_scaling_shows_the_numbers_of_the_table_of_speed_up(treated):
         own = series.select(rows).sort_values("replicas")
         for ax, name, unit in ((upper, "speedup", 1), (lower, "efficiency", 100)):
             (line,) = [
-                drawn_line for drawn_line in lines_of(ax, series.style.colour) if drawn_line.get_linestyle() != "None"
+                drawn_line
+                for drawn_line in lines_of(ax, series.style.colour)
+                if drawn_line.get_linestyle() != "None"
             ]
             assert line.get_ydata() == pytest.approx(unit * own[name].to_numpy())
             bars = [bar for bars in ax.collections for bar in bars.get_segments() if len(bar) == 2]
@@ -618,10 +646,15 @@ def test_series_without_a_cell_on_one_replica_are_named():
     folder = CHECKOUT / "docs" / "campaigns" / "prediction-virtual"
     declaration = Declared("scaling", "scaling", colour=("bandwidth",))
     _, caption = drawn_by(declaration, Records(folder / "runs.csv", folder / "epochs.csv"))
-    assert find_note(caption.notes, "series-without-one-replica").facts["series"] == ["250 Mbit/s", "500 Mbit/s"]
+    assert find_note(caption.notes, "series-without-one-replica").facts["series"] == [
+        "250 Mbit/s",
+        "500 Mbit/s",
+    ]
     bases = find_note(caption.notes, "bases")
     assert min(bases.facts["seconds"].values()) < 3.999
-    assert re.search(r"batch size 32, 1 node, 1000 Mbit/s: 3\.\d+ \[.*\] s; batch size 64, ", bases), "few: by name"
+    assert re.search(r"batch size 32, 1 node, 1000 Mbit/s: 3\.\d+ \[.*\] s; batch size 64, ", bases), (
+        "few: by name"
+    )
 
 
 def test_panels_are_named_and_ordered_as_series_are(treated):
@@ -643,7 +676,9 @@ def test_without_a_base_there_is_no_speed_up(tmp_path):
 def test_lines_of_factors_that_do_not_interact_are_parallel(tmp_path):
     runs, epochs = designed_campaign()
     times = {"small-cnn": 1.0, "small-cnn-600": 3.0}
-    runs["epoch_time_s"] = runs["model"].map(times) / runs["nodes"] * np.exp(0.01 * np.sin(np.arange(len(runs))))
+    runs["epoch_time_s"] = (
+        runs["model"].map(times) / runs["nodes"] * np.exp(0.01 * np.sin(np.arange(len(runs))))
+    )
     records = Records(*write_frames(tmp_path, runs, epochs))
     figure, caption = drawn_by(Declared("interaction", "interaction", x="nodes", colour=("model",)), records)
     ax = figure.axes[0]
@@ -670,7 +705,9 @@ def test_panels_of_one_line_are_left_out_of_an_interaction(treated):
     figure, caption = drawn_by(declaration, treated)
     assert {ax.get_title().split("\n")[-1] for ax in figure.axes if ax.get_title()} == {"custom"}
     facts = find_note(caption.notes, "panels-not-shown").facts
-    assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {"fit"}
+    assert facts["why"] == "single-line" and {levels["training_loop"] for levels in facts["panels"]} == {
+        "fit"
+    }
 
 
 def test_accuracy_over_updates_or_time_ends_where_the_runs_did(treated):
@@ -721,7 +758,11 @@ def test_perplexity_is_drawn_of_the_runs_that_have_one(tmp_path):
     assert {line.get_color() for line in lines} == {style.framework_style("pytorch-ddp").colour}
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {"log"}
     losses = epochs[epochs["run_id"].isin(runs.loc[ddp, "run_id"])]
-    ends = losses.groupby("run_id").last().assign(cell=lambda last: last.index.str.rpartition(".r").get_level_values(0))
+    ends = (
+        losses.groupby("run_id")
+        .last()
+        .assign(cell=lambda last: last.index.str.rpartition(".r").get_level_values(0))
+    )
     means = np.exp(ends["validation_loss"].astype(float)).groupby(ends["cell"]).mean()
     lower = [ax for ax in figure.axes if ax.get_subplotspec().rowspan.start % 2]
     last_values = [line.get_ydata()[-1] for ax in lower for line in ax.lines]
@@ -741,7 +782,9 @@ def test_a_factor_of_words_has_points_that_are_not_joined(csv):
     assert {line.get_color() for line in markers} <= colours
 
 
-FILTERED = Declared("by_nodes", "by_factor", x="nodes", filter={"model": ["small-cnn"], "batch_size": [32, 64]})
+FILTERED = Declared(
+    "by_nodes", "by_factor", x="nodes", filter={"model": ["small-cnn"], "batch_size": [32, 64]}
+)
 
 
 def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
@@ -753,7 +796,10 @@ def test_a_filter_leaves_cells_out_but_intervals_alone(treated):
     view = build_view(treated.runs, FILTERED)
     assert view.pooling.df == of_study.df
     bars = {
-        tuple(np.round(line.get_ydata(), 9)) for ax in figure.axes for line in ax.lines if len(line.get_ydata()) == 2
+        tuple(np.round(line.get_ydata(), 9))
+        for ax in figure.axes
+        for line in ax.lines
+        if len(line.get_ydata()) == 2
     }
     for cell in view.ok["cell"].unique():
         estimate = of_study.cell_mean(cell)
@@ -765,11 +811,15 @@ def test_a_treatment_keeps_its_look_where_a_filter_leaves_others_out(treated):
     assert [series.name for series in filtered] == ["custom", "fit"]
     assert [series.style for series in filtered] == [style.TREATMENT_STYLES[0], style.TREATMENT_STYLES[2]]
     mixed = all_series(treated.runs, colour=("sync_every",))
-    assert [series.style for series in mixed] == style.TREATMENT_STYLES[:2], "of every batch there are two treatments"
+    assert [series.style for series in mixed] == style.TREATMENT_STYLES[:2], (
+        "of every batch there are two treatments"
+    )
 
 
 def test_what_no_key_names_becomes_panels(treated):
-    declaration = Declared("by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",))
+    declaration = Declared(
+        "by_nodes", "by_factor", x="nodes", colour=("batch_size",), facet=("training_loop",)
+    )
     view = build_view(treated.runs, declaration)
     assert (view.colour, view.facet) == (["batch_size"], ["training_loop", "model", "sync_every"])
     assert [series.name for series in view.series] == ["batch size 32", "batch size 64", "batch size 96"]
@@ -807,7 +857,9 @@ THREE = {"model": ["small-cnn"], "training_loop": ["custom"]}
         Declared("b", "by_factor", x="sync_every", colour=("nodes",), filter=THREE),
         Declared("c", "by_factor", x="nodes", colour=("sync_every", "batch_size"), filter=THREE),
         Declared("d", "scaling", colour=("batch_size",), filter=THREE),
-        Declared("e", "accuracy", x="updates", colour=("nodes",), facet=("batch_size", "sync_every"), filter=THREE),
+        Declared(
+            "e", "accuracy", x="updates", colour=("nodes",), facet=("batch_size", "sync_every"), filter=THREE
+        ),
         Declared("f", "interaction", x="batch_size", colour=("nodes",), filter=THREE),
         Declared("g", "by_factor", x="training_loop", filter={"nodes": [1]}),
         Declared("h", "by_factor", x="model", colour=("nodes",), filter={"batch_size": [32]}),
@@ -843,7 +895,11 @@ def test_a_figure_is_asked_for_in_a_line_that_is_read_back():
         assert from_json(declaration.to_json()) == declaration
 
 
-EMPTY = {"network": NO_BENCHMARK, "prediction": NOTHING_PREDICTED, "outlook": panels.as_clause(outlook.NO_PROJECTION)}
+EMPTY = {
+    "network": NO_BENCHMARK,
+    "prediction": NOTHING_PREDICTED,
+    "outlook": panels.as_clause(outlook.NO_PROJECTION),
+}
 
 
 @pytest.mark.parametrize("kind", EMPTY)
@@ -859,7 +915,10 @@ def test_what_is_declared_but_not_measured_is_left_out(treated):
         "a", "by_factor", x="nodes", colour=("momentum",), facet=("precision",), filter={"nodes": [1, 2]}
     )
     view = build_view(treated.runs, declaration)
-    assert (view.colour, view.facet) == (["framework"], ["model", "batch_size", "training_loop", "sync_every"])
+    assert (view.colour, view.facet) == (
+        ["framework"],
+        ["model", "batch_size", "training_loop", "sync_every"],
+    )
     figure, caption = drawn_by(Declared("a", "overview", filter={"nodes": [7]}), treated)
     assert [text.get_text() for text in figure.axes[0].texts] == [panels.NO_SUCCESS]
     assert "nan" not in caption

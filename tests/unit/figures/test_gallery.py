@@ -38,7 +38,9 @@ def test_a_picture_is_what_its_lines_draw_today(kind, examples, tmp_path):
     example = next(example for example in examples if example.declaration.kind == kind)
     again = replace(example, picture=tmp_path / "again.png")
     gallery.make(again, tmp_path)
-    committed, redrawn = (np.asarray(Image.open(path).convert("RGB")) for path in (example.picture, again.picture))
+    committed, redrawn = (
+        np.asarray(Image.open(path).convert("RGB")) for path in (example.picture, again.picture)
+    )
     assert committed.shape == redrawn.shape and (committed == redrawn).all(), f"say: make gallery ARGS={kind}"
 
 

@@ -17,9 +17,9 @@ SHORT = "The axis of time is logarithmic."
 
 def test_what_does_not_fit_below_a_figure_is_said_apart():
     setting = f"Placement: {' '.join(['distinct'] * 20)}. No cell is missing."
-    below, apart = panels.split_caption([HEADING, LONG, SHORT, setting], ["Apart."], first=[HEADING, setting]).split(
-        "\n\n"
-    )
+    below, apart = panels.split_caption(
+        [HEADING, LONG, SHORT, setting], ["Apart."], first=[HEADING, setting]
+    ).split("\n\n")
     assert below == f"{HEADING} {SHORT} {setting}"
     assert apart == f"{LONG} Apart."
     assert len(f"{HEADING} {LONG} {setting}".split()) > panels.MAX_CAPTION_WORDS
@@ -30,7 +30,10 @@ def test_a_caption_that_fits_stays_as_it_is():
 
 
 def test_a_caption_keeps_its_notes_until_it_is_written():
-    first, last = Note("heading", "Power. Each marker is a cell.", cells=3), Note("arrows", "Arrows: two.", arrows=2)
+    first, last = (
+        Note("heading", "Power. Each marker is a cell.", cells=3),
+        Note("arrows", "Arrows: two.", arrows=2),
+    )
     caption = panels.split_caption([first, last, ""], ["Apart."])
     assert caption == "Power. Each marker is a cell. Arrows: two.\n\nApart."
     assert caption.notes == ["Power.", "Each marker is a cell.", "Arrows: two.", "Apart."]
@@ -59,5 +62,7 @@ def test_markers_at_both_ends_of_a_long_logarithmic_axis_are_whole(axis):
     panels.set_time_axis(ax, times, pd.DataFrame({"low": times, "high": times, "n": 3}), axis)
     low, high = np.log(ax.get_xlim() if axis == "x" else ax.get_ylim())
     places = (np.log(times) - low) / (high - low)
-    half = panels.AXIS_MARGIN * 0.8  # of the axis: half a marker, where the axis is as wide as a panel of a page
+    half = (
+        panels.AXIS_MARGIN * 0.8
+    )  # of the axis: half a marker, where the axis is as wide as a panel of a page
     assert places.min() > half and places.max() < 1 - half

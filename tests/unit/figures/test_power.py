@@ -33,10 +33,14 @@ def test_a_panel_has_the_run_with_the_median_epoch_time(metered_records):
     assert len(figure.axes) == drawn_runs["cell"].nunique() == 9
     in_order = [(cell, drawn_runs[drawn_runs["cell"] == cell]) for cell in cells(drawn_runs)["cell"]]
     for ax, (cell, cell_runs) in zip(figure.axes, in_order, strict=True):
-        median = cell_runs.loc[cell_runs["epoch_time_s"] == cell_runs["epoch_time_s"].median(), "run_id"].item()
+        median = cell_runs.loc[
+            cell_runs["epoch_time_s"] == cell_runs["epoch_time_s"].median(), "run_id"
+        ].item()
         rows = metered_records.table("power")[metered_records.table("power")["run_id"] == median]
         lines = [line for line in ax.lines if line.get_linestyle() != ":"]
-        assert sorted(np.concatenate([line.get_ydata() for line in lines])) == pytest.approx(sorted(rows["watt"])), cell
+        assert sorted(np.concatenate([line.get_ydata() for line in lines])) == pytest.approx(
+            sorted(rows["watt"])
+        ), cell
         assert len(lines) == cell_runs["nodes"].iloc[0], "a line for every machine"
         (idle,) = [line for line in ax.lines if line.get_linestyle() == ":"]
         assert set(idle.get_ydata()) == {IDLE_W}
@@ -78,7 +82,8 @@ def test_it_is_drawn_whatever_there_is(case, tmp_path):
             declaration = Declared("power", "power")
     case_records = records(tmp_path, runs, epochs, rows)
     figure, caption = power.draw(
-        Records(case_records.runs_csv, case_records.epochs_csv) if case == "no file" else case_records, declaration
+        Records(case_records.runs_csv, case_records.epochs_csv) if case == "no file" else case_records,
+        declaration,
     )
     figure.draw_without_rendering()
     if case in ("no meter", "no file"):

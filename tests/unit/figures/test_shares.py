@@ -51,7 +51,9 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
         nodes, loop, sync_every = y % 3 + 1, *[("custom", 1), ("custom", 4), ("fit", 1)][y // 3]
         runs = records.runs
         is_like = (runs["model"] == "small-cnn-600") & (runs["batch_size"] == 64) & (runs["nodes"] == nodes)
-        cell = runs[is_like & (runs["training_loop"] == loop) & (runs["sync_every"] == sync_every)]["cell"].iloc[0]
+        cell = runs[is_like & (runs["training_loop"] == loop) & (runs["sync_every"] == sync_every)][
+            "cell"
+        ].iloc[0]
         assert all(a[0] + a[1] == pytest.approx(b[0]) for a, b in itertools.pairwise(parts))
         total = sum(width for _, width, _ in parts)
         if declaration is EPOCH:
@@ -69,14 +71,18 @@ def test_the_bars_of_a_row_are_its_parts_end_to_end(declaration, records):
 def test_the_interval_stands_around_where_the_exchange_begins(records):
     figure, caption = shares_figure.draw(records, Declared("shares", "shares", x="epoch", filter=ONE_MODEL))
     data = shares.epoch_shares(records.runs)
-    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK]
+    lines = [
+        line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_color() == style.INK
+    ]
     assert len(lines) == 6, "of the cells on two and three nodes"
     for line in lines:
         (start,) = [left for left, _, _ in bars(figure.axes[0])[round(line.get_ydata()[0])][1:]]
         assert min(line.get_xdata()) <= start <= max(line.get_xdata())
     ends = sorted(min(line.get_xdata()) for line in lines)
     expected = data[
-        data.index.str.contains("small-cnn-600") & data.index.str.contains("b64") & data["exchange_high"].notna()
+        data.index.str.contains("small-cnn-600")
+        & data.index.str.contains("b64")
+        & data["exchange_high"].notna()
     ]
     assert ends == pytest.approx(sorted(100 * (1 - expected["exchange_high"])))
     assert "training-divided" in codes(caption.apart)
@@ -90,10 +96,13 @@ def test_panels_share_an_axis_within_a_model(records):
     limits = {ax.get_title().split(",")[0]: ax.get_xlim() for ax in figure.axes}
     assert len(set(limits.values())) == 2
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["start-up", "computation", "exchange", "validation", "the rest"], "no warm-up was longer"
+    assert labels == ["start-up", "computation", "exchange", "validation", "the rest"], (
+        "no warm-up was longer"
+    )
     assert codes(caption.apart) == ["parts-around-epochs", "training-divided"]
     assert (
-        conditions.setting_note(records.runs) in caption and conditions.run_counts_note(records.runs, False) in caption
+        conditions.setting_note(records.runs) in caption
+        and conditions.run_counts_note(records.runs, False) in caption
     )
     assert "nan" not in caption
 
@@ -176,7 +185,10 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, declaration, tmp_path):
     if case in CODES:
         facts = find_note(caption.apart, CODES[case]).facts
         all_cells = set(records.runs["cell"])
-        expected = {"too short": {cell for cell in all_cells if ".n3." in cell}, "no cell on one replica": all_cells}
+        expected = {
+            "too short": {cell for cell in all_cells if ".n3." in cell},
+            "no cell on one replica": all_cells,
+        }
         multi_node = {cell for cell in all_cells if ".n1." not in cell}
         assert set(facts["cells"]) == expected.get(case, multi_node)
         assert (

@@ -23,7 +23,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     runs = known_meshes.runs(truth, known_meshes.STRATEGIES)
     runs["memory_peak_bytes"] = 1e8 * (1 + runs["batch_size"].astype(float))
     runs = known_physics.written(runs.astype(object), "runs", folder)
-    network = known_physics.network(truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT)
+    network = known_physics.network(
+        truth, nodes=(2, 4), framework=known_meshes.MESH, collectives=known_meshes.SWEPT
+    )
     tables.write(crossover.table(runs, network), folder / "crossover")
     return Records(folder / "runs.csv", Path("epochs.csv"), {"crossover": folder / "crossover.csv"})
 
@@ -41,7 +43,9 @@ def test_lines_are_predictions_and_markers_measured_means(records: Records) -> N
     points = [float(line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
     assert sorted(points) == pytest.approx(sorted(means))
     assert "predicted-lines" in codes(caption.notes)
-    assert find_note(caption.notes, "series").facts == {"factors": ["parallelism"]}, "microbatches follow from it"
+    assert find_note(caption.notes, "series").facts == {"factors": ["parallelism"]}, (
+        "microbatches follow from it"
+    )
 
 
 def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
@@ -49,7 +53,9 @@ def test_a_filter_is_one_of_predictions_too(records: Records) -> None:
         records, Declared("strategies", "strategies", filter={"nodes": [4], "batch_size": [32]})
     )
     (ax,) = figure.axes
-    lines = [line.get_xdata() for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linestyle() != "None"]
+    lines = [
+        line.get_xdata() for line in ax.lines if len(line.get_xdata()) > 1 and line.get_linestyle() != "None"
+    ]
     assert {len(line) for line in lines if len(line) > 2} == {6}, "a rate is on a line once"
 
 

@@ -29,10 +29,15 @@ def limit_files() -> None:
 
 def test_figure_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DRAW, str(tmp_path / "a")]
-    variables = {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"), "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    variables = {
+        "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts"),
+        "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
+    }
     variables["PYTHONDONTWRITEBYTECODE"] = "1"  # which would be cut, too
     (tmp_path / "matplotlib").mkdir()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables, preexec_fn=limit_files)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=variables, preexec_fn=limit_files
+    )
     messages = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert len(messages) == 1 and str(tmp_path / "a.pdf") in messages[0]

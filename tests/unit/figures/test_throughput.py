@@ -24,7 +24,9 @@ def test_bars_are_intervals_of_the_table_of_cells(records):
     table = cells.summarize(records.runs)
     rows = table[(table["model"] == "small-cnn-600") & (table["batch_size"] == 64)]
     bars = sorted(tuple(line.get_ydata()) for line in ax.lines if isinstance(line, panels.Bar))
-    assert bars == [pytest.approx(tuple(row)) for row in sorted(rows[COLUMNS[1:]].itertuples(index=False, name=None))]
+    assert bars == [
+        pytest.approx(tuple(row)) for row in sorted(rows[COLUMNS[1:]].itertuples(index=False, name=None))
+    ]
     markers = [line for line in ax.lines if line.get_linestyle() == "None" and line.get_marker() != "_"]
     assert sorted(y for line in markers for y in line.get_ydata()) == pytest.approx(sorted(rows[COLUMNS[0]]))
     assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] >= rows[COLUMNS[0]].max()

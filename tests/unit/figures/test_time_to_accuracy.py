@@ -46,7 +46,9 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
     assert list(arrow.get_xdata()) == [1] and arrow.get_markerfacecolor() == "white"
     assert "2 of 5 never" in {text.get_text() for ax in figure.axes for text in ax.texts}
     ticks = [value for line in lines(figure, "|") for value in line.get_xdata()]
-    reached = time_to_accuracy.accuracy_of_runs(records.runs, records.epochs, 0.6)["time_to_accuracy_s"].dropna()
+    reached = time_to_accuracy.accuracy_of_runs(records.runs, records.epochs, 0.6)[
+        "time_to_accuracy_s"
+    ].dropna()
     assert sorted(ticks) == pytest.approx(sorted(reached))
     assert find_note(caption.below, "heading").facts == {"target": 0.6}
     never = find_note(caption.below, "cells-not-reaching")
@@ -56,7 +58,9 @@ def test_means_are_the_tables_and_an_arrow_is_a_cell_without(records):
 def test_how_many_never_arrive_stands_beyond_the_axis(records):
     figure, _ = time_figure.draw(records, DECLARATION)
     figure.draw_without_rendering()
-    ((ax, remark),) = [(ax, text) for ax in figure.axes for text in ax.texts if text.get_text() == "2 of 5 never"]
+    ((ax, remark),) = [
+        (ax, text) for ax in figure.axes for text in ax.texts if text.get_text() == "2 of 5 never"
+    ]
     box = remark.get_window_extent()
     assert ax.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1
 

@@ -60,7 +60,9 @@ def boxes(figure):
             colours = collection.get_facecolors()
             for number, path in enumerate(collection.get_paths()):
                 x, y = path.vertices[:4].T
-                bars.append((x.min(), x.max(), round((y.min() + y.max()) / 2), tuple(colours[number % len(colours)])))
+                bars.append(
+                    (x.min(), x.max(), round((y.min() + y.max()) / 2), tuple(colours[number % len(colours)]))
+                )
     return [box for box in bars if box[2] >= 0]
 
 
@@ -79,7 +81,9 @@ def test_a_run_is_a_bar_on_each_of_its_hosts(drawn_of):
     start = third * (RUN_S + PAUSE_S)
     own = [box for box in boxes(figure) if start - 1 < 3600 * box[0] < start + RUN_S - 1]
     assert sorted({lane for *_, lane, _ in own}) == [0, 1, 2]
-    ends = sorted({(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own})
+    ends = sorted(
+        {(round(3600 * left - start, 3), round(3600 * right - start, 3)) for left, right, *_ in own}
+    )
     assert ends == [(0, STARTUP_S), (STARTUP_S, RUN_S)]
     assert find_note(caption.notes, "heading").facts == {"lanes": ["host"]}
     span = find_note(caption.notes, "campaign-span")
@@ -89,7 +93,9 @@ def test_a_run_is_a_bar_on_each_of_its_hosts(drawn_of):
     assert span.facts["share"] == pytest.approx(30 * RUN_S / span.facts["total_s"])
 
 
-@pytest.mark.parametrize(("runs", "unit", "highest"), [(3, "seconds", 106), (30, "minutes", 18), (270, "hours", 3)])
+@pytest.mark.parametrize(
+    ("runs", "unit", "highest"), [(3, "seconds", 106), (30, "minutes", 18), (270, "hours", 3)]
+)
 def test_a_short_campaign_has_its_axis_in_minutes_or_seconds(drawn_of, runs, unit, highest):
     all_runs, epochs = designed_campaign()
     figure, _ = drawn_of(scheduled(all_runs.head(runs)), epochs)
@@ -168,7 +174,9 @@ def test_blocks_and_sessions_are_strips_one_where_they_are_one(drawn_of):
     assert {"1", "5"} <= {text.get_text() for ax in figure.axes for text in ax.texts}
 
 
-@pytest.mark.parametrize(("rows", "runs", "max_runs"), [(1, 40, 90), (1, 85, 90), (3, 270, 90), (9, 2000, 300)])
+@pytest.mark.parametrize(
+    ("rows", "runs", "max_runs"), [(1, 40, 90), (1, 85, 90), (3, 270, 90), (9, 2000, 300)]
+)
 def test_many_runs_go_on_in_rows_of_round_length(rows, runs, max_runs):
     length = runs * 36 / 3600
     count, width = timeline._row_layout(length, runs, 9)

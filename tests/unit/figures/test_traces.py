@@ -38,7 +38,9 @@ def titles(figure) -> list[str]:
 def test_a_gantt_has_a_panel_for_every_cell_on_several_ranks(records):
     figure, caption = gantt.draw(records, GANTT)
     assert titles(figure) == 4 * ["horovod-pytorch"] + 4 * ["pytorch-ddp"]
-    assert all([text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in figure.axes)
+    assert all(
+        [text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] for ax in figure.axes
+    )
     assert find_note(caption.notes, "cells-left-out").facts == {"drawn": 8, "cells": 19}
     assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
 
@@ -87,20 +89,26 @@ def test_waiting_is_divided_into_what_is_exposed(records):
     parts = phases.parts(measured, in_ms=False)
     assert parts.sum(axis=1).to_numpy() == pytest.approx(100)
     cell_parts = parts.loc[TRACED]
-    assert (cell_parts["backward"], cell_parts[TRANSFERRING], cell_parts[WAITING], cell_parts[REST]) == pytest.approx(
-        (32.5, 27.5, 0, 0), abs=0.01
-    )
+    assert (
+        cell_parts["backward"],
+        cell_parts[TRANSFERRING],
+        cell_parts[WAITING],
+        cell_parts[REST],
+    ) == pytest.approx((32.5, 27.5, 0, 0), abs=0.01)
     in_ms = phases.parts(measured, in_ms=True).loc[TRACED]
     assert in_ms.sum() == pytest.approx(20 * 1.5 * 1.02, rel=1e-3)
     assert phases.overlapped(measured, in_ms=False)[TRACED] == pytest.approx(100 * 2 / 20, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("kind", "declaration"), [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)]
+    ("kind", "declaration"),
+    [(phases, PHASES), (phases, Declared("phases", "phases", x="time")), (critical_path, PATH)],
 )
 def test_a_bar_for_every_traced_cell(records, kind, declaration):
     figure, caption = kind.draw(records, declaration)
-    bars = sum(len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes)
+    bars = sum(
+        len({round(bar.get_y(), 3) for bar in ax.patches if bar.get_height() > 0.5}) for ax in figure.axes
+    )
     assert bars == 19
     assert len(caption.split("\n\n")[0].split()) <= panels.MAX_CAPTION_WORDS
     assert conditions.setting_note(traced(records.every_run)) in caption
@@ -118,7 +126,9 @@ def test_captions_have_computed_numbers(records):
 
 def test_a_caption_is_of_the_cells_that_are_drawn(records):
     one_cell = Declared(
-        "phases", "phases", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
+        "phases",
+        "phases",
+        filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1),
     )
     caption = phases.draw(records, one_cell)[1]
     assert rounded(caption, "exposed-share") == (0.27, 0.27)
@@ -138,13 +148,17 @@ def test_missing_cells_are_not_said_to_exchange_nothing(records, tmp_path):
     table = records.table("phases")
     unrecorded = table[~table["scope"].isin(["exchange", "path"])]
     write_table(unrecorded, "phases", tmp_path / "phases.csv")
-    caption = phases.draw(Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES)[1]
+    caption = phases.draw(
+        Records(records.runs_csv, records.epochs_csv, {"phases": tmp_path / "phases.csv"}), PHASES
+    )[1]
     assert "exchange-untold" in codes(caption.notes)
 
 
 def test_a_gantt_says_how_many_steps_it_shows(records):
     """On an axis of three steps of the slowest: of a batch of 32 three, of one of 16 more."""
-    two_cells = Declared("gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1))
+    two_cells = Declared(
+        "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1)
+    )
     one_cell = Declared(
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, sync_every=1, batch_size=32)
     )
@@ -178,6 +192,8 @@ def test_the_timeline_has_all_runs(records, tmp_path):
         ended_at=(begun + pd.Timedelta("50s")).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     write_table(at, "runs", tmp_path / "runs.csv")
-    _, caption = timeline.draw(Records(tmp_path / "runs.csv", records.epochs_csv), Declared("timeline", "timeline"))
+    _, caption = timeline.draw(
+        Records(tmp_path / "runs.csv", records.epochs_csv), Declared("timeline", "timeline")
+    )
     assert find_note(caption.notes, "campaign-span").facts["runs"] == 114
     assert not {"runs-without-times", "earlier-attempts"} & set(codes(caption.notes))

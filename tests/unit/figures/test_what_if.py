@@ -48,7 +48,9 @@ def drawn(traced_records, tmp_path):
         every = [{**values, "cell": values["cell"].format(cell) or cell} for cell in cells for values in rows]
         file = tmp_path / "what_if.csv"
         pd.DataFrame(every).reindex(columns=COLUMNS).to_csv(file, index=False)
-        return what_if.draw(Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), DECLARATION)
+        return what_if.draw(
+            Records(traced_records.runs_csv, traced_records.epochs_csv, {"what_if": file}), DECLARATION
+        )
 
     return draw
 
@@ -105,7 +107,10 @@ def test_a_panel_for_each_cell(drawn, traced_records):
 def test_a_change_of_cells_that_are_not_drawn_has_no_row(drawn, traced_records, monkeypatch):
     monkeypatch.setattr(what_if, "MAX_PANELS", 1)
     first, second = traced_cells(traced_records)
-    rows = [row(first, "hidden", "exchange fully hidden", 0.4), row(second, "batch", "batch 2 times as large", 0.9)]
+    rows = [
+        row(first, "hidden", "exchange fully hidden", 0.4),
+        row(second, "batch", "batch 2 times as large", 0.9),
+    ]
     picture, _ = drawn(rows, ["one"])
     assert [text.get_text() for text in picture.axes[0].get_yticklabels()] == ["exchange fully hidden"]
 
@@ -113,7 +118,9 @@ def test_a_change_of_cells_that_are_not_drawn_has_no_row(drawn, traced_records, 
 def test_where_nothing_was_tried_nothing_is_said_of_errors(drawn, traced_records):
     picture, caption = drawn([ROWS[0]], traced_cells(traced_records)[:1])
     assert "errors" not in codes(caption.notes)
-    assert [text.get_text() for legend in picture.legends for text in legend.get_texts()] == ["predicted by replay"]
+    assert [text.get_text() for legend in picture.legends for text in legend.get_texts()] == [
+        "predicted by replay"
+    ]
 
 
 def test_without_traced_steps_it_says_why_it_is_empty(drawn):

@@ -35,5 +35,7 @@ def test_a_traceback_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("plan.recorded.check", lambda *_: {}["no such key"])
     with pytest.raises(KeyError):
         call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)
-    monkeypatch.setattr("plan.recorded.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines")))
+    monkeypatch.setattr(
+        "plan.recorded.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines"))
+    )
     call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)

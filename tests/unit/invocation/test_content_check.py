@@ -49,11 +49,15 @@ def small(tmp_path: Path, finished: Path, command: list[str]) -> SmallWorkflow:
         pytest.param("program.py", "NAME", "OTHER", {"part": 2, "sum": 1}, id="program"),
         pytest.param("other.py", "NAME", "OTHER", {"sum": 1}, id="other program"),
         pytest.param("other.py", '"""other.py"""', "# words", {}, id="words of a program"),
-        pytest.param("Snakefile", 'word=lambda wildcards: "one"', 'word="two"', {"part": 2, "sum": 1}, id="parameter"),
+        pytest.param(
+            "Snakefile", 'word=lambda wildcards: "one"', 'word="two"', {"part": 2, "sum": 1}, id="parameter"
+        ),
         pytest.param(
             "Snakefile", "cat {input.parts} >", "cat {input.parts}  {input.parts} >", {"sum": 1}, id="command"
         ),
-        pytest.param("Snakefile", "cat {input.parts} >", "cat   {input.parts} >", {}, id="space in a command"),
+        pytest.param(
+            "Snakefile", "cat {input.parts} >", "cat   {input.parts} >", {}, id="space in a command"
+        ),
     ],
 )
 def test_content_decides(small: SmallWorkflow, file: str, old: str, new: str, jobs: dict[str, int]) -> None:
@@ -109,14 +113,18 @@ def test_failed_job_leaves_no_record(small: SmallWorkflow) -> None:
 
 
 def test_input_that_changes_meanwhile_leaves_no_record(small: SmallWorkflow) -> None:
-    small.write("Snakefile", small.read("Snakefile").replace("echo {params", "echo >> {input.data}; echo {params"))
+    small.write(
+        "Snakefile", small.read("Snakefile").replace("echo {params", "echo >> {input.data}; echo {params")
+    )
     small.run()
     assert not (small.folder / RECORD).exists()
 
 
 def test_dry_run_changes_no_file(small: SmallWorkflow) -> None:
     small.write("data/a.txt", "else\n", age_s=-86400)
-    files = sorted(path for path in small.folder.rglob("*") if path.is_file() and ".snakemake" not in path.parts)
+    files = sorted(
+        path for path in small.folder.rglob("*") if path.is_file() and ".snakemake" not in path.parts
+    )
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
     assert small.run("--dry-run") == BOTH
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before

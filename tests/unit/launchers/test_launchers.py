@@ -78,9 +78,7 @@ TASK = (
     '{"timestamp":1795557157.913838,"name":"shell.task-exit","context":{"localid":0,"rank":1,"state":"Exited",'
     '"pid":14366,"wait_status":%d,"signaled":%d,"exitcode":%d}}'
 )
-EXCEPTION = (
-    '{"timestamp":1795557176.066580,"name":"exception","context":{"type":"%s","severity":0,"userid":0,"note":"%s"}}'
-)
+EXCEPTION = '{"timestamp":1795557176.066580,"name":"exception","context":{"type":"%s","severity":0,"userid":0,"note":"%s"}}'
 JOB = (
     "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None Dependency=(null) "
     "SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 StartTime=2026-01-05T11:30:00 "
@@ -213,7 +211,9 @@ def test_own_python_sees_our_modules_and_those_of_setup(tmp_path: Path) -> None:
     assert rank_environments(folder)[0]["FROM_SETUP"] == "theirs"
 
 
-def test_oar_starts_every_rank_on_its_node(oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oar_starts_every_rank_on_its_node(
+    oar: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET", "of the caller")
     folder = tmp_path / "attempt 1"
     site = replace(oar, setup=("export FROM_SETUP='a module'",))
@@ -224,7 +224,9 @@ def test_oar_starts_every_rank_on_its_node(oar: Site, tmp_path: Path, monkeypatc
         ("gros-1", "0"), ("gros-1", "1"), ("gros-2", "0"), ("gros-2", "1"),
     ]  # fmt: skip
     assert {variables["OMP_NUM_THREADS"] for variables in seen.values()} == {"1"}
-    assert {(variables["FROM_SETUP"], variables["SECRET"]) for variables in seen.values()} == {("a module", None)}
+    assert {(variables["FROM_SETUP"], variables["SECRET"]) for variables in seen.values()} == {
+        ("a module", None)
+    }
     ranks = launch.launcher(oar, spec(2, 2))
     assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711"
     assert all_ended(folder)
@@ -233,7 +235,9 @@ def test_oar_starts_every_rank_on_its_node(oar: Site, tmp_path: Path, monkeypatc
 def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5, 8, 9})
     folder = tmp_path / "attempt-1"
-    outcome = run(replace(load_site("local"), time_limit_s=60.0), folder, "wait_for_all()", nodes=2, ranks_per_node=1)
+    outcome = run(
+        replace(load_site("local"), time_limit_s=60.0), folder, "wait_for_all()", nodes=2, ranks_per_node=1
+    )
     assert outcome.status == "ok"
     assert [(variables["RINGSIDE_LOCAL_RANK"], variables["RINGSIDE_CORES"]) for variables in rank_environments(folder).values()] == [
         ("0", "4"), ("0", "5"),
@@ -243,11 +247,15 @@ def test_local_ranks_have_cores_of_their_own(tmp_path: Path, monkeypatch: pytest
 def test_the_sites_variables_reach_every_rank(tmp_path: Path) -> None:
     site = replace(load_site("local"), time_limit_s=60.0, variables=(("SECRET", "told; $(id)"),))
     assert run(site, tmp_path / "attempt-1", "wait_for_all()", ranks_per_node=1).status == "ok"
-    assert {variables["SECRET"] for variables in rank_environments(tmp_path / "attempt-1").values()} == {"told; $(id)"}
+    assert {variables["SECRET"] for variables in rank_environments(tmp_path / "attempt-1").values()} == {
+        "told; $(id)"
+    }
 
 
 @pytest.mark.parametrize("name", ["oar", "pbs", "local"])
-def test_only_the_owner_sees_values_of_variables(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_only_the_owner_sees_values_of_variables(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     site: Site = load_site("local") if name == "local" else request.getfixturevalue(name)
     value = "tok\"en'; $(id) \\ é\nsecond line"
     site = replace(site, time_limit_s=60.0, variables=(("SECRET", value),))
@@ -279,7 +287,10 @@ def test_node_that_lacks_a_path_loses_the_run(
         launch.run(launch.launcher(site, planned), environment, folder, planned, site)
     assert lost.value.reason.code == "not-seen"
     if name == "oar":  # which brings back what a rank's node message
-        assert lost.value.reason.facts == {"node": os.uname().nodename, "path": str(tmp_path / "no" / "python")}
+        assert lost.value.reason.facts == {
+            "node": os.uname().nodename,
+            "path": str(tmp_path / "no" / "python"),
+        }
     else:
         assert lost.value.reason.facts["node"] in ("gros-1", "gros-2")
     assert not (folder / ".variables.sh").exists() and all_ended(folder)
@@ -340,7 +351,9 @@ def test_a_rank_that_fails_is_named_and_the_others_are_ended(
 ) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0.2)
     folder = tmp_path / "attempt-1"
-    outcome = run(any_site, folder, "wait_for_all()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1)
+    outcome = run(
+        any_site, folder, "wait_for_all()\nif rank == 1:\n    sys.exit(3)\ntime.sleep(300)", ranks_per_node=1
+    )
     host = "gros-2" if any_site.launcher != "local" else None
     assert outcome.status == "failed" and code_and_facts(outcome.reason) == failure(1, host, 3)
     assert all_ended(folder)
@@ -350,7 +363,10 @@ def test_ranks_over_the_time_limit_are_ended(any_site: Site, tmp_path: Path) -> 
     folder = tmp_path / "attempt-1"
     body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait_for_all()\ntime.sleep(300)"
     outcome = run(replace(any_site, time_limit_s=3.0), folder, body)
-    assert outcome.status == "timeout" and code_and_facts(outcome.reason) == ("time-limit", {"time_limit_s": 3.0})
+    assert outcome.status == "timeout" and code_and_facts(outcome.reason) == (
+        "time-limit",
+        {"time_limit_s": 3.0},
+    )
     assert all_ended(folder)
 
 
@@ -427,10 +443,15 @@ def test_missing_mpirun_fails_with_one_line(oar: Site, tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     for name in ("sh", "env"):
         (tmp_path / "programs" / name).symlink_to(f"/usr/bin/{name}")
-    environment = {"python": {"executable": sys.executable}, "variables": {"PATH": str(tmp_path / "programs")}}
+    environment = {
+        "python": {"executable": sys.executable},
+        "variables": {"PATH": str(tmp_path / "programs")},
+    }
     folder, planned = tmp_path / "attempt-1", spec(2, 1)
     folder.mkdir()
-    outcome = launch.run(launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank")
+    outcome = launch.run(
+        launch.launcher(oar, planned, mpi=True), environment, folder, planned, oar, program="rank"
+    )
     assert outcome.status == "failed"
     assert code_and_facts(outcome.reason) == ("starter-failed", {"program": "mpirun", "status": 1})
     (line,) = (folder / "log.txt").read_text().splitlines()
@@ -482,7 +503,9 @@ def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path)
     assert log.splitlines() == [f"output of {rank}" for rank in range(4)]
     assert not list(folder.glob("log-*")) and all_ended(folder)
     ranks = launch.launcher(pbs, spec(2, 2))
-    assert ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
+    assert (
+        ranks.hosts == ["gros-1", "gros-2"] and ranks.job is not None and ranks.job["number"] == "4711.head"
+    )
 
 
 def test_a_rank_that_is_killed_under_pbs_is_a_failure(pbs: Site, tmp_path: Path) -> None:
@@ -497,7 +520,10 @@ def test_a_task_that_pbs_cannot_start_is_lost(
     put_program("pbs_tmrsh", f"#!/bin/sh\n[ $1 = gros-1 ] && exit 0\necho '{message}' >&2\nexit 255\n")
     with pytest.raises(launch.Lost) as lost:
         run(pbs, tmp_path / "attempt-1", "", ranks_per_node=1)
-    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
+    assert code_and_facts(lost.value.reason) == (
+        "node-unreachable",
+        {"job": "4711.head", "hosts": ["gros-2"]},
+    )
     first = lost.value.__context__
     assert isinstance(first, launch.Lost) and message in str(first)
     assert code_and_facts(first.reason) == ("node-unreachable", {"rank": 1, "host": "gros-2"})
@@ -510,7 +536,10 @@ def test_a_run_whose_node_died_without_a_word_is_lost(
     put_program("pbs_tmrsh", TMRSH.replace("shift", "shift; [ $1$host = pkillgros-2 ] && exit 255"))
     with pytest.raises(launch.Lost) as lost:
         run(replace(pbs, time_limit_s=1.0), tmp_path / "attempt-1", "time.sleep(4)", ranks_per_node=1)
-    assert code_and_facts(lost.value.reason) == ("node-unreachable", {"job": "4711.head", "hosts": ["gros-2"]})
+    assert code_and_facts(lost.value.reason) == (
+        "node-unreachable",
+        {"job": "4711.head", "hosts": ["gros-2"]},
+    )
 
 
 @pytest.mark.parametrize("state", ["E", "F"])
@@ -538,11 +567,14 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
     assert alone.job is not None and isinstance(alone.job["number"], str)
     program = Program(["python", "-m", "rank", "/attempt"], flux / "variables.sh")
     (process,) = ranks.start(program, flux / "log.txt")
-    assert process.wait() == 3 and code_and_facts(ranks.explain([3], flux / "log.txt")) == failure(1, "node2", 3)
+    assert process.wait() == 3 and code_and_facts(ranks.explain([3], flux / "log.txt")) == failure(
+        1, "node2", 3
+    )
     ranks.end()
     calls = (flux / "calls").read_text()
     assert (
-        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2" in calls
+        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2"
+        in calls
     )
     assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in calls
 
@@ -597,7 +629,11 @@ def test_down_nodes_are_lost_and_too_few_refused(flux: Path) -> None:
     assert code_and_facts(lost.value.reason) == ("nodes-down", {"up": ["node1"], "needed": 2})
     with pytest.raises(InputError) as refused:
         launch.launcher(load_site("flux-example"), spec(4, 1))
-    assert (refused.value.code, refused.value.file, refused.value.got) == ("too-few-nodes", "flux resource list", 1)
+    assert (refused.value.code, refused.value.file, refused.value.got) == (
+        "too-few-nodes",
+        "flux resource list",
+        1,
+    )
 
 
 def slurm_site() -> Site:
@@ -633,7 +669,8 @@ def test_a_slurm_job_is_read_as_slurm_describes_it(slurm: launch.Launcher) -> No
 
 
 @pytest.mark.parametrize(
-    "description", [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""]
+    "description",
+    [JOB.replace("StartTime=2026-01-05T11:30:00", "StartTime=Unknown"), "JobId=17 JobName=ringside", ""],
 )
 def test_a_job_that_slurm_does_not_describe_is_lost(
     slurm: launch.Launcher, put_program: Callable[[str, str], None], description: str
@@ -674,7 +711,9 @@ def test_sruns_first_task_error_is_the_reason(
     slurm: launch.Launcher, tmp_path: Path, message: list[str], stands: tuple[str, dict[str, Any]]
 ) -> None:
     log = tmp_path / "log.txt"
-    log.write_text("\n".join(["starting", *message, "srun: error: Timed out waiting for job step to complete"]) + "\n")
+    log.write_text(
+        "\n".join(["starting", *message, "srun: error: Timed out waiting for job step to complete"]) + "\n"
+    )
     assert code_and_facts(slurm.explain([137], log)) == stands
 
 
@@ -700,7 +739,9 @@ def test_a_node_or_a_job_that_is_gone_is_lost(slurm: launch.Launcher, tmp_path: 
         slurm.explain([1], log)
 
 
-SACCT = "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ringside-a|{}\n17.2|ringside-b|222"
+SACCT = (
+    "17|ringside-a|900|x\n17.batch|batch|900\n17.0|ringside-a|111\n17.1|ringside-a|{}\n17.2|ringside-b|222"
+)
 
 
 @pytest.mark.parametrize(
@@ -727,10 +768,17 @@ def test_step_energy_is_read_from_sacct(
     assert energy == joules and (note and code_and_facts(note)) == reason
 
 
-def test_missing_accounting_gives_a_reason(slurm: launch.Launcher, put_program: Callable[[str, str], None]) -> None:
+def test_missing_accounting_gives_a_reason(
+    slurm: launch.Launcher, put_program: Callable[[str, str], None]
+) -> None:
     put_program("sacct", "#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
     (meter,) = launch.scheduler_meters(slurm_site(), slurm)
-    assert (meter["source"], meter["scope"], meter["window"], meter["joules"]) == ("slurm", "node", "run", None)
+    assert (meter["source"], meter["scope"], meter["window"], meter["joules"]) == (
+        "slurm",
+        "node",
+        "run",
+        None,
+    )
     assert meter["reason"] == "Slurm accounting storage is disabled"
     assert launch.scheduler_meters(load_site("local"), slurm) == []
 
@@ -738,7 +786,10 @@ def test_missing_accounting_gives_a_reason(slurm: launch.Launcher, put_program: 
 def test_a_scheduler_that_does_not_answer_is_lost(
     slurm: launch.Launcher, put_program: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_program("scontrol", "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
+    put_program(
+        "scontrol",
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n",
+    )
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(launch.Lost) as lost:
         launch.launcher(slurm_site(), spec(2, 1))

@@ -86,7 +86,9 @@ def run_tensorflow(
     )
 
 
-def run_jax(graph: Graph, optimizer: str, rate: float) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
+def run_jax(
+    graph: Graph, optimizer: str, rate: float
+) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import jax
     import optax
 
@@ -162,7 +164,10 @@ def run_dtensor(
     return (
         lambda samples: evaluated(now, tf.constant(samples)).numpy(),
         step,
-        lambda: {name: value.numpy()[0] if name in graph.statistics else value.numpy() for name, value in now.items()},
+        lambda: {
+            name: value.numpy()[0] if name in graph.statistics else value.numpy()
+            for name, value in now.items()
+        },
     )
 
 

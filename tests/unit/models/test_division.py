@@ -59,7 +59,10 @@ def test_the_stages_of_a_pipeline_are_the_model(model: str) -> None:
         own = [[op for op in part.operators if op in graph.operators] for part in parts]
         assert list(itertools.chain(*own)) == list(graph.operators)
         for before, after in itertools.pairwise(parts):
-            assert after.shape == before.operators[-1].shape and after.operators[0].name == before.operators[-1].name
+            assert (
+                after.shape == before.operators[-1].shape
+                and after.operators[0].name == before.operators[-1].name
+            )
             assert all(name in after.by_name for operator in after.operators for name in operator.inputs)
         assert all(part.macs > 0 for part in parts) and sum(part.macs for part in parts) == graph.macs
         weights = {name: shape for part in parts for name, shape in part.weights().items()}
@@ -73,7 +76,9 @@ def test_stages_have_about_as_much_work() -> None:
 
 def test_the_last_stage_has_the_table_of_a_tied_embedding_too() -> None:
     first, last = stages(graph_of("gpt-2"), 2)
-    assert last.by_name["embedding"].kind == SHARED and "embedding.table" in {*first.weights()} & {*last.weights()}
+    assert last.by_name["embedding"].kind == SHARED and "embedding.table" in {*first.weights()} & {
+        *last.weights()
+    }
 
 
 def test_a_pipeline_is_not_cut_where_a_tensor_axis_divides() -> None:

@@ -61,7 +61,9 @@ def test_lenet_5_has_the_weights_of_full_connections() -> None:
     assert graph("lenet-5", (28, 28, 1), 10).parameters == 61_706
 
 
-@pytest.mark.parametrize("name", sorted(name for name, model in models().items() if model.sample_kind == IMAGES))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, model in models().items() if model.sample_kind == IMAGES)
+)
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (64, 64, 3)])
 def test_image_models_fit_the_images_of_studies(name: str, shape: tuple[int, int, int]) -> None:
     model = graph(name, shape, 10)
@@ -101,13 +103,21 @@ def test_sequence_models_have_logits_for_each_label(name: str, samples: Any, log
 @pytest.mark.parametrize(
     ("name", "samples", "message"),
     [
-        ("gpt-2", ((8, 8, 1), 10), "images of 8 x 8 pixels: it takes tokens that predict the next one, not images"),
+        (
+            "gpt-2",
+            ((8, 8, 1), 10),
+            "images of 8 x 8 pixels: it takes tokens that predict the next one, not images",
+        ),
         (
             "gpt-2",
             ((6,), 3, 40),
             "sequences of 6 tokens: it takes tokens that predict the next one, not texts with a class",
         ),
-        ("rnn-text", ((6,), 40, 40, "next"), "it takes texts with a class, not tokens that predict the next one"),
+        (
+            "rnn-text",
+            ((6,), 40, 40, "next"),
+            "it takes texts with a class, not tokens that predict the next one",
+        ),
         ("resnet-18", ((6,), 3, 40), "it takes images, not texts with a class"),
         ("rnn-translation", ((1,), 40, 40, "next"), "input has 1 positions; there is none from 0 up to 0"),
         ("vit-b-16", ((100, 96, 3), 10), "its patches are 16 x 16 pixels, and must fill the image"),
@@ -146,7 +156,10 @@ def test_multiplications_of_sequences_count_each_position() -> None:
     builder.tied_dense(builder.dense(attention, 4), "embedding1")
     macs = {operator.kind: operator.macs for operator in builder.graph().operators}
     queries_and_output, keys_and_values, mixing = 2 * 5 * 6 * 6, 2 * 5 * 4 * 6, 2 * 5 * 5 * 6
-    assert macs["lstm"] == 5 * (4 + 6) * 4 * 6 and macs["attention"] == queries_and_output + keys_and_values + mixing
+    assert (
+        macs["lstm"] == 5 * (4 + 6) * 4 * 6
+        and macs["attention"] == queries_and_output + keys_and_values + mixing
+    )
     assert macs["dense"] == 5 * 6 * 4 and macs["tied_dense"] == 5 * 4 * 9 and macs["embedding"] == 0
 
 
@@ -167,7 +180,17 @@ def test_a_tied_table_is_one_weight() -> None:
 
 
 def test_kernels_alone_are_decayed() -> None:
-    undecayed = {"bias", "scale", "offset", "table", "token", "query_bias", "key_bias", "value_bias", "output_bias"}
+    undecayed = {
+        "bias",
+        "scale",
+        "offset",
+        "table",
+        "token",
+        "query_bias",
+        "key_bias",
+        "value_bias",
+        "output_bias",
+    }
     decayed = {"kernel", "recurrent_kernel", "query_kernel", "key_kernel", "value_kernel", "output_kernel"}
     graphs = [graph("vit-b-16", (32, 32, 3), 10), graph("rnn-translation", (6,), 9, 9, "next")]
     weights = {key.rpartition(".")[2]: is_decayed(key) for model in graphs for key in model.weights()}
@@ -179,7 +202,10 @@ def test_kernels_alone_are_decayed() -> None:
     [
         (lambda model, x: model.attention(x, 3), "the 4 units of embedding1 cannot be divided by 3 heads"),
         (lambda model, x: model.attention(x, 2, to=model.steps(x, 0, 2), causal=True), "cannot be causal"),
-        (lambda model, x: model.tied_dense(model.dense(x, 3), "embedding1"), "the table of embedding1, of 4 units"),
+        (
+            lambda model, x: model.tied_dense(model.dense(x, 3), "embedding1"),
+            "the table of embedding1, of 4 units",
+        ),
         (
             lambda model, x: model.lstm(x, 3, state=model.final_state(model.lstm(x, 2))),
             r"\(2, 2\) is no state of 3 units",
@@ -205,7 +231,9 @@ def test_small_images_get_the_small_stem() -> None:
 
     assert stem(32)[0] == ("conv", 3, 1) and stem(32)[1][0] == "conv", "no pooling below 64 pixels"
     assert stem(64) == [("conv", 3, 1), ("max_pool", 3, 2)]
-    assert stem(224) == stem(8, 65) == stem(65, 8) == [("conv", 7, 2), ("max_pool", 3, 2)], "the longer side decides"
+    assert stem(224) == stem(8, 65) == stem(65, 8) == [("conv", 7, 2), ("max_pool", 3, 2)], (
+        "the longer side decides"
+    )
     assert stem(8, 64) == stem(64, 8) == stem(64)
 
 
@@ -236,7 +264,12 @@ def deviations(model: Graph) -> dict[str, float]:
 
 def test_gpt_2_begins_as_published() -> None:
     deviation = deviations(graph("gpt-nano", (64,), 256, 256, "next"))
-    for name in ("embedding.table", "positions.table", "block1_attention.query_kernel", "block4_expand.kernel"):
+    for name in (
+        "embedding.table",
+        "positions.table",
+        "block1_attention.query_kernel",
+        "block4_expand.kernel",
+    ):
         assert deviation[name] == pytest.approx(0.02, rel=0.05)
     for name in ("block1_attention.output_kernel", "block4_project.kernel"):
         assert deviation[name] == pytest.approx(0.02 / math.sqrt(8), rel=0.05), "four blocks add twice each"
@@ -268,7 +301,12 @@ def test_depthwise_kernel_has_the_fan_of_one_channel() -> None:
     builder = Builder("test", (8, 8, 64), "he")
     builder.dense(builder.flatten(builder.depthwise_conv(builder.input, 5, padding=2)), 10)
     model: Graph = builder.graph()
-    assert model.operators[1].macs == 8 * 8 * 25 * 64 and model.weights()["depthwise_conv1.kernel"] == (5, 5, 64, 1)
+    assert model.operators[1].macs == 8 * 8 * 25 * 64 and model.weights()["depthwise_conv1.kernel"] == (
+        5,
+        5,
+        64,
+        1,
+    )
     assert initial_weights(model, 1)["depthwise_conv1.kernel"].var() == pytest.approx(2 / 25, rel=0.1)
 
 

@@ -32,7 +32,9 @@ def test_each_part_receives_what_it_needs_once(name: str, seed: int) -> None:
     layout = lay_out(model, 8, random_strategy(space, 6, seed))
     assert [message.number for message in layout.messages] == list(range(len(layout.messages)))
     received = set()
-    for (target, edge), group in itertools.groupby(layout.messages, lambda message: (message.target, message.edge)):
+    for (target, edge), group in itertools.groupby(
+        layout.messages, lambda message: (message.target, message.edge)
+    ):
         messages = list(group)
         received.add((target, edge))
         for first, second in itertools.combinations(messages, 2):
@@ -48,7 +50,9 @@ def test_each_part_receives_what_it_needs_once(name: str, seed: int) -> None:
     for layer, devices in enumerate(layout.devices):
         for number, edge in enumerate(space.edges):
             for part in range(len(devices)) if edge.target == layer and not edge.first_only else ():
-                needed = region_needed(edge.needed, layout.region((layer, part)), space.layers[edge.source].shape)
+                needed = region_needed(
+                    edge.needed, layout.region((layer, part)), space.layers[edge.source].shape
+                )
                 assert (needed is not None) == (((layer, part), number) in received)
 
 
@@ -56,7 +60,9 @@ def test_expert_sends_outputs_of_dense_layers_only() -> None:
     model = graph("alexnet", (64, 64, 3), 10)
     space = divide(model, 32)
     of_data = lay_out(model, 32, data_parallel(space, 4))
-    assert all(of_data.device(message.source) == of_data.device(message.target) for message in of_data.messages)
+    assert all(
+        of_data.device(message.source) == of_data.device(message.target) for message in of_data.messages
+    )
     of_expert = lay_out(model, 32, expert(space, 4, 1))
     names = {
         space.layers[message.target[0]].name
@@ -66,7 +72,12 @@ def test_expert_sends_outputs_of_dense_layers_only() -> None:
     dense = {layer.name for layer in space.layers if layer.divides == 1 and layer.macs}
     assert names == dense | {"loss"}
     layer = next(place for place, layer in enumerate(space.layers) if layer.name in dense)
-    assert [of_expert.holders(layer, number) for number in range(of_expert.shards(layer))] == [[0], [1], [2], [3]]
+    assert [of_expert.holders(layer, number) for number in range(of_expert.shards(layer))] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
     assert of_data.holders(layer, 0) == [0, 1, 2, 3]
 
 
@@ -77,19 +88,27 @@ def test_expert_puts_each_lstm_on_its_own_device() -> None:
     assert [on_one_node[name].devices for name in chains] == [(0,), (0,), (1,), (1,)]
     assert [on_nodes[name].devices for name in chains] == [(0,), (1,), (2,), (3,)]
     of_nodes = expert(space, 2, 2)
-    assert [of_nodes[name].devices for name in chains] == [(0, 2), (0, 2), (1, 3), (1, 3)], "nodes divide samples"
+    assert [of_nodes[name].devices for name in chains] == [(0, 2), (0, 2), (1, 3), (1, 3)], (
+        "nodes divide samples"
+    )
 
 
 def test_strategy_survives_json_and_is_checked() -> None:
     space = divide(graph("lenet-5", (28, 28, 1), 10), 8)
     strategy_parts = random_strategy(space, 4, 7)
     assert strategy_parts == random_strategy(space, 4, 7) != random_strategy(space, 4, 8)
-    assert strategy.check_strategy(strategy.from_json(strategy.to_json(strategy_parts)), space, 4) == strategy_parts
+    assert (
+        strategy.check_strategy(strategy.from_json(strategy.to_json(strategy_parts)), space, 4)
+        == strategy_parts
+    )
     first = space.layers[0].name
     for broken, message in (
         ({**strategy_parts, first: Part((3, 1, 1, 1), (0, 1, 2))}, f"{first}: .* cannot be cut into"),
         ({**strategy_parts, first: Part((2, 1, 1, 1), (0, 4))}, f"{first}: its 2 parts are not on 4 devices"),
-        ({name: part for name, part in strategy_parts.items() if name != first}, "its layers are not those of lenet-5"),
+        (
+            {name: part for name, part in strategy_parts.items() if name != first},
+            "its layers are not those of lenet-5",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             strategy.check_strategy(broken, space, 4)

@@ -116,7 +116,9 @@ OTHER_LIBRARIES = {  # with the cases that only `make frameworks-test` runs
 ENVIRONMENTS = {"dtensor": "tensorflow"}  # that have a library of another name
 UNSUPPORTED = set(load_framework("tensorflow-dtensor").without["cpu"])
 LEFT_OUT = {  # cases with an unsupported operator, and large ones, where rounding exceeds the tolerance
-    "dtensor": {case for case, make in CASES.items() if UNSUPPORTED & {operator.kind for operator in make().operators}}
+    "dtensor": {
+        case for case, make in CASES.items() if UNSUPPORTED & {operator.kind for operator in make().operators}
+    }
     | LARGE_CASES,
 }
 VARIABLES = {"jax": {"XLA_FLAGS": "--xla_backend_optimization_level=0"}}  # compiling dominates
@@ -139,7 +141,8 @@ def logits(
     folder = tmp_path_factory.mktemp("logits")
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     requested = {
-        library: {param["case"] for param in params if param.get("library") == library} for library in OTHER_LIBRARIES
+        library: {param["case"] for param in params if param.get("library") == library}
+        for library in OTHER_LIBRARIES
     }
     requested[REFERENCE] = set().union(*requested.values())
 
@@ -157,7 +160,12 @@ def logits(
         program = [environment["python"]["executable"], str(Path(__file__).with_name("logits.py"))]
         done = subprocess.run(
             [*program, library, str(job), str(out)],
-            env={**os.environ, **environment["variables"], **VARIABLES.get(library, {}), "PYTHONPATH": str(SCRIPTS)},
+            env={
+                **os.environ,
+                **environment["variables"],
+                **VARIABLES.get(library, {}),
+                "PYTHONPATH": str(SCRIPTS),
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -21,7 +21,9 @@ def test_dashes_are_explained_below_the_table(capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert cells(text, "lenet-5")[0] == ["lenet-5", "8x8x1", "10", *"–––––"]
     (reason,) = [line for line in text.splitlines() if line.startswith("  model")]
-    assert reason.startswith("  model lenet-5 ") and {"8 x 8", "5 x 5", "2 x 2"} <= set(re.findall(r"\d x \d", reason))
+    assert reason.startswith("  model lenet-5 ") and {"8 x 8", "5 x 5", "2 x 2"} <= set(
+        re.findall(r"\d x \d", reason)
+    )
 
 
 def test_error_of_a_models_function_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +67,11 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
     assert cells(text, "gpt-nano")[0][1:4] == ["12:300", "300", f"{model.parameters:,}"]
     assert cells(text, "rnn-text")[0][1:3] == ["12:300", "7"]
     listing.show_models(["gpt-nano"])
-    assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == ["40:10000", "64:256", "1024:50257"]
+    assert [row[1] for row in cells(capsys.readouterr().out, "gpt-nano")] == [
+        "40:10000",
+        "64:256",
+        "1024:50257",
+    ]
     listing.show_models(tokens="12:300")
     assert not cells(capsys.readouterr().out, "vgg-16"), "only what takes them"
     listing.show_models(["vgg-16"], tokens="12:300")
@@ -92,7 +98,9 @@ def test_models_of_sequences_are_listed_for_sequences(capsys: pytest.CaptureFixt
         ),
     ],
 )
-def test_bad_options_are_refused_in_one_line(options: dict[str, Any], code: str, got: object, line: str) -> None:
+def test_bad_options_are_refused_in_one_line(
+    options: dict[str, Any], code: str, got: object, line: str
+) -> None:
     with pytest.raises(InputError) as refused:
         listing.show_models(**options)
     assert (refused.value.code, refused.value.got) == (code, got) and str(refused.value) == line

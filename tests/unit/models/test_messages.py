@@ -23,7 +23,9 @@ ALL = CONVS + FIRST + LAST + sum(BIASES)
 
 def test_data_parallelism_divides_activations_only() -> None:
     (alone,), (two,) = needs(CNN, Mesh(), 64, SGD), needs(CNN, Mesh(data=2), 32, SGD)
-    assert alone.parameters == alone.gradients == alone.optimizer == two.parameters == ALL == CNN.gradient_bytes
+    assert (
+        alone.parameters == alone.gradients == alone.optimizer == two.parameters == ALL == CNN.gradient_bytes
+    )
     assert alone.activations == 64 * CNN.activation_bytes == 2 * two.activations
     assert not any(alone.sent.values()) and two.sent == dict.fromkeys(two.sent, 0.0) | {"all_reduce": ALL}
     assert needs(CNN, Mesh(data=2), 32, {**SGD, "sync_every": 4}) == [two], "gradients travel once a step"
@@ -35,7 +37,9 @@ def test_data_parallelism_divides_activations_only() -> None:
     ("sharding", "shares", "gathered"),
     [("optimizer", (1, 1, 4), 1), ("gradients", (1, 4, 4), 1), ("parameters", (4, 4, 4), 2 * 3)],
 )
-def test_each_stage_of_zero_shares_one_more(sharding: str, shares: tuple[int, int, int], gathered: int) -> None:
+def test_each_stage_of_zero_shares_one_more(
+    sharding: str, shares: tuple[int, int, int], gathered: int
+) -> None:
     (need,) = needs(CNN, Mesh(sharded=4), 16, {**SGD, "sharding": sharding, "sync_every": 3})
     assert (need.parameters, need.gradients, need.optimizer) == tuple(ALL / share for share in shares)
     assert need.sent["all_gather"] == gathered * 3 / 4 * ALL and need.sent["reduce_scatter"] == 3 / 4 * ALL
@@ -45,8 +49,12 @@ def test_tensor_axis_all_reduces_twice_a_batch() -> None:
     (need,) = needs(CNN, Mesh(data=2, tensor=2), 32, {**SGD, "sync_every": 2})
     own = CONVS + (FIRST + BIASES[0] + LAST) / 2 + BIASES[1]
     assert need.parameters == own
-    assert need.activations == 32 * (CNN.activation_bytes - 4 * (128 + 128) / 2), "a dense output, and its relu's"
-    assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), "logits forward, what was flattened backward"
+    assert need.activations == 32 * (CNN.activation_bytes - 4 * (128 + 128) / 2), (
+        "a dense output, and its relu's"
+    )
+    assert need.sent["all_reduce"] == own + 2 * 32 * 4 * (10 + 4096), (
+        "logits forward, what was flattened backward"
+    )
 
 
 def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
@@ -56,11 +64,15 @@ def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
     boundary = 64 * 4 * 8 * 8 * 64
     assert first.sent["point_to_point"] == last.sent["point_to_point"] == boundary
     gpipe = needs(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
-    assert [stage.activations / full.activations for stage, full in zip((first, last), gpipe, strict=True)] == [
+    assert [
+        stage.activations / full.activations for stage, full in zip((first, last), gpipe, strict=True)
+    ] == [
         2 / 4,
         1 / 4,
     ]
-    assert gpipe[0].activations + gpipe[1].activations == 64 * CNN.activation_bytes + boundary, "both have the boundary"
+    assert gpipe[0].activations + gpipe[1].activations == 64 * CNN.activation_bytes + boundary, (
+        "both have the boundary"
+    )
     assert bubble(Mesh(pipeline=2), 4) == 1 / 5 and bubble(Mesh(data=4), 1) == 0
 
 
@@ -85,7 +97,9 @@ def test_messages_have_the_ranks_of_their_axis() -> None:
         ("pipeline", "point_to_point"): (2, 8),
         ("tied", "all_reduce"): (2, 8),
     }
-    (total,) = (sent.bytes for sent in needs(gpt, mesh, 8, levels)[0].messages if sent.kind == "reduce_scatter")
+    (total,) = (
+        sent.bytes for sent in needs(gpt, mesh, 8, levels)[0].messages if sent.kind == "reduce_scatter"
+    )
     units = [sent.bytes for sent in first.messages if sent.kind == "reduce_scatter"]
     assert len(units) > 1 and sum(units) == total and min(units[:-1]) >= 100_000
     (boundary,) = (sent for sent in first.messages if sent.axis == "pipeline")

@@ -47,7 +47,9 @@ def chosen(space: Space, seed: int) -> list[Degrees]:
     return [own[rng.integers(len(own))] for own in every]
 
 
-@pytest.mark.parametrize("name", ["inception-v3", "gpt-nano", "vit-b-16", "rnn-translation", "efficientnet-b0"])
+@pytest.mark.parametrize(
+    "name", ["inception-v3", "gpt-nano", "vit-b-16", "rnn-translation", "efficientnet-b0"]
+)
 def test_parts_cover_outputs_once_and_inputs_fully(name: str) -> None:
     space = divide(small(name), BATCH)
     degrees = chosen(space, 1)
@@ -56,7 +58,9 @@ def test_parts_cover_outputs_once_and_inputs_fully(name: str) -> None:
         for layer, own in zip(space.layers, degrees, strict=True)
     ]
     for layer, own in zip(space.layers, regions, strict=True):
-        assert sum(math.prod(end - first for first, end in region) for region in own) == math.prod(layer.shape)
+        assert sum(math.prod(end - first for first, end in region) for region in own) == math.prod(
+            layer.shape
+        )
         assert not any(overlap(first, second) for first, second in itertools.combinations(own, 2))
     for edge in space.edges:
         shape = space.layers[edge.source].shape
@@ -77,8 +81,12 @@ def test_a_window_needs_its_halo() -> None:
     bottom = region_of(space.layers[edge.target], (1, 2, 1, 2), 3)
     assert top == ((0, 4), (0, 2), (0, 4), (0, 4)) and bottom == ((0, 4), (2, 4), (0, 4), (2, 4))
     shape = space.layers[edge.source].shape
-    assert region_needed(edge.needed, top, shape) == ((0, 4), (0, 4), (0, 8), (0, 4)), "padding belongs to no part"
-    assert region_needed(edge.needed, bottom, shape) == ((0, 4), (3, 8), (0, 8), (0, 4)), "all channels, and a halo row"
+    assert region_needed(edge.needed, top, shape) == ((0, 4), (0, 4), (0, 8), (0, 4)), (
+        "padding belongs to no part"
+    )
+    assert region_needed(edge.needed, bottom, shape) == ((0, 4), (3, 8), (0, 8), (0, 4)), (
+        "all channels, and a halo row"
+    )
 
 
 def test_a_tied_table_is_whole_and_attention_divides_by_heads() -> None:
@@ -91,13 +99,17 @@ def test_a_tied_table_is_whole_and_attention_divides_by_heads() -> None:
     cut = (1, 1, 2, 1)
     assert heads.part_parameters(cut) == heads.parameters // 2 and heads.part_macs(cut) == heads.macs // 2
     by_positions = (1, 2, 1, 1)
-    assert heads.part_macs(by_positions) == (heads.macs + heads.repeated) // 2, "each part makes all keys and values"
+    assert heads.part_macs(by_positions) == (heads.macs + heads.repeated) // 2, (
+        "each part makes all keys and values"
+    )
 
 
 def test_decoder_starts_with_the_final_state_of_its_encoder() -> None:
     space = divide(small("rnn-translation"), BATCH)
     names = [layer.name for layer in space.layers]
-    (edge,) = [edge for edge in space.edges if edge.first_only and space.layers[edge.target].name == "decoder1"]
+    (edge,) = [
+        edge for edge in space.edges if edge.first_only and space.layers[edge.target].name == "decoder1"
+    ]
     encoder = space.layers[edge.source]
     assert encoder.name == "encoder1" and encoder.chain and not any("state" in name for name in names)
     output = region_of(space.layers[edge.target], (2, 3, 1, 1), 3)

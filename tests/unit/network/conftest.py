@@ -51,7 +51,9 @@ def sweep_rows(
     return pd.DataFrame(rows)
 
 
-def failed_row(framework="horovod-pytorch", nodes=2, status="failed", reason="rank 1 ended with status 1: it broke"):
+def failed_row(
+    framework="horovod-pytorch", nodes=2, status="failed", reason="rank 1 ended with status 1: it broke"
+):
     """Return a benchmark without repetitions."""
     row = sweep_rows(framework, nodes, status=status, reason=reason).iloc[:1].copy()
     row[["bytes", "round", "repetition", "seconds", "bus_bandwidth_bytes_s", "transport"]] = None

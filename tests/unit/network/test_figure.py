@@ -45,14 +45,18 @@ def test_each_number_of_nodes_has_a_panel_with_a_bound(network, tmp_path):
 @pytest.mark.parametrize("nodes", [[2], [2, 3]])
 def test_each_collective_has_its_own_row_of_panels(nodes, tmp_path):
     kinds = ["all_reduce", "all_gather", "reduce_scatter"]
-    rows = pd.concat([sweep_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes])
+    rows = pd.concat(
+        [sweep_rows(nodes=n, seed=n, rounds=2, collective=kind) for kind in kinds for n in nodes]
+    )
     drawn, caption = draw(rows, tmp_path)
     drawn.draw_without_rendering()
     titles = ["all-reduce", "all-gather", "reduce-scatter"]
     if nodes == [2]:
         assert [ax.get_title() for ax in drawn.axes] == titles and "2 nodes" in caption
     else:
-        assert [ax.get_title() for ax in drawn.axes] == [f"{kind}, {n} nodes" for kind in titles for n in nodes]
+        assert [ax.get_title() for ax in drawn.axes] == [
+            f"{kind}, {n} nodes" for kind in titles for n in nodes
+        ]
         assert len({ax.get_position().y0 for ax in drawn.axes}) == 3
     assert bounds(drawn) == pytest.approx([125] * len(drawn.axes))
     assert "all-reduce, all-gather and reduce-scatter" in caption and fit.factors_text(rows) in caption

@@ -63,7 +63,10 @@ def test_a_time_that_does_not_grow_has_no_bandwidth():
 SENT = {
     "all_reduce": (2 * 3 / 4, 2 * 1 / 2),  # Patarasuk & Yuan 2009
     "all_gather": (3 / 4, 1 / 2),  # its share to three ranks; the shares of two ranks to the other node
-    "reduce_scatter": (3 / 4, 1 / 2),  # what it has of three shares; what a node has of the other's two shares
+    "reduce_scatter": (
+        3 / 4,
+        1 / 2,
+    ),  # what it has of three shares; what a node has of the other's two shares
     "all_to_all": (3 / 4, 2 * 2 / 4),  # three shares; two ranks' two shares each
     "point_to_point": (1, 1),  # its message; that of the node's last rank
 }
@@ -106,7 +109,9 @@ def test_the_table_has_a_row_for_every_sweep(network):
     assert ok["achieved_bytes_s"].to_numpy() == pytest.approx(BANDWIDTH_BYTES_S, rel=0.05)
     assert "share of the link (%)" in table.display and "at 64 MiB (MB/s)" in table.display
     failed = ("failed", "rank 1 ended with status 1: it broke")
-    assert find_note(table.notes, "missing-sweeps").facts == {"sweeps": {"horovod-pytorch on 2 nodes": failed}}
+    assert find_note(table.notes, "missing-sweeps").facts == {
+        "sweeps": {"horovod-pytorch on 2 nodes": failed}
+    }
     facts = {"rounds": [5], "placements": ["virtual"], "repetitions": [25]}
     assert find_note(table.notes, "circumstances").facts == facts
     assert find_note(table.notes, "link-rates").facts == {"bytes_s": [125e6]}
@@ -114,7 +119,8 @@ def test_the_table_has_a_row_for_every_sweep(network):
 
 def test_each_collective_has_its_own_rows(network):
     additional = [
-        sweep_rows(nodes=2, seed=seed, collective=name) for seed, name in enumerate(("reduce_scatter", "all_gather"))
+        sweep_rows(nodes=2, seed=seed, collective=name)
+        for seed, name in enumerate(("reduce_scatter", "all_gather"))
     ]
     table = fit.table(pd.concat([network, *(rows.astype(object) for rows in additional)], ignore_index=True))
     ok = table.data[(table.data["status"] == "ok") & (table.data["nodes"] == 2)]

@@ -68,7 +68,12 @@ def study():
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     return replace(
-        load_site("local"), cores=2, sweep_max_bytes=65536, max_foreign_cpu_share=1, max_steal_share=1, time_limit_s=120
+        load_site("local"),
+        cores=2,
+        sweep_max_bytes=65536,
+        max_foreign_cpu_share=1,
+        max_steal_share=1,
+        time_limit_s=120,
     )
 
 
@@ -87,7 +92,9 @@ def swept(framework, study, site, folder):
     "framework",
     [
         pytest.param(
-            name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor"))
+            name,
+            marks=[pytest.mark.every_framework]
+            * (name in ("pytorch-fsdp", "deepspeed", "tensorflow-dtensor")),
         )
         for name in DISTRIBUTED
     ],
@@ -143,7 +150,9 @@ def test_every_collective_returns_the_right_values(framework, collective, study,
 @pytest.fixture
 def fake(tmp_path, monkeypatch, site):
     """Return a function that fakes a framework by an adapter with one changed line."""
-    monkeypatch.setattr(alone, "read_built", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}})
+    monkeypatch.setattr(
+        alone, "read_built", lambda stamp: {"python": {"executable": sys.executable}, "variables": {}}
+    )
 
     def install(old="", new=""):
         folder = tmp_path / "framework"
@@ -152,7 +161,9 @@ def fake(tmp_path, monkeypatch, site):
         (folder / "adapter.py").write_text(ADAPTER.replace(old, new, 1) if old else ADAPTER)
         described = replace(load_framework("pytorch-ddp"), file=folder / "framework.yaml", modules=("numpy",))
         monkeypatch.setattr(
-            designing, "load_framework", lambda name: described if name == described.name else load_framework(name)
+            designing,
+            "load_framework",
+            lambda name: described if name == described.name else load_framework(name),
         )
         return replace(site, sweep_max_bytes=4096)
 
@@ -212,13 +223,18 @@ LEAVES_MB = {"all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all"
 
 @pytest.mark.parametrize(("collective", "least"), LEAVES_MB.items())
 def test_sweep_over_another_interface_is_invalid(collective, least, study, site):
-    cluster = replace(load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1)
+    cluster = replace(
+        load_site("virtual"), placement="distinct-nodes", cpu_share=None, max_foreign_cpu_share=1
+    )
     sweep_spec = {**measuring.spec(site, sweep_of("pytorch-ddp", study, site)), "interface": "eth0"}
     sweep_spec |= {"collective": collective, "ranks": 4, "ranks_per_node": 2}
     ended = Outcome("ok", None, 1.0)
 
     def judged(megabytes):
-        ranks = [{"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)} for n in (1, 1, 2, 2)]
+        ranks = [
+            {"host": f"node{n}", "machine": f"{n}", "sent_bytes": round(megabytes * 1e6)}
+            for n in (1, 1, 2, 2)
+        ]
         result = {"ranks": ranks, "foreign_cpu_share": 0.0, "message_bytes": 8_000_000}
         return measuring.judge(ended, result, "gloo over tcp eth0", sweep_spec, cluster, ["node1", "node2"])
 
@@ -244,9 +260,13 @@ def test_an_old_key_and_an_unknown_sweep_are_refused(study):
 
 def test_sweeps_of_other_links_have_other_names(study):
     study = replace(
-        study, factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]}, exclude=()
+        study,
+        factors=study.factors | {"framework": ["pytorch-ddp"], "nodes": [2], "bandwidth": [200, 0]},
+        exclude=(),
     )
-    names = [sweep.name for sweep in planned_sweeps(plan_design(study, load_site("virtual")), load_site("virtual"))]
+    names = [
+        sweep.name for sweep in planned_sweeps(plan_design(study, load_site("virtual")), load_site("virtual"))
+    ]
     assert names == ["pytorch-ddp.n2", "pytorch-ddp.n2.bandwidth=200"]
     assert [find(study, load_site("virtual"), name).name for name in names] == names
 
@@ -257,13 +277,18 @@ def test_broken_sweep_is_refused_in_one_line(tmp_path, fake, study):
     for text, named in (
         ("{", []),
         (json.dumps({**record, "status": "fine"}), ["status: ", "'fine'"]),
-        (json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}), ["sizes.0.rounds.0: ", "-1.0"]),
+        (
+            json.dumps({**record, "sizes": [{"bytes": 1024, "rounds": [[-1.0]]}]}),
+            ["sizes.0.rounds.0: ", "-1.0"],
+        ),
         (json.dumps({name: value for name, value in record.items() if name != "transport"}), ["transport"]),
     ):
         file.write_text(text)
         with pytest.raises(InputError) as refused:
             read(file)
-        assert all(name in str(refused.value) for name in ["sweep.json", *named]) and "\n" not in str(refused.value)
+        assert all(name in str(refused.value) for name in ["sweep.json", *named]) and "\n" not in str(
+            refused.value
+        )
 
 
 def test_sweeps_are_gathered_whether_or_not_they_succeeded(fake, study, tmp_path, monkeypatch):
@@ -335,4 +360,8 @@ def test_ranks_expect_the_result_of_the_collective(collective, ranks):
 def test_small_messages_are_repeated_more_often():
     assert rank_program.repetitions(1e-4) == rank_program.MOST_REPETITIONS
     assert rank_program.repetitions(0.7) == 1
-    assert rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1 <= rank_program.BUDGET_S == cost.SIZE_BUDGET_S
+    assert (
+        rank_program.ROUNDS * rank_program.repetitions(0.1) * 0.1
+        <= rank_program.BUDGET_S
+        == cost.SIZE_BUDGET_S
+    )

@@ -59,7 +59,9 @@ def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
             assert process.stdin is not None
             process.stdin.write(f"{results}\n")
             process.stdin.flush()
-        ended = {site: process.stdout.readline().strip() for site, process in processes.items() if process.stdout}
+        ended = {
+            site: process.stdout.readline().strip() for site, process in processes.items() if process.stdout
+        }
         assert sorted(ended.values()) == ["0", "2"]
         bound = json.loads((results / "campaign.json").read_text())
         assert ended[bound["site"]] == "0" and [path.name for path in results.iterdir()] == ["campaign.json"]
@@ -123,14 +125,18 @@ def sweep(site: Site, results: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [run, sweep])
-def test_results_are_bound_before_anything_is_measured(tmp_path: Path, measured: list[bool], start: Any) -> None:
+def test_results_are_bound_before_anything_is_measured(
+    tmp_path: Path, measured: list[bool], start: Any
+) -> None:
     with pytest.raises(launch.Stopped):
         start(load_site("local"), tmp_path)
     assert measured == [True]
 
 
 @pytest.mark.parametrize("start", [run, sweep])
-def test_nothing_is_measured_where_another_site_was_first(tmp_path: Path, measured: list[bool], start: Any) -> None:
+def test_nothing_is_measured_where_another_site_was_first(
+    tmp_path: Path, measured: list[bool], start: Any
+) -> None:
     bind_results(tmp_path, "quickstart", replace(load_site("local"), name="elsewhere"))
     with pytest.raises(InputError) as refused:
         start(load_site("local"), tmp_path)

@@ -95,9 +95,13 @@ def test_results_of_another_place_keep_their_keys_where_they_are_only_looked_at(
     )
 
 
-def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_site_has_installed_is_told_where_results_are_only_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def at(content: str | None) -> Site:
-        return replace(load_site("local"), installed=(("pytorch", Installed("/opt/bin/python", content=content)),))
+        return replace(
+            load_site("local"), installed=(("pytorch", Installed("/opt/bin/python", content=content)),)
+        )
 
     for content in ("a" * 64, "b" * 64):  # it was another one later
         bind_results(Path("results/quickstart"), "quickstart", at(content))
@@ -111,7 +115,10 @@ def test_published_tables_need_the_right_study(tmp_path: Path) -> None:
     for name in ("runs.csv", "epochs.csv"):
         (tmp_path / name).write_text("run_id,study\nx,quickstart\n")
     assert load_campaign({**CONFIG, "records": str(tmp_path)}).runs == []
-    for content, code in (("run_id;study\nx;quickstart\n", "wrong-separator"), ("run_id,\xff", "broken-file")):
+    for content, code in (
+        ("run_id;study\nx;quickstart\n", "wrong-separator"),
+        ("run_id,\xff", "broken-file"),
+    ):
         (tmp_path / "runs.csv").write_text(content, encoding="latin-1")
         with pytest.raises(InputError) as refused:
             load_campaign({**CONFIG, "records": str(tmp_path)})
@@ -135,20 +142,34 @@ def test_a_site_that_is_not_this_machine_is_refused(
     with pytest.raises(InputError) as refused:
         load_campaign(CONFIG)
     error = refused.value
-    assert (error.code, error.file, error.key, error.got) == (code, "config/sites/local.yaml", key, changes[key])
+    assert (error.code, error.file, error.key, error.got) == (
+        code,
+        "config/sites/local.yaml",
+        key,
+        changes[key],
+    )
 
 
 def test_only_data_sets_of_runs_that_can_be_made_are_wanted() -> None:
     shipped, site = load_study("quickstart"), replace(load_site("local"), frameworks=("pytorch-ddp",))
-    factors = {**shipped.factors, "framework": ["pytorch-ddp", "horovod-pytorch"], "dataset": ["digits", "cifar-10"]}
+    factors = {
+        **shipped.factors,
+        "framework": ["pytorch-ddp", "horovod-pytorch"],
+        "dataset": ["digits", "cifar-10"],
+    }
     entry = {"framework": ["pytorch-ddp"], "dataset": ["cifar-10"]}
-    assert list(plan_campaign(replace(shipped, factors=factors, exclude=(entry,)), site).datasets) == ["digits"]
+    assert list(plan_campaign(replace(shipped, factors=factors, exclude=(entry,)), site).datasets) == [
+        "digits"
+    ]
 
 
 def test_tf32_is_missing_where_processors_train() -> None:
     site, shipped = load_site("local"), load_study("quickstart")
     levels = {**plan_design(shipped, site)[0].levels, "precision": "tf32"}
-    assert stated(unsupported_reason(site, levels)) == ("unsupported-precision", {"precision": "tf32", "device": "cpu"})
+    assert stated(unsupported_reason(site, levels)) == (
+        "unsupported-precision",
+        {"precision": "tf32", "device": "cpu"},
+    )
     assert unsupported_reason(replace(site, device="cuda"), levels) is None
 
 
@@ -173,7 +194,12 @@ def test_missing_operators_are_missing_on_that_device_only() -> None:
     installed = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     site = replace(load_site("local"), installed=installed)
     levels = levels_of("lbann") | {"model": "efficientnet-b0", "dataset": "tiny-imagenet-200"}
-    facts = {"framework": "lbann", "model": "efficientnet-b0", "device": "cpu", "operators": ["depthwise_conv"]}
+    facts = {
+        "framework": "lbann",
+        "model": "efficientnet-b0",
+        "device": "cpu",
+        "operators": ["depthwise_conv"],
+    }
     assert stated(unsupported_reason(site, levels)) == ("missing-operators", facts)
     assert unsupported_reason(replace(site, device="cuda"), levels) is None
     assert unsupported_reason(site, levels | {"model": "resnet-18"}) is None
@@ -192,14 +218,17 @@ def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
         site = replace(load_site(name), installed=installed)
         facts = {"framework": "lbann", "launcher": site.launcher, "starts": starts}
         assert stated(unsupported_reason(site, levels_of("lbann"))) == ("no-mpi", facts)
-    assert unsupported_reason(replace(load_site("grid5000"), installed=installed), levels_of("lbann")) is None, (
-        "mpirun over oarsh"
-    )
+    assert (
+        unsupported_reason(replace(load_site("grid5000"), installed=installed), levels_of("lbann")) is None
+    ), "mpirun over oarsh"
 
 
 def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     site, study = load_site("local"), load_study("quickstart")
-    installed = (("lbann", Installed("/opt/lbann/bin/lbann")), ("horovod-pytorch", Installed("/opt/bin/python")))
+    installed = (
+        ("lbann", Installed("/opt/lbann/bin/lbann")),
+        ("horovod-pytorch", Installed("/opt/bin/python")),
+    )
     site_without_scorep = replace(site, installed=installed)
     (tmp_path / "bin").mkdir()
     config = tmp_path / "bin" / "scorep-config"
@@ -210,7 +239,10 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     def spec_of(at: Site, **levels: object) -> dict[str, object]:
         return spec(study, at, replace(run, levels={**run.levels, **levels}))
 
-    for levels in ({"framework": "lbann", "trace": "phases"}, {"framework": "horovod-pytorch", "trace": "full"}):
+    for levels in (
+        {"framework": "lbann", "trace": "phases"},
+        {"framework": "horovod-pytorch", "trace": "full"},
+    ):
         assert spec_of(replace(site_without_scorep, scorep=tmp_path), **levels) == spec_of(
             site_without_scorep, **levels
         )
@@ -219,7 +251,9 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
         **spec_of(site_without_scorep, **full),
         "scorep": "8.4",
     }
-    brings = replace(site, scorep=tmp_path, images=replace(site.images, brought=(("lbann", "/images/lbann.sif"),)))
+    brings = replace(
+        site, scorep=tmp_path, images=replace(site.images, brought=(("lbann", "/images/lbann.sif"),))
+    )
     assert "scorep" not in spec_of(brings, **full), "an image does not see it"
     levels, nowhere = {**run.levels, **full}, replace(site_without_scorep, scorep=Path("/nowhere"))
     assert unsupported_reason(replace(site_without_scorep, scorep=tmp_path), levels) is None
@@ -241,7 +275,9 @@ def test_a_design_is_current_until_runs_change() -> None:
 
 def test_a_block_that_is_not_there_is_refused() -> None:
     campaign = load_campaign(CONFIG)
-    assert campaign.records_of_block(1) and set(campaign.records_of_block(None)) == set(campaign.records.values())
+    assert campaign.records_of_block(1) and set(campaign.records_of_block(None)) == set(
+        campaign.records.values()
+    )
     with pytest.raises(InputError) as refused:
         campaign.records_of_block(99)
     error = refused.value
@@ -274,7 +310,9 @@ def stated(note: Note | None) -> tuple[str, dict[str, object]] | None:
     return note and (note.code, dict(note.facts))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"site": "local", "machine": null, "cores": "a", "python_abi": "cp311"}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"site": "local", "machine": null, "cores": "a", "python_abi": "cp311"}']
+)
 def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
     bound().write_text(text)
     with pytest.raises(InputError) as refused:
@@ -288,7 +326,10 @@ def test_a_broken_binding_is_refused_in_one_line(text: str) -> None:
         ({"studdy": "x"}, "studdy: unknown key; did you mean 'study'?"),
         ({"study": "Quick Start"}, "study: 'Quick Start' does not look right"),
         ({"study": "../secret"}, "study: '../secret' does not look right"),
-        ({"site": "nowhere"}, "there is no config/sites/nowhere.yaml; expected one of flux-example, grid5000"),
+        (
+            {"site": "nowhere"},
+            "there is no config/sites/nowhere.yaml; expected one of flux-example, grid5000",
+        ),
     ],
 )
 def test_a_wrong_configuration_is_refused_in_one_line(changes: dict[str, str], message: str) -> None:
@@ -324,8 +365,15 @@ def test_runs_have_priorities_in_planned_order_and_know_what_they_need() -> None
 def test_runs_have_a_reference_where_the_site_wants_it_or_published_tables_have_it(tmp_path: Path) -> None:
     site = load_site("local")
     for reference in (True, False):
-        assert plan_campaign(load_study("quickstart"), replace(site, reference=reference)).referenced == reference
-    for column, available in (("reference_s\n,\n,0.3", True), ("reference_s\n,\n,", False), ("other\n,1", False)):
+        assert (
+            plan_campaign(load_study("quickstart"), replace(site, reference=reference)).referenced
+            == reference
+        )
+    for column, available in (
+        ("reference_s\n,\n,0.3", True),
+        ("reference_s\n,\n,", False),
+        ("other\n,1", False),
+    ):
         for name in ("runs", "epochs"):
             (tmp_path / f"{name}.csv").write_text(f"run_id,{column}\n")
         published = load_campaign({**CONFIG, "records": str(tmp_path)})

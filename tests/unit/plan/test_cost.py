@@ -47,14 +47,20 @@ def test_the_work_beside_a_run_counts() -> None:
     unreferenced, referenced = (
         Cost(campaign("quickstart", "local", reference=is_timed), NO_RUNS, {}) for is_timed in (False, True)
     )
-    added = [referenced.estimates[run_id].run_s - result.run_s for run_id, result in unreferenced.estimates.items()]
+    added = [
+        referenced.estimates[run_id].run_s - result.run_s for run_id, result in unreferenced.estimates.items()
+    ]
     assert added == pytest.approx([REFERENCE_S] * len(unreferenced.campaign.runs))
 
 
 def test_without_any_run_a_rate_is_assumed_and_said() -> None:
     planned_campaign = campaign("tf-strategies", "virtual")
     cost = Cost(planned_campaign, NO_RUNS, {})
-    run = next(run for run in planned_campaign.runs if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2)
+    run = next(
+        run
+        for run in planned_campaign.runs
+        if run.levels["model"] == "resnet-50" and run.levels["nodes"] == 2
+    )
     operations = 2 * model_graph("resnet-50", "tiny-imagenet-200").macs * (3 * 50_000 + 5_000) * 3
     expected = START_S + operations / (0.6 * ASSUMED_GFLOPS["cpu"] * 1e9)
     assert cost.estimates[run.run_id].run_s == pytest.approx(expected)
@@ -92,7 +98,9 @@ def test_a_depthwise_convolution_counts_for_what_it_takes() -> None:
 
 
 def test_a_rate_that_the_site_states_is_taken() -> None:
-    fast, slow = (Cost(campaign("tf-strategies", "virtual", gflops=rate), NO_RUNS, {}) for rate in (200.0, 100.0))
+    fast, slow = (
+        Cost(campaign("tf-strategies", "virtual", gflops=rate), NO_RUNS, {}) for rate in (200.0, 100.0)
+    )
     starts = len(fast.runs) * START_S
     assert slow.seconds(slow.runs) - starts == pytest.approx(2 * (fast.seconds(fast.runs) - starts))
     origins = {estimate.origin.code for estimate in fast.estimates.values()}
@@ -129,13 +137,18 @@ def test_a_data_set_of_another_size_is_another_cell() -> None:
     informed = runs[runs.status == "ok"].reindex(columns=NO_RUNS.columns)
     unscaled, larger = (
         Cost(
-            planned_campaign, informed.assign(samples_per_epoch=factor * informed.samples_per_epoch.astype(int)), {}
+            planned_campaign,
+            informed.assign(samples_per_epoch=factor * informed.samples_per_epoch.astype(int)),
+            {},
         ).estimates
         for factor in (1, 10)
     )
     assert {estimate.origin for estimate in unscaled.values()} == {SAME_CELL}
     assert {estimate.origin for estimate in larger.values()} == {SCALED}
-    epochs = {name: sum(e.run_s - START_S for e in group.values()) for name, group in (("1", unscaled), ("10", larger))}
+    epochs = {
+        name: sum(e.run_s - START_S for e in group.values())
+        for name, group in (("1", unscaled), ("10", larger))
+    }
     assert epochs["10"] == pytest.approx(epochs["1"] / 10, rel=0.3), "ten times the samples took as long"
 
 
@@ -146,18 +159,25 @@ def test_processors_and_accelerators_are_told_apart(tmp_path: Path) -> None:
         next(cost.estimates[run.run_id] for run in cost.runs if run.levels["device"] == kind)
         for kind in ("cpu", "cuda")
     )
-    assert cpu.run_s > 3 * cuda.run_s and cpu.origin.code == "assumed-rate" and cpu.origin.facts["gflops"] == 1920
+    assert (
+        cpu.run_s > 3 * cuda.run_s
+        and cpu.origin.code == "assumed-rate"
+        and cpu.origin.facts["gflops"] == 1920
+    )
     run = next(run for run in cost.runs if run.levels["device"] == "cpu")
     row = {**run.levels, "epoch_time_s": 1200.0, "validation_time_s": 100.0, "samples_per_epoch": 50_000}
     row |= {"ranks": 2, "replicas": 2}
     informed = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": 20.0}]), {})
     assert informed.estimates[run.run_id].run_s == pytest.approx(20 + 10 * 1300)
     assert all(
-        informed.estimates[group.run_id].run_s == pytest.approx(cost.estimates[group.run_id].run_s + 20 - START_S)
+        informed.estimates[group.run_id].run_s
+        == pytest.approx(cost.estimates[group.run_id].run_s + 20 - START_S)
         for group in informed.runs
         if group.levels["device"] == "cuda"
     )
-    rescaled = Cost(planned_campaign, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {})
+    rescaled = Cost(
+        planned_campaign, pd.DataFrame([{**row, "startup_s": None, "compiler": "torch-compile"}]), {}
+    )
     assert rescaled.estimates[run.run_id].origin == SCALED
     assert rescaled.estimates[run.run_id].run_s == pytest.approx(START_S + 10 * 1300)
 
@@ -169,7 +189,12 @@ def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) ->
         (f"tensorflow-multiworker.n{nodes}", pytest.approx(START_S + 9 * 1.2)) for nodes in (2, 3)
     ]
     for number, (site, status, wall_s) in enumerate(
-        [("virtual", "ok", 20.0), ("virtual", "ok", 30.0), ("virtual", "failed", 1.0), ("elsewhere", "ok", 99.0)]
+        [
+            ("virtual", "ok", 20.0),
+            ("virtual", "ok", 30.0),
+            ("virtual", "failed", 1.0),
+            ("elsewhere", "ok", 99.0),
+        ]
     ):
         file = tmp_path / "study" / "network" / "tensorflow-multiworker.n3" / f"{number}" / "sweep.json"
         file.parent.mkdir(parents=True)
@@ -179,7 +204,11 @@ def test_sweeps_are_counted_from_their_budget_or_as_they_were(tmp_path: Path) ->
     informed = Cost(planned_campaign, NO_RUNS, sweep_times_at("virtual", tmp_path))
     assert [e.run_s for _, e in informed.sweeps] == [pytest.approx(START_S + 9 * 1.2), 25.0]
     assert informed.total_s == pytest.approx(informed.seconds(informed.runs) + START_S + 9 * 1.2 + 25.0)
-    nodes = sum(informed.seconds([run]) * run.geometry.nodes for run in informed.runs) + 2 * (START_S + 10.8) + 3 * 25
+    nodes = (
+        sum(informed.seconds([run]) * run.geometry.nodes for run in informed.runs)
+        + 2 * (START_S + 10.8)
+        + 3 * 25
+    )
     assert informed.node_hours == pytest.approx(nodes / 3600)
     measured, budget = (row[-1] for row in table_rows(informed)[-2:])
     assert (measured.code, measured.facts["count"], budget.code) == ("measured-before", 2, "own-budget")
@@ -237,7 +266,12 @@ def test_a_block_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_has_what_the_report_says(capsys: pytest.CaptureFixture[str]) -> None:
     main(study="rehearsal", site="virtual", as_json=True)
     result = json.loads(capsys.readouterr().out)
-    assert (result["study"], result["site"], result["runs"], result["cells"]) == ("rehearsal", "virtual", 24, 12)
+    assert (result["study"], result["site"], result["runs"], result["cells"]) == (
+        "rehearsal",
+        "virtual",
+        24,
+        12,
+    )
     assert sum(group["runs"] for group in result["groups"]) == 24
     assert 0 < sum(group["total_s"] for group in result["groups"]) < result["total_s"], "without the sweeps"
 
@@ -253,8 +287,14 @@ def test_what_remains_is_told_by_status(tmp_path: Path, monkeypatch: pytest.Monk
     leave(campaign("rehearsal", "virtual"), ["ok"] * 18 + ["invalid"] * 2 + ["failed", "broken"])
     planned_campaign = campaign("rehearsal", "virtual")
     state = find_note(notes(Cost(planned_campaign, NO_RUNS, {})), "records-so-far")
-    assert state.facts["statuses"] == {"ok": 18, "failed": 1, "invalid": 2, "broken": 1} and state.facts["left"] == 6
-    assert planned_campaign.summary() == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
+    assert (
+        state.facts["statuses"] == {"ok": 18, "failed": 1, "invalid": 2, "broken": 1}
+        and state.facts["left"] == 6
+    )
+    assert (
+        planned_campaign.summary()
+        == "rehearsal at virtual: 24 runs: 18 ok, 1 failed, 2 invalid, 1 broken, 2 to run"
+    )
     leave(planned_campaign, ["ok"] * 24)
     planned_campaign = campaign("rehearsal", "virtual")
     assert codes(notes(Cost(planned_campaign, NO_RUNS, {})))[-1] == "complete"

@@ -75,9 +75,13 @@ def test_what_is_decided_is_run_block_by_block() -> None:
     assert runs(current) == {A: 3, B: 3}, "as it was known"
     decide(4, A, B)
     decide(5, B)
-    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), "after at_most nothing is decided"
+    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), (
+        "after at_most nothing is decided"
+    )
     decide(6)
-    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), "but how precise cells are then is"
+    assert (runs(current.now()), current.now().open) == ({A: 5, B: 5}, False), (
+        "but how precise cells are then is"
+    )
     assert [decision.block for decision in current.now().decisions] == [3, 4, 5, 6]
 
 
@@ -123,7 +127,9 @@ def test_the_cost_is_told_from_to_and_what_is_expected() -> None:
     expected = find_note(state, "expected").facts
     assert (expected["block"], expected["runs"]) == (3, 10)
     decide(4)
-    assert title(cost()).facts["runs"] == title(cost()).facts["most"] == 7 and "at-most" not in codes(notes(cost()))
+    assert title(cost()).facts["runs"] == title(cost()).facts["most"] == 7 and "at-most" not in codes(
+        notes(cost())
+    )
 
 
 def test_wording_of_a_cost_by_precision() -> None:
@@ -142,7 +148,10 @@ def test_cells_without_a_target_get_only_the_first_blocks() -> None:
     assert (len(current.runs), len(current.max_runs), len(current.possible)) == (12, 18, 24)
     counted = title(Cost(current, measured_at("local"), {})).facts
     assert (counted["runs"], counted["most"], counted["cells"]) == (12, 18, 4)
-    record(current, next(run.run_id for run in current.possible if run.levels["trace"] == "phases" and run.block == 5))
+    record(
+        current,
+        next(run.run_id for run in current.possible if run.levels["trace"] == "phases" and run.block == 5),
+    )
     assert len(current.now().max_runs) == 19, "what is recorded counts"
     limit = replace(study, factors=study.factors | {"batch_size": [16, 32, 64]})
     limit = replace(limit, replicates=replace(RULE, contrasts={"batch_size": (16, 32)}))
@@ -156,10 +165,14 @@ def test_rule_that_cannot_be_fulfilled_is_reported() -> None:
     never = find_note(state(8), "never-precise")
     assert never.facts == {"at_most": 8, "known_after": 9, "cells": 2}
     assert "never-precise" not in codes(state(9))
-    assert campaign(Replicates(3, 8, 0.05)).unreachable_precision() == [never], "./ringside run says it first, too"
+    assert campaign(Replicates(3, 8, 0.05)).unreachable_precision() == [never], (
+        "./ringside run says it first, too"
+    )
     pairs = {"contrasts": {"batch_size": (16, 32)}}
     assert find_note(state(16), "expected-later").facts["command"].startswith("./ringside pilot")
-    assert find_note(state(16, **pairs), "expected-later").facts["command"] is None, "a pilot tells nothing of ratios"
+    assert find_note(state(16, **pairs), "expected-later").facts["command"] is None, (
+        "a pilot tells nothing of ratios"
+    )
     assert find_note(state(16, **pairs), "never-precise").facts["known_after"] == 17
     assert "never-precise" not in codes(state(17, **pairs))
     assert [RULE.known_after(cells) for cells in (1, 2, 4, 8)] == [17, 9, 5, 3]

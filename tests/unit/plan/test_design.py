@@ -105,7 +105,12 @@ def test_the_key_follows_what_is_measured_and_nothing_else(quickstart: Study, lo
     run = next(run for run in plan_design(quickstart, local) if run.geometry.nodes == 2)
     key = plan_run(quickstart, local, run).key
     assert len(key) == 12 and set(key) <= set("0123456789abcdef")
-    for change in ({"time_limit_s": 1.0}, {"cache": Path("/elsewhere")}, {"max_foreign_cpu_share": 0.5}, {"name": "x"}):
+    for change in (
+        {"time_limit_s": 1.0},
+        {"cache": Path("/elsewhere")},
+        {"max_foreign_cpu_share": 0.5},
+        {"name": "x"},
+    ):
         assert plan_run(quickstart, replace(local, **change), run).key == key  # type: ignore[arg-type]
     for change in ({"cores": 8}, {"interface": "eth0"}, {"ranks_per_node": 2}, {"bandwidth_bytes_s": 1.25e8}):
         second = replace(local, **change)  # type: ignore[arg-type]
@@ -131,8 +136,12 @@ def of_unlike(site: Site, **factors: list[object]) -> tuple[Study, list[Run]]:
 
 def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
     _, runs = of_unlike(local, shares=["equal", "measured", "0.8/0.2"])
-    names = {run.cell.removeprefix("pytorch-hybrid.small-cnn.synthetic-28x28x1-10-3840.b96.n2.s1.") for run in runs}
-    assert names == {f"{shares}batch_scope=global.epochs=3" for shares in ("", "shares=measured.", "shares=0.8_0.2.")}
+    names = {
+        run.cell.removeprefix("pytorch-hybrid.small-cnn.synthetic-28x28x1-10-3840.b96.n2.s1.") for run in runs
+    }
+    assert names == {
+        f"{shares}batch_scope=global.epochs=3" for shares in ("", "shares=measured.", "shares=0.8_0.2.")
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,7 +181,9 @@ def test_shares_that_cannot_be_are_refused(
 def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object]], line: str) -> None:
     with pytest.raises(InputError) as refused:
         of_unlike(local, **factors)
-    assert str(refused.value).startswith("config/studies/hybrid-virtual.yaml: factors: cell pytorch-hybrid.small-cnn.")
+    assert str(refused.value).startswith(
+        "config/studies/hybrid-virtual.yaml: factors: cell pytorch-hybrid.small-cnn."
+    )
     assert str(refused.value).endswith(f": {line}") and "\n" not in str(refused.value)
 
 
@@ -189,7 +200,12 @@ def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object
 def test_images_are_refused_for_tokens_and_tokens_for_images(
     quickstart: Study, local: Site, factors: dict[str, list[object]], code: str, got: dict[str, str]
 ) -> None:
-    fixed_factors = {"framework": ["pytorch-single"], "model": ["gpt-nano"], "dataset": ["text8-small"], "nodes": [1]}
+    fixed_factors = {
+        "framework": ["pytorch-single"],
+        "model": ["gpt-nano"],
+        "dataset": ["text8-small"],
+        "nodes": [1],
+    }
     fields = fixed_factors | {"batch_size": [64], "sync_every": [1]}
     fitting = replace(quickstart, factors=quickstart.factors | fields, exclude=())
     assert len(plan_design(fitting, local)) == 3
@@ -201,14 +217,22 @@ def test_images_are_refused_for_tokens_and_tokens_for_images(
 
 def test_hybrid_cells_need_accelerators(local: Site) -> None:
     site = replace(
-        local, device="cuda", devices_per_node=4, ranks_per_node=4, nodes=2, cores=32, placement="distinct-nodes"
+        local,
+        device="cuda",
+        devices_per_node=4,
+        ranks_per_node=4,
+        nodes=2,
+        cores=32,
+        placement="distinct-nodes",
     )
     fields = {"device": ["hybrid"], "shares": ["measured"], "batch_size": [100]}
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
         study, runs = of_unlike(site, **fields, devices_per_node=[devices])
         planned = spec(study, site, runs[0])
         assert unsupported_reason(site, runs[0].levels) is None
-        assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), "one more than accelerators"
+        assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), (
+            "one more than accelerators"
+        )
         assert planned["cores_per_rank"] == max(cores)
         requested = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
         assert requested["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
@@ -231,12 +255,15 @@ def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> N
     study, (run, *_) = of_unlike(site, nodes=[1])
     assert spec(study, site, run)["rank_cores"] == [2, 1]
     assert (
-        code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"})) == "heterogeneous-ranks"
+        code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"}))
+        == "heterogeneous-ranks"
     )
 
 
 def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, local: Site) -> None:
-    study = replace(quickstart, factors=quickstart.factors | {"nodes": [2], "bandwidth": [0, 250]}, exclude=())
+    study = replace(
+        quickstart, factors=quickstart.factors | {"nodes": [2], "bandwidth": [0, 250]}, exclude=()
+    )
     virtual = load_site("virtual")
     for run in plan_design(replace(study, factors=study.factors | {"framework": ["pytorch-ddp"]}), virtual):
         rate = {0: virtual.bandwidth_bytes_s, 250: 31.25e6}[run.levels["bandwidth"]]
@@ -244,7 +271,8 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
         burst = {125e6: "250000", 31.25e6: "80000"}[rate]
         assert link_settings(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert (
-            spec(study, virtual, run)["bandwidth_bytes_s"] == rate and unsupported_reason(virtual, run.levels) is None
+            spec(study, virtual, run)["bandwidth_bytes_s"] == rate
+            and unsupported_reason(virtual, run.levels) is None
         )
         assert (unsupported_reason(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
 
@@ -254,6 +282,7 @@ def test_a_run_whose_name_no_folder_can_have_is_refused() -> None:
     long = "x" * (MAX_RUN_ID_BYTES + 1)
     with pytest.raises(InputError) as refused:
         check_names(
-            [replace(plan_design(load_study("quickstart"), load_site("local"))[0], run_id=long)], Path("mine.yaml")
+            [replace(plan_design(load_study("quickstart"), load_site("local"))[0], run_id=long)],
+            Path("mine.yaml"),
         )
     assert (refused.value.code, refused.value.file, refused.value.got) == ("name-too-long", "mine.yaml", long)

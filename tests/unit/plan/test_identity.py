@@ -48,7 +48,9 @@ def imported(file: Path) -> set[Path]:
             modules = [alias.name for alias in node.names]
         else:
             continue
-        files_imported |= {path for module in modules if (path := SCRIPTS / f"{module.replace('.', '/')}.py").is_file()}
+        files_imported |= {
+            path for module in modules if (path := SCRIPTS / f"{module.replace('.', '/')}.py").is_file()
+        }
     return files_imported
 
 
@@ -75,7 +77,9 @@ def test_a_code_digest_holds_what_ranks_import_and_nothing_that_they_do_not(fram
 def test_a_factor_named_at_its_default_changes_no_key(tmp_path: Path) -> None:
     defaults = {name: entry["default"] for name, entry in factor_table().items() if "default" in entry}
     numbers = {
-        name: float(default) for name, default in defaults.items() if factor_table()[name].get("type") == "number"
+        name: float(default)
+        for name, default in defaults.items()
+        if factor_table()[name].get("type") == "number"
     }
     plain = study(tmp_path)
     assert key(study(tmp_path, **defaults)) == key(study(tmp_path, **(defaults | numbers))) == key(plain)
@@ -87,6 +91,8 @@ def test_the_key_follows_what_shapes_the_links(tmp_path: Path, monkeypatch: pyte
     before = {site: key(planned, site) for site in ("virtual", "virtual-unshaped", "local")}
     fields = spec(planned, load_site("virtual"), single_run(planned, "virtual"))
     assert fields["shaping"] == ["tbf", "rate", "1000000000bit", "burst", "250000", "latency", "50ms"]
-    monkeypatch.setattr(identity, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"])
+    monkeypatch.setattr(
+        identity, "shaping", lambda rate: ["tbf", "rate", f"{int(8 * rate)}bit", "burst", "9"]
+    )
     changed = {site for site in before if key(planned, site) != before[site]}
     assert changed == {"virtual"}

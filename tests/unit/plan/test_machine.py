@@ -66,7 +66,8 @@ def test_environments_need_a_cache_that_executes(tmp_path: Path, deployment: str
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")]
+    ("name", "code"),
+    [("x" * 300, "unusable-folder"), ("\udcff", "wrong-encoding"), ("x/" * 3000, "unusable-folder")],
 )
 def test_folder_of_an_impossible_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
     with pytest.raises(InputError) as refused:

@@ -27,7 +27,10 @@ def runs_of(site: Site, **factors: list[object]) -> list[Run]:
         "shares": ["equal"],
     }
     return plan_design(
-        replace(plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)), site
+        replace(
+            plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
+        ),
+        site,
     )
 
 
@@ -43,7 +46,8 @@ def test_ranks_of_a_replica_share_its_samples_and_plain_cells_keep_their_spec(si
         *runs_of(site, parallelism=["pipeline4"], **tokens),
     )
     assert [
-        (run.geometry.ranks, run.geometry.replicas, run.geometry.local_batch) for run in (plain, mesh, pipeline)
+        (run.geometry.ranks, run.geometry.replicas, run.geometry.local_batch)
+        for run in (plain, mesh, pipeline)
     ] == [
         (4, 4, 24),
         (4, 2, 48),
@@ -112,7 +116,9 @@ def test_frameworks_that_can_are_suggested(site: Site) -> None:
 
 def test_axes_out_of_order_are_refused(tmp_path: Path) -> None:
     text = Path("config/studies/hybrid-virtual.yaml").read_text()
-    (tmp_path / "wrong.yaml").write_text(text.replace("  framework:", "  parallelism: tensor3-data\n  framework:"))
+    (tmp_path / "wrong.yaml").write_text(
+        text.replace("  framework:", "  parallelism: tensor3-data\n  framework:")
+    )
     with pytest.raises(InputError, match="data-tensor3"):
         load_study("wrong", tmp_path)
 

@@ -20,7 +20,9 @@ def site() -> Site:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where studies are written."""
     monkeypatch.setattr(new_study, "FOLDER", tmp_path)
-    monkeypatch.setattr(new_study, "load_study", lambda name, folder_of_studies=tmp_path: LOAD(name, folder_of_studies))
+    monkeypatch.setattr(
+        new_study, "load_study", lambda name, folder_of_studies=tmp_path: LOAD(name, folder_of_studies)
+    )
     return tmp_path
 
 
@@ -62,7 +64,9 @@ def test_nothing_is_written_over(folder: Path, site: Site) -> None:
         ("mine", Draft(nodes=(1, 4096)), "out-of-range"),
     ],
 )
-def test_what_cannot_be_planned_is_not_written(folder: Path, site: Site, name: str, draft: Draft, code: str) -> None:
+def test_what_cannot_be_planned_is_not_written(
+    folder: Path, site: Site, name: str, draft: Draft, code: str
+) -> None:
     with pytest.raises(InputError) as refused:
         write_study(name, draft, site)
     assert refused.value.code == code and not list(folder.iterdir())

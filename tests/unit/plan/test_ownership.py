@@ -32,7 +32,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def holder(state: Path) -> Iterator[subprocess.Popen[str]]:
     scripts = str(Path(ownership.__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(state)], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": scripts}
+        [sys.executable, "-c", HOLD, str(state)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": scripts},
     )
     assert process.stdout is not None and process.stdout.readline() == "True\n"
     yield process
@@ -98,7 +101,9 @@ def test_results_of_somebody_else_are_refused() -> None:
             os.chmod(folder, stat.S_IRWXU)
 
 
-def plain_snakemake(tmp_path: Path, program: str = "snakemake", **variables: str) -> subprocess.CompletedProcess[str]:
+def plain_snakemake(
+    tmp_path: Path, program: str = "snakemake", **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Call Snakemake by a Python that begins as that of `.venv` does."""
     venv = tmp_path / "venv"
     packages = venv / "lib" / "python3.11" / "site-packages"
@@ -106,9 +111,13 @@ def plain_snakemake(tmp_path: Path, program: str = "snakemake", **variables: str
         folder.mkdir(parents=True)
     controller._finish(CHECKOUT, venv, 0)
     script = tmp_path / program
-    script.write_text(f"import site\nsite.addsitedir({str(packages)!r})\nfrom snakemake.cli import main\nmain()\n")
+    script.write_text(
+        f"import site\nsite.addsitedir({str(packages)!r})\nfrom snakemake.cli import main\nmain()\n"
+    )
     command = [sys.executable, script, "--version"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **variables}
+    )
 
 
 def test_plain_snakemake_names_the_cache_it_cannot_write_to(tmp_path: Path) -> None:

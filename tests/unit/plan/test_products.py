@@ -51,7 +51,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> FigureKind:
     def draw_count(records, entry_drawn):
         drawn = style.new_figure(style.COLUMN_IN, 1)
         drawn.subplots().set_title(f"{len(records.runs)} runs")
-        return drawn, f"{entry_drawn.kind}: {len(records.runs)} runs, {len(records.table('network'))} repetitions."
+        return (
+            drawn,
+            f"{entry_drawn.kind}: {len(records.runs)} runs, {len(records.table('network'))} repetitions.",
+        )
 
     kind = FigureKind(name="run_count", **yaml.safe_load(ENTRY))
     monkeypatch.setitem(KINDS, "run_count", kind)
@@ -67,9 +70,13 @@ def test_registered_figure_is_planned(registered: FigureKind, campaign: Campaign
     ]
     assert planned_products.figure_module("run_count") == "figures.run_count"
     files = {name: f"results/quickstart/{name}.csv" for name in ("runs", "epochs", "network")}
-    assert planned_products.figure_inputs("run_count") == files, "there is no table of crossover without strategies"
+    assert planned_products.figure_inputs("run_count") == files, (
+        "there is no table of crossover without strategies"
+    )
     assert "run_count" in campaign.study.paper.chosen_figures(list(planned_products.figures.values()))
-    one_node = replace(campaign, study=replace(campaign.study, factors={**campaign.study.factors, "nodes": [1]}))
+    one_node = replace(
+        campaign, study=replace(campaign.study, factors={**campaign.study.factors, "nodes": [1]})
+    )
     assert "run_count" not in products_of(one_node).figures
 
 
@@ -83,8 +90,15 @@ def test_registered_figure_is_drawn(registered: FigureKind, campaign: Campaign, 
 
 
 def test_registered_table_is_planned(monkeypatch: pytest.MonkeyPatch, campaign: Campaign) -> None:
-    entry = {"inputs": ["runs", "network"], "options": ["study"], "when": ["nodes_vary"], "tables": {"run_count": {}}}
-    entry["tables"] = {"run_count": {"answers": "How many?", "method": "Counted.", "columns": {"n": ["runs", "all"]}}}
+    entry = {
+        "inputs": ["runs", "network"],
+        "options": ["study"],
+        "when": ["nodes_vary"],
+        "tables": {"run_count": {}},
+    }
+    entry["tables"] = {
+        "run_count": {"answers": "How many?", "method": "Counted.", "columns": {"n": ["runs", "all"]}}
+    }
     program = tables.read_program("analysis.run_count", entry)
     monkeypatch.setitem(PROGRAMS, program.name, program)
     monkeypatch.setitem(TABLES, "run_count", program.tables[0])

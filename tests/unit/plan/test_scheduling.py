@@ -46,9 +46,16 @@ def test_this_machine_is_asked_for_nothing() -> None:
 
 def test_a_slurm_job_has_the_geometry_of_its_run() -> None:
     resources = run_resources(site(), geometry(3, 6))
-    assert (resources["nodes"], resources["tasks"], resources["cpus_per_task"], resources["mpi"]) == (3, 6, 8, "srun")
+    assert (resources["nodes"], resources["tasks"], resources["cpus_per_task"], resources["mpi"]) == (
+        3,
+        6,
+        8,
+        "srun",
+    )
     assert resources["runtime"] == 13, "minutes: the run's 600 s and 180 s for what is around it"
-    assert run_resources(replace(site(), wait_for_quiet=300), geometry(3, 6))["runtime"] == 18, "and what it may wait"
+    assert run_resources(replace(site(), wait_for_quiet=300), geometry(3, 6))["runtime"] == 18, (
+        "and what it may wait"
+    )
     assert resources["mem_mb"] == 0, "no guess of Snakemake's"
     assert options(resources) == ["--ntasks-per-node=2", "--exclusive"]
     assert not {"slurm_partition", "slurm_account", "constraint", "qos"} & set(resources)
@@ -74,7 +81,9 @@ def test_a_slurm_job_asks_for_all_that_the_site_says() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("requested", [run_resources(site(**ALL), geometry(2, 4)), build_resources(site(**ALL))])
+@pytest.mark.parametrize(
+    "requested", [run_resources(site(**ALL), geometry(2, 4)), build_resources(site(**ALL))]
+)
 def test_snakemakes_executor_accepts_the_options(requested: dict[str, Any]) -> None:
     class Job:
         """What the executor looks at."""

@@ -41,7 +41,9 @@ def test_plan_of_a_run_is_read_as_it_was_made(tmp_path: Path, study: str, site: 
         assert back.graph.to_json() == run.graph.to_json()
 
 
-@pytest.mark.parametrize("changes", [{"setup": ("module load x",)}, {"cores": 64}, {"variables": (("A", "b"),)}])
+@pytest.mark.parametrize(
+    "changes", [{"setup": ("module load x",)}, {"cores": 64}, {"variables": (("A", "b"),)}]
+)
 def test_a_site_that_has_changed_since_is_refused(campaign: Campaign, changes: dict[str, Any]) -> None:
     planned = campaign.planned(campaign.runs[0])
     file = write_spec(campaign.results, planned)
@@ -80,7 +82,9 @@ def test_the_plan_of_another_key_is_refused(campaign: Campaign) -> None:
         lambda file: file.write_text(json.dumps({**json.loads(file.read_text()), "spec": [], "digests": 7})),
     ],
 )
-def test_a_damaged_plan_is_refused_and_written_again(campaign: Campaign, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_plan_is_refused_and_written_again(
+    campaign: Campaign, damage: Callable[[Path], object]
+) -> None:
     run = campaign.runs[0]
     planned = campaign.planned(run)
     file = write_spec(campaign.results, planned)

@@ -43,7 +43,9 @@ def study_of(**factors: list[object]) -> Study:
         "batch_scope": ["global"],
         "sync_every": [1],
     }
-    return replace(plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1))
+    return replace(
+        plain, factors=plain.factors | fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
+    )
 
 
 def test_all_ranks_see_the_same_samples_and_are_told_the_strategy(site: Site) -> None:
@@ -81,7 +83,9 @@ def test_what_was_found_is_an_input_of_the_run(site: Site, file: Path) -> None:
     assert len(keys) == 2, "another strategy is another run"
 
 
-@pytest.mark.parametrize(("launcher", "way"), [("local", ""), ("slurm", " --profile slurm"), ("oar", " --profile oar")])
+@pytest.mark.parametrize(
+    ("launcher", "way"), [("local", ""), ("slurm", " --profile slurm"), ("oar", " --profile oar")]
+)
 def test_cells_without_a_strategy_name_the_command_that_finds_it(
     site: Site, file: Path, launcher: str, way: str
 ) -> None:
@@ -98,7 +102,11 @@ def test_cells_without_a_strategy_name_the_command_that_finds_it(
     ("text", "code", "key"),
     [
         ("{", "broken-file", ""),
-        ('{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}', "model-mismatch", "QUESTION"),
+        (
+            '{"made_of": {}, "strategies": {"QUESTION": {"step_s": 0.1, "parts": {}}}}',
+            "model-mismatch",
+            "QUESTION",
+        ),
     ],
 )
 def test_broken_file_of_strategies_is_refused(site: Site, file: Path, text: str, code: str, key: str) -> None:
@@ -133,11 +141,21 @@ def test_cells_that_differ_in_what_decides_nothing_share_a_strategy(site: Site) 
             UNSUPPORTED,
             {"framework": "pytorch-ddp", "parallelism": "found"},
         ),
-        ({"parallelism": ["tensor"]}, UNSUPPORTED, {"framework": "pytorch-strategy", "parallelism": "tensor"}),
-        ({"nodes": [1], "parallelism": ["data", "random1"]}, "duplicate", {"parallelism": "random1", "nodes": 1}),
+        (
+            {"parallelism": ["tensor"]},
+            UNSUPPORTED,
+            {"framework": "pytorch-strategy", "parallelism": "tensor"},
+        ),
+        (
+            {"nodes": [1], "parallelism": ["data", "random1"]},
+            "duplicate",
+            {"parallelism": "random1", "nodes": 1},
+        ),
     ],
 )
-def test_cells_that_cannot_be(site: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]) -> None:
+def test_cells_that_cannot_be(
+    site: Site, factors: dict[str, list[object]], code: str, got: dict[str, object]
+) -> None:
     with pytest.raises(InputError) as refused:
         plan_design(study_of(**factors), site)
     assert refused.value.code == code and refused.value.got.items() >= got.items()  # type: ignore[attr-defined]

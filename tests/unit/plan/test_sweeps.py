@@ -36,7 +36,13 @@ def test_every_distributed_framework_has_a_sweep_for_every_number_of_nodes_from_
 
 
 def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
-    frameworks = ["pytorch-fsdp", "horovod-pytorch", "tensorflow-multiworker", "pytorch-single", "tensorflow-single"]
+    frameworks = [
+        "pytorch-fsdp",
+        "horovod-pytorch",
+        "tensorflow-multiworker",
+        "pytorch-single",
+        "tensorflow-single",
+    ]
     runs = plan_design(replace(study, factors=study.factors | {"framework": frameworks}), site)
     assert named(planned_sweeps(runs, site)) == [
         "horovod-pytorch.n2",
@@ -62,7 +68,9 @@ def test_what_one_framework_sends_is_swept_by_all_that_can(study, site):
 )
 def test_the_axes_of_a_mesh_say_what_is_sent(study, site, level, sent):
     run = next(
-        run for run in plan_design(study, site) if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2
+        run
+        for run in plan_design(study, site)
+        if run.framework.name == "pytorch-ddp" and run.geometry.nodes == 2
     )
     meshed = replace(run, levels=run.levels | {"parallelism": level})
     assert [sweep.collective for sweep in required_sweeps([meshed])] == ["all_reduce", *sent]
@@ -114,14 +122,20 @@ def test_what_changes_the_measurement_changes_the_key(study, site, change):
 
 def test_neither_the_study_nor_the_sites_limits_change_the_key(study, site):
     sweep = planned_sweeps(plan_design(study, site), site)[0]
-    other_study = replace(study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]})
-    changed_site = replace(site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example")
+    other_study = replace(
+        study, seed=1, replicates=Replicates(1, 1), factors=study.factors | {"learning_rate": [0.5]}
+    )
+    changed_site = replace(
+        site, time_limit_s=7, max_foreign_cpu_share=1, torch_index="https://elsewhere.example"
+    )
     again = planned_sweeps(plan_design(other_study, changed_site), changed_site)[0]
     assert spec(changed_site, again) == spec(site, sweep)
     assert key(changed_site, again) == key(site, sweep)
 
 
-@pytest.mark.parametrize("file", ["ranks/sweep.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"])
+@pytest.mark.parametrize(
+    "file", ["ranks/sweep.py", "ranks/libraries/pytorch.py", "ranks/worker/group.py", "adapter"]
+)
 def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     sweep = next(
         candidate
@@ -132,7 +146,9 @@ def test_the_key_follows_the_code_that_measures(study, site, monkeypatch, file):
     ending = "frameworks/pytorch-ddp/adapter.py" if file == "adapter" else file
     monkeypatch.setattr(
         "common.normal_form.digest_source",
-        lambda path, words, really=digest_source: "changed" if str(path).endswith(ending) else really(path, words),
+        lambda path, words, really=digest_source: (
+            "changed" if str(path).endswith(ending) else really(path, words)
+        ),
     )
     code_digest.cache_clear()
     try:

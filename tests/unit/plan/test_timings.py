@@ -36,7 +36,9 @@ def site() -> Site:
 
 
 def study_of(**factors: list[object]) -> Study:
-    fixed_factors: dict[str, list[object]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
+    fixed_factors: dict[str, list[object]] = {
+        name: [entry.get("default")] for name, entry in factor_table().items()
+    }
     fixed_factors |= {
         "framework": [FRAMEWORK],
         "model": ["lenet-5"],
@@ -44,8 +46,15 @@ def study_of(**factors: list[object]) -> Study:
         "nodes": [4],
         "batch_size": [64],
     }
-    fixed_factors |= {"batch_scope": ["global"], "sync_every": [1], "epochs": [2], "parallelism": ["data", "found"]}
-    return replace(load_study("quickstart"), factors=fixed_factors | factors, exclude=(), replicates=Replicates(1, 1))
+    fixed_factors |= {
+        "batch_scope": ["global"],
+        "sync_every": [1],
+        "epochs": [2],
+        "parallelism": ["data", "found"],
+    }
+    return replace(
+        load_study("quickstart"), factors=fixed_factors | factors, exclude=(), replicates=Replicates(1, 1)
+    )
 
 
 def runs_of(site: Site, **factors: list[object]) -> list[Run]:
@@ -85,7 +94,10 @@ def test_asking_for_strategies_without_timings_is_refused(site: Site) -> None:
     poor = replace(site, frameworks=("pytorch-single",))
     study, config = "config/studies/quickstart.yaml", "config/config.yaml"
     for campaign, expected in (
-        (campaign_of(study_of(parallelism=["data", "random1"]), site), ("missing-level", study, "factors.parallelism")),
+        (
+            campaign_of(study_of(parallelism=["data", "random1"]), site),
+            ("missing-level", study, "factors.parallelism"),
+        ),
         (campaign_of(study_of(), poor), ("framework-not-at-site", study, "")),
         (replace(asks, mode="available"), ("not-possible-here", config, "records")),
     ):

@@ -38,7 +38,9 @@ def runs(tmp_path: Path) -> pd.DataFrame:
 def test_a_cell_that_is_not_precise_gets_another_run(runs: pd.DataFrame) -> None:
     decided = decide.decision(runs, Replicates(3, 9, 0.1), 3)
     check(decided, "decision", Path("block-3.json"))
-    assert {name: (cell["n"], cell["reached"], cell["refine"]) for name, cell in decided["cells"].items()} == {
+    assert {
+        name: (cell["n"], cell["reached"], cell["refine"]) for name, cell in decided["cells"].items()
+    } == {
         ALONE: (3, BY_CHANCE, True),
         NOISY: (3, NO, True),
         FAILED: (0, NO, False),
@@ -55,12 +57,20 @@ def test_nothing_is_refined_after_at_most_runs(runs: pd.DataFrame) -> None:
     assert {name: cell["reached"] for name, cell in decided["cells"].items()}[FAILED] == NOT_ASKED
     assert decide.summary(decided).facts == {"block": 9, "refined": [], "not_precise": [], "used_up": True}
     decided = decide.decision(runs, Replicates(3, 9, 0.1), 9)
-    assert decide.summary(decided).facts == {"block": 9, "refined": [], "not_precise": [NOISY, FAILED], "used_up": True}
+    assert decide.summary(decided).facts == {
+        "block": 9,
+        "refined": [],
+        "not_precise": [NOISY, FAILED],
+        "used_up": True,
+    }
 
 
 def test_decisions_read_like_this() -> None:
     cell = {"n": 3, "half_width": 0.2, "reached": NO, "refine": True}
-    cells, rule = {"a": cell, "b": {**cell, "reached": BY_CHANCE}}, {"until": 0.1, "at_most": 9, "contrasts": {}}
+    cells, rule = (
+        {"a": cell, "b": {**cell, "reached": BY_CHANCE}},
+        {"until": 0.1, "at_most": 9, "contrasts": {}},
+    )
     over = {name: {**cell, "refine": False} for name, cell in cells.items()}
     decisions = [
         {"block": 3, "cells": cells, "rule": rule},
@@ -88,15 +98,23 @@ def test_contrasts_are_the_widest_ratio_of_a_cell(runs: pd.DataFrame) -> None:
 
 def test_note_has_the_cells_that_missed_the_target(runs: pd.DataFrame) -> None:
     assert reached.precision_note(runs, Replicates(3, 3)) == ""
-    facts = {"n": [3, 3], "asked": 3, "not_reached": ["batch size 32", "batch size 64"], "by_chance": ["batch size 16"]}
+    facts = {
+        "n": [3, 3],
+        "asked": 3,
+        "not_reached": ["batch size 32", "batch size 64"],
+        "by_chance": ["batch size 16"],
+    }
     open_ = find_note([reached.precision_note(runs, Replicates(3, 9, 0.1))], "chosen-by-precision")
     assert open_.facts == {**facts, "goes_on": True, "not_asked": []}
     used_up = Replicates(3, 3, 0.1)
     table = reached.table(runs, used_up)
     note = find_note(table.notes, "chosen-by-precision")
-    assert note.facts == {**facts, "goes_on": False, "not_asked": []} and note == reached.precision_note(runs, used_up)
+    assert note.facts == {**facts, "goes_on": False, "not_asked": []} and note == reached.precision_note(
+        runs, used_up
+    )
     assert (
-        table.display["reached"].tolist() == [BY_CHANCE, NO, NO] and table.display["half width (%)"].tolist()[2] == "–"
+        table.display["reached"].tolist() == [BY_CHANCE, NO, NO]
+        and table.display["half width (%)"].tolist()[2] == "–"
     )
     assert codes(table.notes) == ["half-width", "chosen-by-precision", "by-chance"]
 
@@ -140,5 +158,7 @@ def test_captions_have_a_short_note(runs: pd.DataFrame, tmp_path: Path) -> None:
     files = [f"{name}={tmp_path / name}.csv" for name in ("runs", "epochs")]
     draw.main(figure=figure, inputs=files, out=tmp_path / "made")
     plain = (tmp_path / "made.caption.md").read_text()
-    draw.main(figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made")
+    draw.main(
+        figure=figure, inputs=[*files, f"precision={tmp_path / 'precision.csv'}"], out=tmp_path / "made"
+    )
     assert (tmp_path / "made.caption.md").read_text() == f"{plain[:-1]} {note}\n"

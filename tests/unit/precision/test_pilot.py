@@ -28,7 +28,9 @@ def components(block: float = 0.0, run: float = 0.0, epoch: float = 0.0, epochs:
     return Components(variance, dict.fromkeys(variance, 10), epochs)
 
 
-@pytest.mark.parametrize(("fixed_s", "run", "epoch"), [(10.0, 0.02, 0.06), (40.0, 0.02, 0.02), (3.0, 0.03, 0.06)])
+@pytest.mark.parametrize(
+    ("fixed_s", "run", "epoch"), [(10.0, 0.02, 0.06), (40.0, 0.02, 0.02), (3.0, 0.03, 0.06)]
+)
 def test_the_cheapest_length_is_that_of_two_stage_sampling(fixed_s: float, run: float, epoch: float) -> None:
     """Expect sqrt(start-up / epoch) x (sd within runs / sd between runs) if runs are many."""
     times = {"one": Times(fixed_s, 1.0), "two": Times(fixed_s, 1.0)}
@@ -55,7 +57,10 @@ def test_one_run_less_has_too_wide_an_interval(sd: float, until: float) -> None:
 
 def test_unreachable_target_has_no_number_of_runs() -> None:
     rows = pilot.compare(components(run=0.5, epoch=0.1), {"one": Times(1.0, 1.0)})
-    assert rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all() and rows["now_runs"].notna().any()
+    assert (
+        rows.loc[0, ["now_runs", "now_s", "best_runs", "best_s"]].isna().all()
+        and rows["now_runs"].notna().any()
+    )
 
 
 def test_times_are_split_by_what_grows_with_epochs() -> None:
@@ -75,7 +80,9 @@ def test_times_are_split_by_what_grows_with_epochs() -> None:
 
 def test_kept_campaign_has_the_right_length() -> None:
     """Expect two timed epochs: most time is start-up, and runs differ as much as their epochs."""
-    result = pilot.table(read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,)))
+    result = pilot.table(
+        read_timed(CAMPAIGN / "runs.csv"), read_table(CAMPAIGN / "epochs.csv", "epochs"), Aim((0.03,))
+    )
     assert result.display["interval (± %)"].tolist()[2] == "3.00 (aim)"
     assert result.data.set_index("until").loc[0.03, ["best_epochs", "best_runs"]].tolist() == [2, 15]
     assert find_note(result.notes, "measured-spread").facts["startup_share"] == pytest.approx(0.71, abs=0.005)
@@ -85,7 +92,9 @@ def test_page_has_the_numbers_of_kept_campaigns() -> None:
     shares, cheapest = [], []
     for file in CAMPAIGN.parent.glob("*/runs.csv"):
         runs, epochs = read_timed(file), read_table(file.with_name("epochs.csv"), "epochs")
-        if set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2:  # two are timed
+        if (
+            set(runs["placement"]) == {"virtual"} and epochs.groupby("run_id").size().min() > 2
+        ):  # two are timed
             result = pilot.table(runs, epochs, Aim((0.05,)))
             shares.append(100 * find_note(result.notes, "measured-spread").facts["startup_share"])
             cheapest += result.data.loc[result.data["until"] == 0.05, "best_epochs"].tolist()
@@ -110,7 +119,9 @@ def test_the_aim_is_judged_by_the_rule_that_stops_its_cells() -> None:
     ) == Aim((0.1,))
     times = {"one": Times(10.0, 1.0), "two": Times(10.0, 1.0)}
     spread = components(run=0.02, epoch=0.01)
-    plain, by_rule = (pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study)))
+    plain, by_rule = (
+        pilot.compare(spread, times, aim).set_index("until") for aim in (Aim(), Aim.from_study(study))
+    )
     assert (plain.loc[0.2, "now_runs"], by_rule.loc[0.2, "now_runs"]) == (3, 10)
     assert by_rule.drop(index=0.2).equals(plain.drop(index=0.2))
 

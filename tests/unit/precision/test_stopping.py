@@ -27,14 +27,17 @@ def runs_of(log):
     """
     measured = zip(*np.nonzero(~np.isnan(log)), strict=True)
     rows = [
-        (f"c{cell:02}", block, math.exp(log[cell, block]), BATCHES[cell % 2], cell // 2 + 1) for cell, block in measured
+        (f"c{cell:02}", block, math.exp(log[cell, block]), BATCHES[cell % 2], cell // 2 + 1)
+        for cell, block in measured
     ]
     runs = pd.DataFrame(rows, columns=["cell", "block", "epoch_time_s", "batch_size", "nodes"])
     constant = {name: "constant" for name in factors() if name not in runs}
     return runs.assign(**constant, status="ok", session=None)
 
 
-def studies(seed, cells, until, refine, number=1, at_most=12, of_blocks=0.0, correlation=0.0, spreads="equal, 10 %"):
+def studies(
+    seed, cells, until, refine, number=1, at_most=12, of_blocks=0.0, correlation=0.0, spreads="equal, 10 %"
+):
     rng = np.random.default_rng(seed)
     spread = np.stack([SPREADS[spreads](rng, cells) for _ in range(number)])
     return campaign(rng, spread, 3, at_most, refine(until), of_blocks, correlation)
@@ -64,7 +67,9 @@ def test_simulated_intervals_are_the_reported_ones(cells, of_blocks):
 def test_simulated_rule_is_the_one_that_decides(rule, refine):
     refined = []
     for seed in range(12):
-        report = studies(seed, 8, rule.until, refine, at_most=3 + seed % 6, of_blocks=0.03, spreads="5 to 20 %")
+        report = studies(
+            seed, 8, rule.until, refine, at_most=3 + seed % 6, of_blocks=0.03, spreads="5 to 20 %"
+        )
         verdicts = judge_cells(runs_of(report.log[0]), rule)
         assert verdicts["refine"].tolist() == refine(rule.until)(report)[0].tolist()
         refined += verdicts["refine"].tolist()
@@ -79,7 +84,11 @@ def narrow(cells, blocks, spread=0.01):
 
 def test_narrow_interval_with_few_df_does_not_stop_a_cell():
     unsure = judge_cells(narrow(2, 4), RULE)
-    assert (unsure["reached"] == BY_CHANCE).all() and unsure["refine"].all() and (unsure["known"] < KNOWN_OF_ALL).all()
+    assert (
+        (unsure["reached"] == BY_CHANCE).all()
+        and unsure["refine"].all()
+        and (unsure["known"] < KNOWN_OF_ALL).all()
+    )
     sure = judge_cells(narrow(12, 4), RULE)
     assert (sure["reached"] == YES).all() and not sure["refine"].any()
 
@@ -110,7 +119,9 @@ def test_expected_runs_are_those_that_campaigns_need():
         assert needed(0.1, rule, cells) == pytest.approx(needs, rel=0.1, abs=1)
     rule = Replicates(3, 30, 0.06)
     needs = studies(7, 8, rule.until, chosen, number=250, at_most=30).n.mean()
-    begun = [judge_cells(runs_of(log[:, :6]), rule) for log in studies(8, 8, 0.0, naive, number=20, at_most=6).log]
+    begun = [
+        judge_cells(runs_of(log[:, :6]), rule) for log in studies(8, 8, 0.0, naive, number=20, at_most=6).log
+    ]
     assert np.mean([expected(verdicts, rule).mean() for verdicts in begun]) == pytest.approx(needs, rel=0.1)
     assert needed(math.nan, rule, 8) == 30 and needed(0.1, Replicates(5, 5), 8) == 5
 
@@ -148,7 +159,9 @@ def test_intervals_cover_the_true_value_at_any_target(cells, at_most):
 def test_ratios_cover_the_true_value(refine):
     shares = []
     for n, of_blocks in itertools.product((4, 12), (0.0, 0.1)):
-        report = studies(3, 8, math.exp(1.96 * 0.1 / math.sqrt(n)) - 1, refine, 1000, at_most=30, of_blocks=of_blocks)
+        report = studies(
+            3, 8, math.exp(1.96 * 0.1 / math.sqrt(n)) - 1, refine, 1000, at_most=30, of_blocks=of_blocks
+        )
         ratios = report.ratios(np.arange(0, 8, 2), np.arange(1, 8, 2))
         shares.append((ratios.held.mean(), ratios.differ.mean()))
     covered, differ = np.mean(shares, axis=0)

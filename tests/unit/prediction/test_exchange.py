@@ -119,19 +119,25 @@ def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_toge
 
 def test_units_are_closed_in_front_of_a_layer():
     """As frameworks/pytorch-fsdp makes them: three layers of 10 with a bias of 1, from the last to the first."""
-    built = Tensors(np.array([1.0, 10.0] * 3), np.array([0.25, 0.25, 0.5, 0.5, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2]))
+    built = Tensors(
+        np.array([1.0, 10.0] * 3), np.array([0.25, 0.25, 0.5, 0.5, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2])
+    )
     two = join_units(built, 11)
     assert two.bytes.tolist() == [11, 11, 11] and two.share.tolist() == [0.5, 0.25, 0.25]
     item = join_units(built, 12)
     assert item.bytes.tolist() == [22, 11] and item.share.tolist() == [0.75, 0.25]
-    assert join_units(built, 99).bytes.tolist() == [33] and join_units(single_tensor(5.0), 1).share.tolist() == [1]
+    assert join_units(built, 99).bytes.tolist() == [33] and join_units(
+        single_tensor(5.0), 1
+    ).share.tolist() == [1]
 
 
 def of_units(hidden, batches=1, backward=4.0, sizes=(8.0, 4.0, 2.0)):
     built = Units(np.array(sizes), np.full(len(sizes), 1 / len(sizes)))
     slow = Line()
     slow.seconds = lambda size: 10 * size  # reduce-scatter
-    return float(exposed_units_s(built, Line(), slow, np.array([backward]), hidden, np.array([float(batches)]))[0])
+    return float(
+        exposed_units_s(built, Line(), slow, np.array([backward]), hidden, np.array([float(batches)]))[0]
+    )
 
 
 def test_units_are_gathered_twice_but_the_last_and_scattered_once():

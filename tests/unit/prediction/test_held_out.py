@@ -117,7 +117,9 @@ def test_the_mape_by_noise_is_that_of_a_method_that_knows_the_truth():
         {"cell": range(large), "epoch_time_s": drawn.mean(axis=1), "sd": drawn.std(axis=1, ddof=1), "n": n}
     )
     cells["error"] = truth / cells["epoch_time_s"] - 1
-    row = summarize_method(cells.assign(left_out="", method="truth", common=True), Prediction(np.full(large, truth)))
+    row = summarize_method(
+        cells.assign(left_out="", method="truth", common=True), Prediction(np.full(large, truth))
+    )
     assert row["mape"] == pytest.approx(row["noise"], rel=0.03)
 
 
@@ -169,11 +171,15 @@ def remade(study, seconds):
     return cells.assign(epoch_time_s=[seconds(cell) for cell in cells.itertuples()]), sweeps
 
 
-@pytest.mark.parametrize("title", ["6 nodes", "batch size 64", "links of 300 Mbit/s", "corner of most communication"])
+@pytest.mark.parametrize(
+    "title", ["6 nodes", "batch size 64", "links of 300 Mbit/s", "corner of most communication"]
+)
 def test_ernest_finds_what_has_its_form(study, title):
     gradients = methods.physics.model_gradients("small-cnn", "digits").total_bytes
     fold = by_title(*remade(study, lambda cell: ernest_seconds(cell, gradients)))[title]
-    assert baselines.ernest(with_benchmark=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=1e-6)
+    assert baselines.ernest(with_benchmark=False)(fold).seconds == pytest.approx(
+        fold.test["epoch_time_s"], rel=1e-6
+    )
 
 
 def test_ernest_with_the_sweep_takes_messages_from_it(study):
@@ -186,7 +192,9 @@ def test_ernest_with_the_sweep_takes_messages_from_it(study):
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64"):
         fold = folds_of[title]
-        assert baselines.ernest(with_benchmark=True)(fold).seconds == pytest.approx(fold.test["epoch_time_s"], rel=0.02)
+        assert baselines.ernest(with_benchmark=True)(fold).seconds == pytest.approx(
+            fold.test["epoch_time_s"], rel=0.02
+        )
     reduced = Fold("", "", fold.train, fold.sweeps.iloc[:0], fold.test)
     result = baselines.ernest(with_benchmark=True)(reduced)
     assert np.isnan(result.seconds).all()
@@ -200,7 +208,9 @@ def test_a_log_linear_model_finds_a_power_law(study):
     folds_of = by_title(*remade(study, seconds))
     for title in ("6 nodes", "batch size 64", "links of 300 Mbit/s"):
         fold = folds_of[title]
-        assert baselines.log_linear(with_benchmark=False)(fold).seconds == pytest.approx(fold.test["epoch_time_s"])
+        assert baselines.log_linear(with_benchmark=False)(fold).seconds == pytest.approx(
+            fold.test["epoch_time_s"]
+        )
     cells, sweeps = study
     subset = by_title(cells[cells["nodes"].isin([1, 2, 3])], sweeps)["3 nodes"]
     result = baselines.log_linear(with_benchmark=False)(subset)
@@ -213,11 +223,15 @@ def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
     scatter = np.random.default_rng(2).uniform(0.01, 0.3, 100)
 
     def off(by):
-        return lambda fold: Prediction(fold.test["epoch_time_s"].to_numpy() * (1 + by + scatter[: len(fold.test)]))
+        return lambda fold: Prediction(
+            fold.test["epoch_time_s"].to_numpy() * (1 + by + scatter[: len(fold.test)])
+        )
 
     _, rows = evaluate(*study, {PHYSICS: off(0.0), "other": off(0.02)})
     at = rows.set_index(["left_out", "method"]).loc[ALL]
-    assert at.loc["other", ["beyond", "beyond_low", "beyond_high"]].tolist() == pytest.approx([0.02] * 3, abs=1e-6)
+    assert at.loc["other", ["beyond", "beyond_low", "beyond_high"]].tolist() == pytest.approx(
+        [0.02] * 3, abs=1e-6
+    )
     assert at.loc["other", "mape_high"] - at.loc["other", "mape_low"] > 0.03
     assert math.isnan(at.loc[PHYSICS, "beyond"])
 
@@ -230,7 +244,9 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
     (remark,) = result.remarks
     assert (remark.code, remark.facts) == ("terms-left-out", {"terms": ["nodes²"]})
     _, rows = evaluate(
-        cells[cells["nodes"].isin([1, 2, 3])], sweeps, {"quadratic regression": regression_method(quadratic_columns)}
+        cells[cells["nodes"].isin([1, 2, 3])],
+        sweeps,
+        {"quadratic regression": regression_method(quadratic_columns)},
     )
     notes = table(synthetic.runs(Truth(sigma=0.3), replicates=2), cells, sweeps, rows).notes
     (note,) = [note for note in notes if isinstance(note, Note) and note.facts.get("remark") == remark]
@@ -240,7 +256,9 @@ def test_a_regression_names_the_terms_that_it_cannot_estimate(study):
 
 def test_a_regression_does_not_predict_an_unseen_level(study):
     cells, sweeps = study
-    named = cells.assign(precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32")))
+    named = cells.assign(
+        precision=np.where(cells["nodes"] == 6, "amp", np.where(cells["nodes"] == 4, "tf32", "fp32"))
+    )
     result = regression_method(linear_columns)(by_title(named, sweeps)["6 nodes"])
     assert np.isnan(result.seconds).all()
     assert (result.problem.code, result.problem.facts) == ("unseen-levels", {"terms": ["precision amp"]})
@@ -341,7 +359,9 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     """docs/campaigns/README.md and docs/explanation/predictions.md."""
     every, rows = errors_of("prediction-virtual")
     at = 100 * rows[["mape", "mape_low", "mape_high", "beyond", "beyond_low", "beyond_high", "worst"]]
-    second, unshaped = (100 * errors_of(f"tf-strategies-{name}")[1]["mape"] for name in ("virtual", "unshaped"))
+    second, unshaped = (
+        100 * errors_of(f"tf-strategies-{name}")[1]["mape"] for name in ("virtual", "unshaped")
+    )
     in_all, six, swept = at.loc[ALL], at.loc["6 nodes"], "Ernest with the sweep"
     physical = every[every["method"] == PHYSICS].reset_index(drop=True)
     worst = physical.loc[physical["error"].abs().idxmax()]
@@ -403,7 +423,9 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
     }
     text = page("docs/explanation/predictions.md").text
     assert [item for near, numbers in claims.items() for item in lacking(text, near, *numbers)] == []
-    rest = [data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((second, ALL), (unshaped, "3 nodes"))]
+    rest = [
+        data[title, "Ernest"] < data[title, PHYSICS] for data, title in ((second, ALL), (unshaped, "3 nodes"))
+    ]
     assert rest == [False, True]
 
 
@@ -418,7 +440,9 @@ def test_what_the_same_campaign_again_says_is_in_the_text():
             *group.loc[[PHYSICS, "Ernest"], "mape"],
             group.loc[PHYSICS, "noise"],
         ]
-        rows.append([left_out, str(group.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)])
+        rows.append(
+            [left_out, str(group.loc[PHYSICS, "cells"]), *(f"{100 * share:.1f}" for share in numbers)]
+        )
     physical = every[(every["method"] == PHYSICS) & (every["left_out"] != IN_SAMPLE)]
     known_to = physical["sd"] / physical["epoch_time_s"] / np.sqrt(physical["n"])
     reference = runs.groupby("nodes")["reference_s"].median()
@@ -458,7 +482,9 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         ["left_out", "method"]
     )
     cells = measured_cells(runs)
-    monkeypatch.setattr(physics, "CONFOUNDED", {"the frozen form did not know that they cannot be told apart"})
+    monkeypatch.setattr(
+        physics, "CONFOUNDED", {"the frozen form did not know that they cannot be told apart"}
+    )
     of_frozen, rows = evaluate(cells, sweeps, subset)
     frozen = rows.set_index(["left_out", "method"])
     on_two = physics.fit_model(cells[cells["nodes"] <= 2], sweeps[sweeps["nodes"] <= 2])
@@ -471,7 +497,9 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
         return left["error"][left["sd"] / left["epoch_time_s"] / np.sqrt(left["n"]) < 0.02].abs().mean()
 
     def beyond(at):
-        value, low, high = (percent(at.loc[(ALL, "Ernest"), name]) for name in ("beyond", "beyond_low", "beyond_high"))
+        value, low, high = (
+            percent(at.loc[(ALL, "Ernest"), name]) for name in ("beyond", "beyond_low", "beyond_high")
+        )
         return f"{value} [{low}, {high}]"
 
     table = []
@@ -539,7 +567,9 @@ def test_what_another_framework_and_network_say_is_in_the_text(monkeypatch):
 def test_a_small_study_has_a_table_and_a_figure_in_words(tmp_path, options):
     synthetic.runs(folder=tmp_path, **options)
     synthetic.network(
-        folder=tmp_path, nodes=options.get("nodes", synthetic.NODES), rates=options.get("rates", synthetic.RATES)
+        folder=tmp_path,
+        nodes=options.get("nodes", synthetic.NODES),
+        rates=options.get("rates", synthetic.RATES),
     )
     main(**paths(tmp_path))
     message = (tmp_path / "prediction.md").read_text()
@@ -604,7 +634,10 @@ def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path
     assert {"compare-in-table", "methods-of-some-cells"} <= set(codes(caption.notes))
     of_all = rows.set_index(["left_out", "method"]).loc[(ALL, "all")]
     mape, low, high = (100 * of_all[name] for name in ("mape", "mape_low", "mape_high"))
-    assert [text.get_text() for text in ax.texts] == ["10.0\n[10.0, 10.0]", f"{mape:.1f}\n[{low:.1f}, {high:.1f}]"]
+    assert [text.get_text() for text in ax.texts] == [
+        "10.0\n[10.0, 10.0]",
+        f"{mape:.1f}\n[{low:.1f}, {high:.1f}]",
+    ]
     left = every[(every["method"] == "all") & (every["left_out"] != IN_SAMPLE)]
     beyond, impossible = (
         find_note(caption.notes, code) for code in ("predictions-beyond-axis", "impossible-predictions")
@@ -615,7 +648,12 @@ def test_a_column_is_headed_by_its_mape_and_marks_what_is_beyond(study, tmp_path
     bottom, _ = ax.get_ylim()
     assert set(drawn_marks["x"].get_ydata()) == {bottom}
     drawn, caption = drawn_of(tmp_path, every[every["method"] == "some"].dropna(subset="predicted_s"))
-    absent = {"compare-in-table", "methods-of-some-cells", "predictions-beyond-axis", "impossible-predictions"}
+    absent = {
+        "compare-in-table",
+        "methods-of-some-cells",
+        "predictions-beyond-axis",
+        "impossible-predictions",
+    }
     assert not absent & set(codes(caption.notes))
 
 
@@ -626,7 +664,9 @@ def half_wrong(fold):
 
 def at_32(fold):
     """Ten percent too long at batch size 32, nothing at the others."""
-    return Prediction(1.1 * fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy(), "so it is")
+    return Prediction(
+        1.1 * fold.test["epoch_time_s"].where(fold.test["batch_size"] == 32).to_numpy(), "so it is"
+    )
 
 
 def empty(fold):
@@ -642,7 +682,9 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
     assert (second["mape"], second["mape_common"]) == (pytest.approx(0.1), pytest.approx(0.1))
     assert math.isnan(at.loc[("6 nodes", "nothing"), "mape_common"])
     # where all of a fold is predicted by one method alone, it is compared with nothing else
-    assert at.loc[("batch size 64", "half wrong"), "common"] == at.loc[("batch size 64", "half wrong"), "cells"]
+    assert (
+        at.loc[("batch size 64", "half wrong"), "common"] == at.loc[("batch size 64", "half wrong"), "cells"]
+    )
     left = every[every["left_out"] != IN_SAMPLE]
     total = at.loc[(ALL, "half wrong")]
     bad = left[(left["method"] == "half wrong")]
@@ -650,7 +692,9 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
     assert total["common"] == (bad["batch_size"] == 32).sum() and total["mape_common"] == 0
     created = table(synthetic.runs(replicates=2), *study, rows)
     displayed = created.display.set_index(["left out", "method"])
-    assert displayed.loc[("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]].tolist() == [
+    assert displayed.loc[
+        ("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]
+    ].tolist() == [
         "9",
         "3",
         "0.0",
@@ -678,7 +722,9 @@ def paths(folder):
 def drawn_of(folder, cells=None):
     if cells is not None:
         cells.to_csv(folder / "prediction_cells.csv", index=False)
-    records = Records(folder / "runs.csv", folder / "epochs.csv", {"prediction_cells": folder / "prediction_cells.csv"})
+    records = Records(
+        folder / "runs.csv", folder / "epochs.csv", {"prediction_cells": folder / "prediction_cells.csv"}
+    )
     return prediction.draw(records, Declared("prediction", "prediction"))
 
 

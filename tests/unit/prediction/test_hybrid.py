@@ -28,10 +28,13 @@ def test_epoch_times_of_known_speeds_are_predicted_from_either_source() -> None:
     assert len(result) == 6 and set(result["source"]) == {DECLARED, MEASURED}
     assert result["error"].abs().max() < 0.05, result[["cell", "source", "error"]]
     equal, measured = (
-        result[(result["ranks"] == 2) & (result["shares"] == level)].iloc[0] for level in ("equal", "measured")
+        result[(result["ranks"] == 2) & (result["shares"] == level)].iloc[0]
+        for level in ("equal", "measured")
     )
     assert equal["samples"] == "192/192" and measured["samples"] == measured["measured_samples"]
-    assert equal["best_samples"] == measured["samples"] and equal["best_s"] == pytest.approx(measured["predicted_s"])
+    assert equal["best_samples"] == measured["samples"] and equal["best_s"] == pytest.approx(
+        measured["predicted_s"]
+    )
     assert equal["saved"] < 0 < measured["saved"], (
         "half as fast a device costs with as many samples, and saves with its own"
     )
@@ -59,8 +62,12 @@ def test_a_device_of_the_break_even_speed_neither_saves_nor_costs() -> None:
     assert break_even(replace(two, shares="equal"), before_s) == pytest.approx(
         (2 + 0.1 * 50) / (before_s - 1.5), rel=1e-3
     )
-    assert break_even(replace(two, shares="measured"), before_s) < break_even(replace(two, shares="equal"), before_s)
-    assert math.isinf(break_even(replace(two, exchange_s=before_s), before_s)), "the exchange alone takes as long"
+    assert break_even(replace(two, shares="measured"), before_s) < break_even(
+        replace(two, shares="equal"), before_s
+    )
+    assert math.isinf(break_even(replace(two, exchange_s=before_s), before_s)), (
+        "the exchange alone takes as long"
+    )
 
 
 def test_the_table_says_from_which_speed_a_device_pays(tmp_path: Path) -> None:

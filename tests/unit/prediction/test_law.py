@@ -15,7 +15,9 @@ ALPHA, BETA = 2e-5, 1e-9  # a message's latency and time per byte, as in the pap
 
 
 def seconds(law, size, nodes, rate=np.nan, ranks=None):
-    return float(law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0])
+    return float(
+        law.at(np.array([nodes]), np.array([ranks or nodes]), np.array([rate])).seconds(np.array([size]))[0]
+    )
 
 
 def sweeps(
@@ -34,7 +36,9 @@ def sweeps(
 def test_a_ring_costs_what_thakur_et_al_say(p, size):
     """2 (p - 1) alpha + 2 (p - 1) / p n beta: their section 4.5, without the cost of adding up."""
     law = Law("ring", PIPELINED, 0.0, 2 * ALPHA, 1.0, 0.0)
-    assert seconds(law, size, p, 1 / BETA) == pytest.approx(2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size * BETA)
+    assert seconds(law, size, p, 1 / BETA) == pytest.approx(
+        2 * (p - 1) * ALPHA + 2 * (p - 1) / p * size * BETA
+    )
 
 
 def test_two_ranks_are_hockneys_line():
@@ -89,7 +93,9 @@ def test_one_rate_is_all_the_links_and_no_rate_all_the_processors():
 
 
 def test_a_shaped_and_an_unshaped_network_make_one_law():
-    shaped, free = (synthetic.network(Truth(byte_s=3e-9), rates=(rate,), noise=0.01) for rate in (125e6, 1e15))
+    shaped, free = (
+        synthetic.network(Truth(byte_s=3e-9), rates=(rate,), noise=0.01) for rate in (125e6, 1e15)
+    )
     law = fit_law(benchmark_points(pd.concat([shaped, free.assign(link_bytes_s=np.nan)])))
     assert 1 / law.link == pytest.approx(0.9, rel=0.02)
     assert law.cost_s == pytest.approx(3e-9, rel=0.02)
@@ -117,7 +123,9 @@ def test_what_a_library_does_by_size_is_kept():
     law = fit_law(sweeps(odd))
     assert seconds(law, 2**20, 3, 125e6) == pytest.approx(odd(2**20, 3, 0), rel=1e-6)
     even = fit_law(sweeps(lambda size, n, rate: 1e-3 * (n - 1) + size / 1e8))
-    at_1_mib, at_4_mib = (seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22))
+    at_1_mib, at_4_mib = (
+        seconds(law, size, 5, 125e6) / seconds(even, size, 5, 125e6) for size in (2**20, 2**22)
+    )
     assert at_1_mib / at_4_mib == pytest.approx(3, rel=0.3)  # on nodes that were not swept, too
 
 
@@ -148,7 +156,10 @@ def test_the_misfit_is_the_noise_of_a_point_with_as_few_places_as_two():
 def test_a_points_error_is_that_of_its_rounds():
     built = synthetic.network(rates=(125e6,), noise=0.0)
     rounds = pd.concat(
-        [built.assign(round=k, seconds=built["seconds"] * factor) for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))]
+        [
+            built.assign(round=k, seconds=built["seconds"] * factor)
+            for k, factor in ((1, 1.0), (2, 1.1), (3, 1.2))
+        ]
     )
     error = np.log([1.0, 1.1, 1.2]).std(ddof=1) / np.sqrt(3)
     assert benchmark_points(rounds)["error"].to_numpy() == pytest.approx(error)
@@ -170,6 +181,8 @@ def test_one_rank_exchanges_nothing():
     assert seconds(law, 1e6, 1, 1e9) == 0
 
 
-@pytest.mark.parametrize(("rate", "text"), [(12.5e6, "100 Mbit/s"), (3.125e9, "25 Gbit/s"), (np.nan, "no known rate")])
+@pytest.mark.parametrize(
+    ("rate", "text"), [(12.5e6, "100 Mbit/s"), (3.125e9, "25 Gbit/s"), (np.nan, "no known rate")]
+)
 def test_rates_are_read_as_people_write_them(rate, text):
     assert rate_text(rate) == text

@@ -63,9 +63,14 @@ def test_every_small_number_of_nodes_is_asked_for():
 def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
     """Numbers in between are those of the same curve, so an answer does not depend on how far it goes."""
     assert set(node_counts(1024)) <= set(node_counts(10**9))
-    subset, large = (ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000"))
+    subset, large = (
+        ask(tmp_path, *MODEL, "--nodes", nodes).set_index("rate") for nodes in ("4096", "1000000")
+    )
     for name in ("nodes_at_80", "nodes_at_50"):
-        assert large.loc[np.isfinite(subset[name]), name].tolist() == subset[name][np.isfinite(subset[name])].tolist()
+        assert (
+            large.loc[np.isfinite(subset[name]), name].tolist()
+            == subset[name][np.isfinite(subset[name])].tolist()
+        )
 
 
 def test_by_numbers_alone_it_is_arithmetic(tmp_path):
@@ -130,7 +135,12 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--samples", "1" + 20 * "0"], "out-of-range", "--samples", "at most 1e+15"),
         ([*MODEL, "--sync-every", "1" + 20 * "0"], "out-of-range", "--sync-every", "at most 1e+09"),
         (["--step-time", "1", "--parameters", "1e308"], "out-of-range", "--parameters", "at most 2.5e+14"),
-        (["--step-time", "1", "--gradient-bytes", "1e-320"], "out-of-range", "--gradient-bytes", "at least 1"),
+        (
+            ["--step-time", "1", "--gradient-bytes", "1e-320"],
+            "out-of-range",
+            "--gradient-bytes",
+            "at least 1",
+        ),
         ([*MODEL, "--dataset", "digits"], "conflicting-keys", "--dataset", ""),
         (["--from", "x", "--batch-size", "32"], "conflicting-keys", "--batch-size", ""),
         (["--from", "x", "--framework", "pytorch-ddp"], "conflicting-keys", "--framework", ""),
@@ -174,7 +184,9 @@ def test_bad_input_is_one_line(capsys, options, out, named):
 @pytest.mark.parametrize("step", ["1e-9", "1e6"])
 @pytest.mark.parametrize("size", ["1", "1e15"])
 @pytest.mark.parametrize("rate", ["1e-6", "1e6"])
-@pytest.mark.parametrize("rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]])
+@pytest.mark.parametrize(
+    "rest", [["--latency", "0"], ["--latency", "1e3", "--scatter", "1e3", "--share", "1e-6"]]
+)
 def test_at_the_limits_of_the_options_all_is_a_number(capsys, step, size, rate, rest):
     options = ["--step-time", step, "--gradient-bytes", size, "--rate", rate, "--samples", "1000000000000000"]
     predict(*options, *rest, "--nodes", "1000000000")
@@ -194,7 +206,9 @@ def study(tmp_path_factory):
 def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(outlook, "N_REFITS", 20)
     folder, truth = study
-    rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(["batch_size", "rate"])
+    rows = ask(tmp_path, "--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").set_index(
+        ["batch_size", "rate"]
+    )
     assert len(rows) == 3 * 2
     for batch, rate in rows.index:
         times = {n: truth.seconds_of("small-cnn", "digits", n, batch, rate) for n in (1, 8)}
@@ -215,7 +229,9 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path, monkeypatch, capsys)
 def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
     folder, _ = study
     built = outlook.load_study(folder)
-    quiet = built.cells.assign(sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2)
+    quiet = built.cells.assign(
+        sd=np.where(built.cells["nodes"] == 1, 0.0, 0.2 * built.cells["epoch_time_s"]), n=2
+    )
     rng = np.random.default_rng(1)
     drawn = [refit_resampled(quiet, built.sweeps, built.fitted, rng) for _ in range(5)]
     assert all(
@@ -225,7 +241,10 @@ def test_cells_are_drawn_anew_with_the_noise_of_their_own_group(study):
     )
     noisy = quiet.assign(sd=0.2 * quiet["epoch_time_s"])
     second = refit_resampled(noisy, built.sweeps, built.fitted, rng)
-    assert any(second.computation[name] != pytest.approx(built.fitted.computation[name]) for name in second.computation)
+    assert any(
+        second.computation[name] != pytest.approx(built.fitted.computation[name])
+        for name in second.computation
+    )
 
 
 def test_one_place_is_said_to_leave_the_network_certain(tmp_path, monkeypatch):
@@ -250,7 +269,10 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert rows["model"].tolist() == ["resnet-50"]
     result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     options = find_note(result.notes, "step-given")
-    assert options.facts == {"step_time": 1, "batch_size": 32} and options in (tmp_path / "outlook.md").read_text()
+    assert (
+        options.facts == {"step_time": 1, "batch_size": 32}
+        and options in (tmp_path / "outlook.md").read_text()
+    )
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
@@ -318,7 +340,9 @@ def test_emulated_nodes_have_no_outlook(tmp_path, options):
     synthetic.network(folder=tmp_path)
     assert ask(tmp_path, "--from", str(tmp_path), *options).empty
     _told_alone(tmp_path, outlook.EMULATED, *options)
-    assert all(outlook.WHAT_TO_DO in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
+    assert all(
+        outlook.WHAT_TO_DO in (tmp_path / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md")
+    )
     assert (tmp_path / "outlook.pdf").is_file()
 
 

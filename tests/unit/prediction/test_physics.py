@@ -17,7 +17,9 @@ DDP = ("pytorch-ddp", "site")
 
 
 def built(truth, **options):
-    return measured_cells(synthetic.runs(truth, noise=NOISE, **options)), law.benchmark_points(synthetic.network(truth))
+    return measured_cells(synthetic.runs(truth, noise=NOISE, **options)), law.benchmark_points(
+        synthetic.network(truth)
+    )
 
 
 def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
@@ -32,7 +34,9 @@ def test_epoch_times_are_adjusted_where_a_reference_says_what_the_machine_did():
     undisturbed = measured_cells(runs)["epoch_time_s"] * slow.mean()
     assert (cells["epoch_time_s"] / undisturbed - 1).abs().max() < 0.02
     assert (reduced["epoch_time_s"] / undisturbed - 1).abs().max() > 0.05
-    table = held_out.table(disturbed, cells, sweeps, held_out.evaluate(cells, sweeps, {"physical": physics_of})[1])
+    table = held_out.table(
+        disturbed, cells, sweeps, held_out.evaluate(cells, sweeps, {"physical": physics_of})[1]
+    )
     assert held_out.ADJUSTED in table.notes
 
 
@@ -118,7 +122,9 @@ def sharded(truth, rates=synthetic.RATES, **options):
 )
 def test_fsdp_gathers_and_scatters_by_laws_of_their_own(hidden, models, every):
     truth = Sharded(hidden=hidden, batch_s=0.1, byte_s=1e-11)
-    rates = (1.25e9, 2.5e9, 12.5e9) if hidden else synthetic.RATES  # on which messages take as long as computing
+    rates = (
+        (1.25e9, 2.5e9, 12.5e9) if hidden else synthetic.RATES
+    )  # on which messages take as long as computing
     cells, sweeps = sharded(truth, rates, models=models, every=every)
     subset = cells["nodes"] <= 3
     model = fit_model(cells[subset], sweeps[sweeps["nodes"] <= 3])
@@ -130,7 +136,10 @@ def test_without_sweeps_of_shards_fsdp_is_taken_for_one_all_reduce():
     truth = Sharded(gloo=6.0)
     cells, sweeps = sharded(truth)
     multi_node = cells[cells["nodes"] > 1]
-    with_shards, reduced = fit_model(cells, sweeps), fit_model(cells, sweeps[sweeps["collective"] != "all_gather"])
+    with_shards, reduced = (
+        fit_model(cells, sweeps),
+        fit_model(cells, sweeps[sweeps["collective"] != "all_gather"]),
+    )
     assert error(with_shards, multi_node).abs().mean() < 1.5 * NOISE
     assert error(reduced, multi_node).mean() < -5 * NOISE, "3 times as much is sent"
     assert not reduced.shards((FSDP, "site")) and reduced.hidden[FSDP, "site"] == 0
@@ -171,7 +180,9 @@ def test_a_global_batch_is_shared_out():
     runs = synthetic.runs(truth)
     cells = measured_cells(runs)
     # 32 samples on each of two nodes are a global batch of 64
-    halved = cells[(cells["nodes"] == 2) & (cells["batch_size"] == 32)].assign(batch_size=64, batch_scope="global")
+    halved = cells[(cells["nodes"] == 2) & (cells["batch_size"] == 32)].assign(
+        batch_size=64, batch_scope="global"
+    )
     model = fit_model(cells, law.benchmark_points(synthetic.network(truth)))
     assert error(model, halved).abs().max() < 0.05
 

@@ -18,9 +18,9 @@ from support.known_meshes import CLASSES, CNN, FLAT, LEVELS, MESH, NOISE, STRATE
 
 def known_to(truth, parallelism, **options):
     sweeps = synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
-    return physics.measured_cells(runs(truth, parallelism, **options), include_meshes=True), law.benchmark_points(
-        sweeps
-    )
+    return physics.measured_cells(
+        runs(truth, parallelism, **options), include_meshes=True
+    ), law.benchmark_points(sweeps)
 
 
 def test_every_strategy_is_predicted_from_one_node_and_the_sweeps():
@@ -37,11 +37,16 @@ def test_every_strategy_is_predicted_from_one_node_and_the_sweeps():
 def test_waiting_is_found_from_some_strategies_for_others():
     cells, sweeps = known_to(Meshes(sigma=0.3), STRATEGIES)
     every, rows = evaluate(
-        cells, sweeps, {PHYSICS: methods({MESH})[PHYSICS], "without waiting": methods({MESH})["without waiting"]}
+        cells,
+        sweeps,
+        {PHYSICS: methods({MESH})[PHYSICS], "without waiting": methods({MESH})["without waiting"]},
     )
     left = rows[rows["left_out"].str.startswith("parallelism")].set_index(["left_out", "method"])["mape"]
     assert set(left.index.get_level_values(0)) == {f"parallelism {item}" for item in STRATEGIES}
-    assert left.xs(PHYSICS, level=1).max() < 1.5 * NOISE and left.xs("without waiting", level=1).min() > 2 * NOISE
+    assert (
+        left.xs(PHYSICS, level=1).max() < 1.5 * NOISE
+        and left.xs("without waiting", level=1).min() > 2 * NOISE
+    )
     assert {"nodes", "link rate", "strategy"} <= set(every["kind"])
     notes = table(runs(Meshes(), STRATEGIES), cells, sweeps, rows).notes
     methods_note = find_note(notes, "methods")
@@ -134,4 +139,8 @@ def test_the_fastest_strategy_of_each_link_is_told_before_several_nodes_run():
         before, synthetic.network(truth, nodes=(2, 4), framework=MESH, collectives=SWEPT)
     ).display
     assert list(displayed["fastest, measured"].unique()) == ["–"]
-    assert {links for links in displayed["links"] if "*" in links} == {"10 Gbit/s*", "25 Gbit/s*", "100 Gbit/s*"}
+    assert {links for links in displayed["links"] if "*" in links} == {
+        "10 Gbit/s*",
+        "25 Gbit/s*",
+        "100 Gbit/s*",
+    }

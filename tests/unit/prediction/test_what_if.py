@@ -49,7 +49,8 @@ def study():
     runs = runs[item | ((runs["nodes"] == 2) & (off <= 1))].reset_index(drop=True)
     rates = runs["bandwidth_bytes_s"]
     runs["epoch_time_s"] = [
-        epoch_s(*row) for row in zip(runs["nodes"], runs["batch_size"], rates, runs["sync_every"], strict=True)
+        epoch_s(*row)
+        for row in zip(runs["nodes"], runs["batch_size"], rates, runs["sync_every"], strict=True)
     ]
     runs["epoch_time_s"] *= 1 + 0.01 * (runs["replicate"] - 2)  # blocks differ
     base = runs[np.logical_and.reduce([runs[name] == level for name, level in BASE.items()])]
@@ -145,7 +146,9 @@ def test_errors_have_a_sign_as_numbers_elsewhere_have():
 def test_cells_are_in_the_order_of_tables_whatever_was_planned_first(study):
     runs = study.runs.sort_values("nodes", ascending=False, kind="stable").assign(trace="phases")
     campaigns = pd.concat(
-        step_of(nodes, 32, 62.5e6).trace(STEPS).assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
+        step_of(nodes, 32, 62.5e6)
+        .trace(STEPS)
+        .assign(run_id=runs.query(f"nodes == {nodes}")["run_id"].iloc[0])
         for nodes in (2, 1)
     )
     rows = what_if.predict(replace(study, runs=runs, steps=campaigns))
@@ -162,20 +165,27 @@ def test_traced_runs_that_are_missing_are_named(study, rows):
             what_if.conditions.traced_runs_without_phases(runs)
             in what_if.table(subset, replace(study, runs=runs)).notes
         )
-    assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.traced_runs_without_phases(runs)
+    assert f"{run} (attempt-1/phases.csv: is not there)" in what_if.conditions.traced_runs_without_phases(
+        runs
+    )
 
 
 def test_a_study_without_kept_steps_has_an_empty_table(study):
     reduced = replace(study, steps=study.steps[:0])
     none = what_if.predict(reduced)
     assert none.empty
-    assert what_if.table(none, reduced).notes == [what_if.NO_TRACE, what_if.conditions.setting_note(timed(study.runs))]
+    assert what_if.table(none, reduced).notes == [
+        what_if.NO_TRACE,
+        what_if.conditions.setting_note(timed(study.runs)),
+    ]
 
 
 def test_without_a_sweep_all_time_of_bytes_is_the_links(study, tmp_path):
     synthetic.written(study.runs, "runs", tmp_path)
     study.steps.to_csv(tmp_path / "replay_steps.csv", index=False)
-    what_if.main(runs=tmp_path / "runs.csv", replay_steps=tmp_path / "replay_steps.csv", out=tmp_path / "what_if")
+    what_if.main(
+        runs=tmp_path / "runs.csv", replay_steps=tmp_path / "replay_steps.csv", out=tmp_path / "what_if"
+    )
     built = pd.read_csv(tmp_path / "what_if.csv").set_index("change")
     assert 0 < built.at["exchange fully hidden", "ratio"] < built.at["links 2 times as fast", "ratio"] < 1
 

@@ -60,9 +60,9 @@ def test_archives_are_fetched_once_and_found_again(
         name: path.read_bytes() for name, path in content.files.items()
     }
     assert set(again.files) == {"downloads/mine/mine.tar.gz", "downloads/mine/mine.tar.gz.origin.json"}
-    assert json.loads((tmp_path / "there/downloads/mine/mine.tar.gz.origin.json").read_text())["from"].startswith(
-        "file:"
-    )
+    assert json.loads((tmp_path / "there/downloads/mine/mine.tar.gz.origin.json").read_text())[
+        "from"
+    ].startswith("file:")
 
 
 def test_data_of_the_site_is_not_bundled(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,12 +55,21 @@ def test_changes_are_listed_by_group() -> None:
     five_files = {"code": {f"{i}.py": "1" for i in range(5)}}
     (line,) = compare_sources(five_files, {"code": dict.fromkeys(five_files["code"], "2")})
     assert line.facts["changed"] == list(five_files["code"])
-    assert [name in line for name in five_files["code"]] == [True] * 3 + [False] * 2, "only the first are named"
+    assert [name in line for name in five_files["code"]] == [True] * 3 + [False] * 2, (
+        "only the first are named"
+    )
     assert compare_sources({"study": {}}, {"study": {}, "site": {"cores": "2"}}) == [], "of another mode"
 
 
 def test_former_products_are_moved_to_old(tmp_path: Path) -> None:
-    for name in ("runs.csv", "explore.R", "figures/a.pdf", "figures/gone.pdf", "figures/gone.png", "figures/asked.pdf"):
+    for name in (
+        "runs.csv",
+        "explore.R",
+        "figures/a.pdf",
+        "figures/gone.pdf",
+        "figures/gone.png",
+        "figures/asked.pdf",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     products = {name: {"files": [str(tmp_path / name)]} for name in ("explore.R", "figures/a.pdf")}
@@ -91,7 +100,10 @@ def test_sources_change_only_with_their_files(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("provenance.sources.strategy_file", lambda study, site: strategies)
     assert collect_sources(quickstart, [])["study"] == sources["study"]
     strategies.write_text("{}")
-    assert collect_sources(quickstart, [])["study"] == {**sources["study"], str(strategies): digest_source(strategies)}
+    assert collect_sources(quickstart, [])["study"] == {
+        **sources["study"],
+        str(strategies): digest_source(strategies),
+    }
 
 
 def test_digests_of_runs_are_grouped_by_kind() -> None:
@@ -103,7 +115,9 @@ def test_digests_of_runs_are_grouped_by_kind() -> None:
         "code_digest": "2",
         "data_digest": "",
     }
-    assert measured_with([row, {**row, "environment_digest": "3"}, {**row, "framework": "b", "code_digest": ""}]) == {
+    assert measured_with(
+        [row, {**row, "environment_digest": "3"}, {**row, "framework": "b", "code_digest": ""}]
+    ) == {
         "environment": {"a": ["1", "3"], "b": ["1"]},
         "code": {"a m d": ["2"]},
         "data": {},
@@ -113,7 +127,12 @@ def test_digests_of_runs_are_grouped_by_kind() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code", "facts"),
     [
-        ("a,b\n1,2.0\n", "a,b\n1,2.000000002\n", "other-numbers", {"relative": pytest.approx(1e-9, rel=1e-3)}),
+        (
+            "a,b\n1,2.0\n",
+            "a,b\n1,2.000000002\n",
+            "other-numbers",
+            {"relative": pytest.approx(1e-9, rel=1e-3)},
+        ),
         ("a,b\n1,x\n", "a,b\n1,y\n", "other-text", {"before": "x", "after": "y"}),
         ("a,b\n1,x\n", "a,b\n", "other-shape", {}),
     ],
@@ -148,10 +167,14 @@ def test_difference_of_pictures_is_described(tmp_path: Path) -> None:
 
 def test_costs_of_runs_are_summed() -> None:
     runs = campaign(2)[0].assign(started_at=None, ended_at=None)
-    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
+    published = load_campaign(
+        {"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)}
+    )
     cost = count_costs(published, runs)
     wall = runs["wall_s"].fillna(0)
-    assert cost.runs_s == pytest.approx(wall.sum()) and cost.node_s == pytest.approx((wall * runs["nodes"]).sum())
+    assert cost.runs_s == pytest.approx(wall.sum()) and cost.node_s == pytest.approx(
+        (wall * runs["nodes"]).sum()
+    )
     assert cost.longest_s == wall.max() and cost.first is cost.last is None
     assert cost.records_bytes is cost.environments_bytes is None, "published tables say nothing of these"
 
@@ -187,11 +210,15 @@ def test_archive_has_no_dates_and_owners(tmp_path: Path) -> None:
     assert list(members) == ["top/a/program", "top/link", "top/text", "top/remake"]
     assert [oct(member.mode) for member in members.values() if member.isfile()] == ["0o755", "0o644", "0o755"]
     assert members["top/link"].issym() and members["top/link"].linkname == "program"
-    assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {(0, "", 1_790_000_000)}
+    assert {(member.uid, member.uname, member.mtime) for member in members.values()} == {
+        (0, "", 1_790_000_000)
+    }
 
 
 def test_archive_has_no_private_files() -> None:
-    published = load_campaign({"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)})
+    published = load_campaign(
+        {"study": "prediction-virtual", "site": "virtual-six", "records": str(KEPT_CAMPAIGN)}
+    )
     names = archive.workflow_files(published)
     assert {
         "Snakefile",
@@ -206,9 +233,14 @@ def test_archive_has_no_private_files() -> None:
 
 def test_appendix_is_same_in_markdown_and_latex() -> None:
     grid = Grid("A table.", ["name", "n"], [["a_b", "3"]], ("name",))
-    part = appendix.Section("Time & disk", ["One 5 % line."], [("runs", "1 h")], [grid], [("make x", "it makes x")])
+    part = appendix.Section(
+        "Time & disk", ["One 5 % line."], [("runs", "1 h")], [grid], [("make x", "it makes x")]
+    )
     text = appendix.to_markdown("Title", [part])
-    assert "## Time & disk\n\nOne 5 % line.\n\n* runs: 1 h\n\n    make x\n\nit makes x.\n" in text and "| a_b" in text
+    assert (
+        "## Time & disk\n\nOne 5 % line.\n\n* runs: 1 h\n\n    make x\n\nit makes x.\n" in text
+        and "| a_b" in text
+    )
     latex = appendix.to_latex([part])
     assert (
         r"\subsection{Time \& disk}" in latex
@@ -228,7 +260,10 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(InputError) as refused:
         verify.verify("mine", tmp_path / "manifest.json")
-    assert (refused.value.code, refused.value.got) == ("other-study", "other") and "verify other" in refused.value.hint
+    assert (refused.value.code, refused.value.got) == (
+        "other-study",
+        "other",
+    ) and "verify other" in refused.value.hint
     assert refused.value.file == str(tmp_path / "manifest.json")
 
 
@@ -249,7 +284,9 @@ def test_parsing_does_not_import_pandas() -> None:
     """Importing pandas takes longer than everything else."""
     program = "import provenance.differing, sys; sys.exit('pandas' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
+        [sys.executable, "-c", program],
+        check=False,
+        env={"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
     )
     assert done.returncode == 0
 
@@ -286,10 +323,14 @@ def test_logs_in_an_archive_have_no_passwords(tmp_path: Path, name: str) -> None
     assert archive.redacted_log(log) == log
 
 
-def test_archive_refuses_configuration_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_refuses_configuration_with_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive, "CHECKOUT", tmp_path)
     (tmp_path / "config" / "sites").mkdir(parents=True)
-    (tmp_path / "config" / "sites" / "unused.yaml").write_text(f"datasets: {{mirror: 'http://u:{SECRET}@host/'}}\n")
+    (tmp_path / "config" / "sites" / "unused.yaml").write_text(
+        f"datasets: {{mirror: 'http://u:{SECRET}@host/'}}\n"
+    )
     archive.refuse_secrets(["config/other.txt"])
     with pytest.raises(InputError) as refused:
         archive.refuse_secrets(["config/sites/unused.yaml"])

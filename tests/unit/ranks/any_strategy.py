@@ -27,7 +27,9 @@ from ranks.libraries.pytorch_strategy import Runner, carrier
 
 STEPS = 3
 BATCH = 8
-MODELS: dict[str, tuple[Any, ...]] = {  # with convolutions and halos, concatenations, attention of two kinds, LSTMs
+MODELS: dict[
+    str, tuple[Any, ...]
+] = {  # with convolutions and halos, concatenations, attention of two kinds, LSTMs
     "lenet-5": ("lenet-5", (28, 28, 1), 10),
     "small-cnn": ("small-cnn", (8, 8, 1), 10),
     "alexnet": ("alexnet", (64, 64, 3), 10),
@@ -120,7 +122,9 @@ def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
 def _on(space: Any, ranks: int, seed: int) -> dict[str, Part]:
     """A random strategy, of which each layer may have more parts than there are ranks."""
     wide = random_strategy(space, 2 * ranks, seed)
-    return {name: Part(part.degrees, tuple(one % ranks for one in part.devices)) for name, part in wide.items()}
+    return {
+        name: Part(part.degrees, tuple(one % ranks for one in part.devices)) for name, part in wide.items()
+    }
 
 
 if __name__ == "__main__":
@@ -128,4 +132,6 @@ if __name__ == "__main__":
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
-    multiprocessing.spawn(work, (count_of_ranks, model, range(first, first + count), free), nprocs=count_of_ranks)
+    multiprocessing.spawn(
+        work, (count_of_ranks, model, range(first, first + count), free), nprocs=count_of_ranks
+    )

@@ -23,7 +23,15 @@ from ranks.libraries.pytorch import build, cross_entropy, load, tensors
 from support.prototexts import Fields, parsed
 
 SAMPLES = 4
-LISTS = ("dims", "scaling_factors", "kernel_size", "padding", "slice_points", "output_channel_dims", "num_neurons")
+LISTS = (
+    "dims",
+    "scaling_factors",
+    "kernel_size",
+    "padding",
+    "slice_points",
+    "output_channel_dims",
+    "num_neurons",
+)
 OPERATORS = {
     "SigmoidOperator": torch.sigmoid,
     "TanhOperator": torch.tanh,
@@ -67,7 +75,9 @@ class Lbann:
                     if not inputs:  # what is the same for every sample
                         inputs = [images]
                     own = [self.weights[weight] for weight in layer.get("weights", [])]
-                    settings = {key: values if key in LISTS else values[0] for key, values in layer[kind][0].items()}
+                    settings = {
+                        key: values if key in LISTS else values[0] for key, values in layer[kind][0].items()
+                    }
                     outputs[name] = computed(kind, settings, inputs, own, training)
             assert len(outputs) > before, "parents that are not there"
         return outputs
@@ -77,20 +87,27 @@ class Lbann:
         return output[self.layers[parent]["children"].index(child)] if isinstance(output, tuple) else output
 
 
-def computed(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool) -> torch.Tensor:
+def computed(
+    kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool
+) -> torch.Tensor:
     """One layer's output."""
     x = inputs[0]
     match kind:
         case "convolution":
             assert of["num_dims"] == 2 and len(weights) == 1 + of["has_bias"]["value"][0]
             groups = of["groups"]["value"][0]
-            size, padding = (2 * of[key] if len(of[key]) == 1 else of[key] for key in ("kernel_size", "padding"))
+            size, padding = (
+                2 * of[key] if len(of[key]) == 1 else of[key] for key in ("kernel_size", "padding")
+            )
             kernel = weights[0].reshape(of["out_channels"], x.shape[1] // groups, *size)
             bias = weights[1] if len(weights) == 2 else None
             return functional.conv2d(x, kernel, bias, of["stride"], padding, groups=groups)
         case "fully_connected":
             flat = x.flatten(1)
-            assert len(weights) == 1 + of["has_bias"] and weights[0].shape == (*of["num_neurons"], flat.shape[1])
+            assert len(weights) == 1 + of["has_bias"] and weights[0].shape == (
+                *of["num_neurons"],
+                flat.shape[1],
+            )
             return flat @ weights[0].T + (weights[1] if of["has_bias"] else 0)
         case "batch_normalization":
             scale, offset, mean, variance = (weight.reshape(-1, 1, 1) for weight in weights)
@@ -132,7 +149,10 @@ def of_sequences(kind: str, of: dict[str, Any], inputs: list[Any], weights: list
         case "channelwise_fully_connected":
             has_bias, transposed = of["bias"]["value"][0], of["transpose"]["value"][0]
             matrix = weights[0].T if transposed else weights[0]
-            assert len(weights) == 1 + has_bias and matrix.shape == (*of["output_channel_dims"], x[0, 0].numel())
+            assert len(weights) == 1 + has_bias and matrix.shape == (
+                *of["output_channel_dims"],
+                x[0, 0].numel(),
+            )
             return x.flatten(2) @ matrix.T + (weights[1] if has_bias else 0)
         case "embedding":
             assert weights[0].shape == (of["embedding_dim"], of["num_embeddings"])

@@ -20,7 +20,9 @@ def batches(number: int, size: int = 8, last: int = 5) -> list[Batch]:
     """Drawn images and labels; the last batch is a short one."""
     split = Noise(7, size * number, (4, 4, 3), 10)
     lengths = [size] * (number - 1) + [last]
-    return [split.take(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)]
+    return [
+        split.take(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)
+    ]
 
 
 class User:
@@ -40,7 +42,9 @@ class User:
         self.read.append((np.concatenate([early, late[0]]), np.concatenate([early_labels, late[1]])))
 
 
-def through(lane: ThreadLane, sent: Iterable[Batch], ahead: Ahead | None = None) -> tuple[list[int], list[Batch]]:
+def through(
+    lane: ThreadLane, sent: Iterable[Batch], ahead: Ahead | None = None
+) -> tuple[list[int], list[Batch]]:
     """The lengths of the batches that were handed out, and what the device has read of them."""
     user = User(lane.training)
     lengths = list((ahead or Ahead(lane)).batches(sent, user))
@@ -66,7 +70,9 @@ class Forgetful(Point):
         pass
 
 
-@pytest.mark.parametrize("forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"])
+@pytest.mark.parametrize(
+    "forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"]
+)
 def test_every_wait_is_needed(forgotten: str) -> None:
     """What shows that the test above could fail: a lane that leaves one wait out gives the device other batches, sooner or later:
     on a busy machine threads may come in the right order by themselves."""
@@ -172,7 +178,12 @@ def test_two_at_once_do_not_share_buffers() -> None:
     "levels",
     [
         {"batch_size": 64, "augmentation": "flip-crop", "epochs": 2},
-        {"batch_size": 24, "dataset": "synthetic-8x8x1-10-768", "sync_every": 5, "memory_format": "channels-last"},
+        {
+            "batch_size": 24,
+            "dataset": "synthetic-8x8x1-10-768",
+            "sync_every": 5,
+            "memory_format": "channels-last",
+        },
     ],
     ids=["held, augmented", "fresh"],
 )

@@ -18,13 +18,17 @@ def images(number: int, side: int = 16) -> np.ndarray:
     return np.random.default_rng(0).integers(1, 256, size=(number, side, side, 3)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)])
+@pytest.mark.parametrize(
+    "split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)]
+)
 def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
     whole, labels = split.take(2, slice(0, 64), np.arange(64))
     parts = [split.take(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
     assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
     assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
-    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), "an epoch has samples of its own"
+    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), (
+        "an epoch has samples of its own"
+    )
 
 
 def test_fresh_pixels_and_labels_are_uniform() -> None:
@@ -39,13 +43,17 @@ def test_what_follows_a_token_can_be_learnt() -> None:
     assert tokens.shape == labels.shape == (2000, 12) and tokens.dtype == labels.dtype == np.int64
     assert np.array_equal(tokens[:, 1:], labels[:, :-1]) and set(tokens.ravel()) == set(range(50))
     assert ((tokens + 1) % 50 == labels).mean() == pytest.approx(0.75 + 0.25 / 50, abs=0.01)
-    assert np.bincount(tokens[:, 0], minlength=50) == pytest.approx(np.full(50, 40), abs=30), "each begins anywhere"
+    assert np.bincount(tokens[:, 0], minlength=50) == pytest.approx(np.full(50, 40), abs=30), (
+        "each begins anywhere"
+    )
 
 
 def test_the_class_of_a_text_can_be_learnt() -> None:
     tokens, labels = Topics(7, 2000, 12, 50, 4).take(1, slice(0, 2000), np.arange(2000))
     assert tokens.shape == (2000, 12) and labels.shape == (2000,) and tokens.dtype == labels.dtype == np.int64
-    assert set(tokens.ravel()) == set(range(50)) and np.bincount(labels) == pytest.approx(np.full(4, 500), rel=0.2)
+    assert set(tokens.ravel()) == set(range(50)) and np.bincount(labels) == pytest.approx(
+        np.full(4, 500), rel=0.2
+    )
     assert (tokens % 4 == labels[:, None]).mean() == pytest.approx(0.25 + 0.75 / 4, abs=0.01)
 
 
@@ -57,7 +65,9 @@ def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_pa
 
     def batches(logits: Shape) -> list[Batch]:
         graph = Graph(
-            "m", "he", (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits))
+            "m",
+            "he",
+            (Operator("input", "input", (), (6,), {"vocabulary": 9}), Operator("o", "o", ("input",), logits)),
         )
         context = Context(tmp_path, {**job, "model": graph.to_json()}, 0, 0, cast(Group, None))
         assert context.positions == logits[0]
@@ -88,13 +98,21 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
 
     whole = np.concatenate(shares(1))
     assert whole.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, "no more at once than in training"
-    assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(whole, np.concatenate(shares(3)))
+    assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(
+        whole, np.concatenate(shares(3))
+    )
     training, _ = Noise(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
     assert not np.array_equal(whole, training)
 
 
 def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path: Path) -> None:
-    spec = {"device": "hybrid", "ranks": 6, "ranks_per_node": 3, "replicas_per_rank": 1, "rank_cores": [2, 2, 12]}
+    spec = {
+        "device": "hybrid",
+        "ranks": 6,
+        "ranks_per_node": 3,
+        "replicas_per_rank": 1,
+        "rank_cores": [2, 2, 12],
+    }
     spec |= {"local_batch": 10, "cores_per_rank": 12}
     ranks = [Context(tmp_path, {"spec": spec}, rank, rank % 3, cast(Group, None)) for rank in range(6)]
     assert [rank.cores for rank in ranks] == [2, 2, 12] * 2
@@ -102,7 +120,9 @@ def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path:
     assert [rank.part for rank in ranks[:2]] == [slice(0, 10), slice(10, 20)]
     for rank in ranks:
         rank.divide([20, 20, 1, 9, 9, 1])
-    assert [rank.part for rank in ranks] == [slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])]
+    assert [rank.part for rank in ranks] == [
+        slice(*ends) for ends in itertools.pairwise([0, 20, 40, 41, 50, 59, 60])
+    ]
 
 
 def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_path: Path) -> None:

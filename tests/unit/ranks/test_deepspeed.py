@@ -25,12 +25,16 @@ def zero(sharding: str, **levels: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sharding", STAGES)
-def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(trainings: Trainings, sharding: str) -> None:
+def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(
+    trainings: Trainings, sharding: str
+) -> None:
     alone = trainings.of("pytorch-single", batch_size=64, sync_every=SYNC_EVERY)
     shared = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
     assert_same(weights(shared / "after.npz"), weights(alone / "after.npz"), 1e-4)
     before = weights(shared / "before.npz")
-    moved = max(float(np.abs(before[name] - weight).max()) for name, weight in weights(alone / "after.npz").items())
+    moved = max(
+        float(np.abs(before[name] - weight).max()) for name, weight in weights(alone / "after.npz").items()
+    )
     assert moved > 0.01, "it has trained at all"
     ours, theirs = (float(epochs(folder)[0]["validation_loss"]) for folder in (shared, alone))
     assert ours == pytest.approx(theirs, rel=1e-4)
@@ -63,7 +67,12 @@ def test_ranks_with_unlike_numbers_of_batches_validate_shared_parameters(trainin
     "told",
     [
         {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 2, "learning_rate": 1e-3},
-        {"model": "gpt-nano", "dataset": "synthetic-tokens-2000-16-128", "optimizer": "adam", "learning_rate": 1e-3},
+        {
+            "model": "gpt-nano",
+            "dataset": "synthetic-tokens-2000-16-128",
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+        },
     ],
     ids=["batch statistics", "a weight of two operators"],
 )

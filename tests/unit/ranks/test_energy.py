@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 
 from ranks.worker import energy
-from ranks.worker.energy import AMD, NVML, NVML_POWER, RAPL, Integrated, Meter, Meters, Package, together, widest
+from ranks.worker.energy import (
+    AMD,
+    NVML,
+    NVML_POWER,
+    RAPL,
+    Integrated,
+    Meter,
+    Meters,
+    Package,
+    together,
+    widest,
+)
 
 RANGE_UJ = 262_143_328_850
 
@@ -53,7 +64,12 @@ def test_energy_of_packages_is_that_of_all_and_nothing_twice(powercap: Path) -> 
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
     assert made.read() == {"package": pytest.approx(8.5)}
     (said,) = made.said()
-    assert (said["source"], said["scope"], said["method"], said["reason"]) == ("rapl", "package", "counter", None)
+    assert (said["source"], said["scope"], said["method"], said["reason"]) == (
+        "rapl",
+        "package",
+        "counter",
+        None,
+    )
 
 
 def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
@@ -70,7 +86,9 @@ def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: 
     made = Meters([])
     assert made.read() == {}, "one package is not the machine"
     (said,) = made.said()
-    assert said["source"] == "rapl" and "cannot be read" in said["reason"] and "intel-rapl:1" in said["reason"]
+    assert (
+        said["source"] == "rapl" and "cannot be read" in said["reason"] and "intel-rapl:1" in said["reason"]
+    )
 
 
 def test_a_machine_without_meters_says_nothing_and_writes_nothing(
@@ -153,7 +171,9 @@ def nvml(joules: list[float], watts: list[float], counts: bool = True) -> Module
 
 
 @pytest.mark.parametrize(
-    ("visible", "expected"), [(None, 3.0), ("2,3", 12.0), ("GPU-3,GPU-0", 9.0)], ids=["all", "numbers", "UUIDs"]
+    ("visible", "expected"),
+    [(None, 3.0), ("2,3", 12.0), ("GPU-3,GPU-0", 9.0)],
+    ids=["all", "numbers", "UUIDs"],
 )
 def test_nvml_counts_the_accelerators_that_the_run_uses(
     visible: str | None, expected: float, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +234,9 @@ def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") 
 
 
 @pytest.mark.parametrize("name", ["energy_accumulator", "power"], ids=["since 6.2", "before"])
-def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     made = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
@@ -322,7 +344,9 @@ def hanging_nvml(hang: Callable[[], bool]) -> ModuleType:
     library = nvml([7.0], [1.0])
     for name in ("nvmlInit", "nvmlDeviceGetTotalEnergyConsumption"):
         works = getattr(library, name)
-        setattr(library, name, lambda *told, works=works: threading.Event().wait() if hang() else works(*told))
+        setattr(
+            library, name, lambda *told, works=works: threading.Event().wait() if hang() else works(*told)
+        )
     return library
 
 
@@ -357,7 +381,9 @@ def test_a_counter_that_was_reset_tells_nothing_from_then_on(powercap: Path) -> 
     assert made.read() == {"package": None}
 
 
-def test_a_clock_that_is_set_changes_no_power(powercap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_changes_no_power(
+    powercap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[Callable[[], object]] = []
     monkeypatch.setattr(energy, "every", lambda _, call: lines.append(call))
     now, set_by = [0.0], [0.0]

@@ -202,7 +202,9 @@ def test_the_layers_compute_what_pytorch_computes(compared: dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_weight_gets_the_gradient_that_pytorch_gives_it(compared: dict[str, np.ndarray], name: str) -> None:
+def test_every_weight_gets_the_gradient_that_pytorch_gives_it(
+    compared: dict[str, np.ndarray], name: str
+) -> None:
     assert compared[f"{name}.gradients"].max() < 1e-6
     untrained = {weight for weight in made_of(name).weights() if not is_trained(weight)}
     assert set(compared[f"{name}.without_gradient"]) == untrained | set(constants(made_of(name)))
@@ -221,7 +223,9 @@ def assert_known(fields: Fields, message: str) -> None:
     [
         (name, shape)
         for name, entry in sorted(models().items())
-        for shape in ([(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.sample_kind == IMAGES else [(6,)])
+        for shape in (
+            [(28, 28, 1), (32, 32, 3), (64, 64, 3), (224, 224, 3)] if entry.sample_kind == IMAGES else [(6,)]
+        )
         if name != "vit-b-16"
     ],
 )
@@ -274,15 +278,21 @@ def settings_of(name: str, kind: str, device: str = "cpu") -> list[dict[str, Any
 
 def test_what_only_training_shows_is_set_as_in_other_libraries() -> None:
     assert [of["keep_prob"] for of in settings_of("cnn-cifar10", "dropout")] == [0.75, 0.75, 0.5]
-    assert {(of["decay"], of["epsilon"]) for of in settings_of("resnet-18", "batch_normalization")} == {(0.9, 1e-5)}
+    assert {(of["decay"], of["epsilon"]) for of in settings_of("resnet-18", "batch_normalization")} == {
+        (0.9, 1e-5)
+    }
     norms = settings_of("efficientnet-b0", "batch_normalization", "cuda")
     assert {(of["decay"], of["epsilon"]) for of in norms} == {(0.99, 1e-3)}
 
 
 @pytest.mark.parametrize(("device", "named"), [("cpu", "CPU"), ("cuda", "GPU")])
 def test_operators_are_on_the_device_of_their_layers(device: str, named: str) -> None:
-    assert {of["ops"]["device_allocation"] for of in settings_of("lenet-5", "operator_layer", device)} == {named}
-    assert model(graph("lenet-5", (32, 32, 3), 10), Path("/w"), device=device)["disable_cuda"] is (device == "cpu")
+    assert {of["ops"]["device_allocation"] for of in settings_of("lenet-5", "operator_layer", device)} == {
+        named
+    }
+    assert model(graph("lenet-5", (32, 32, 3), 10), Path("/w"), device=device)["disable_cuda"] is (
+        device == "cpu"
+    )
 
 
 def test_weights_are_saved_in_the_layout_that_lbann_reads(tmp_path: Path) -> None:
@@ -325,7 +335,9 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
     )
     written = np.load(folder / "train.npz")
     tokens, labels = split_of(data, "train", manifest, 5).take(1, slice(0, 32), np.arange(32))
-    np.testing.assert_array_equal(written["data"], tokens if labels.ndim == 1 else np.hstack([tokens, labels]))
+    np.testing.assert_array_equal(
+        written["data"], tokens if labels.ndim == 1 else np.hstack([tokens, labels])
+    )
     np.testing.assert_array_equal(written["labels"], labels if labels.ndim == 1 else np.zeros(32))
     assert written["data"].dtype == np.int16 and written["labels"].dtype == np.int32
 
@@ -353,10 +365,14 @@ def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) 
 
 
 def test_dense_layers_of_sequences_are_not_divided() -> None:
-    with pytest.raises(ValueError, match=r"^LBANN cannot divide head of rnn-nano, which is of a sequence, among ranks"):
+    with pytest.raises(
+        ValueError, match=r"^LBANN cannot divide head of rnn-nano, which is of a sequence, among ranks"
+    ):
         layers(of_model("rnn-nano", (6,)), parallelism="dense")
     divided = [
-        one["name"] for one in layers(of_model("rnn-text-nano", (6,)), parallelism="dense") if "data_layout" in one
+        one["name"]
+        for one in layers(of_model("rnn-text-nano", (6,)), parallelism="dense")
+        if "data_layout" in one
     ]
     assert divided == ["head"]
 
@@ -366,7 +382,9 @@ def test_what_would_overwrite_what_others_take_is_refused() -> None:
     x = builder.conv(builder.input, 4, 3)
     y = builder.add(builder.activation(x, "relu"), x)
     builder.dense(builder.flatten(y), 10)
-    with pytest.raises(ValueError, match=r"^LBANN cannot compute activation1 of shared: .* the output of conv1,"):
+    with pytest.raises(
+        ValueError, match=r"^LBANN cannot compute activation1 of shared: .* the output of conv1,"
+    ):
         layers(builder.graph())
 
 
@@ -387,9 +405,13 @@ def test_a_reshape_is_overwritten_only_where_nothing_below_it_needs_its_output()
 def test_what_hands_its_output_to_a_sum_alone_does_not_work_in_place() -> None:
     """LBANN 0.104 dies in the second step."""
     builder = Builder("summed", (8, 8, 1), "he")
-    x = builder.add(builder.activation(builder.conv(builder.input, 4, 3), "relu"), builder.conv(builder.input, 4, 3))
+    x = builder.add(
+        builder.activation(builder.conv(builder.input, 4, 3), "relu"), builder.conv(builder.input, 4, 3)
+    )
     builder.dense(builder.flatten(x), 10)
-    with pytest.raises(ValueError, match=r"^LBANN cannot compute activation1 of summed: its gradient is lost"):
+    with pytest.raises(
+        ValueError, match=r"^LBANN cannot compute activation1 of summed: its gradient is lost"
+    ):
         layers(builder.graph())
 
 
@@ -397,7 +419,9 @@ def test_what_hands_its_output_to_a_sum_alone_does_not_work_in_place() -> None:
 def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> None:
     builder = Builder("named", (8, 8, 4), "he")
     pooled = builder.global_average_pool(builder.input)
-    x = builder.multiply_channels(builder.input, builder.activation(pooled, "sigmoid", name="opened"), name="gate")
+    x = builder.multiply_channels(
+        builder.input, builder.activation(pooled, "sigmoid", name="opened"), name="gate"
+    )
     builder.dense(builder.global_average_pool(x, name=name), 10)
     with pytest.raises(
         ValueError, match=rf"^LBANN cannot compute {name} of named: another layer there has that name, too"
@@ -413,7 +437,10 @@ def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> Non
             "LBANN cannot compute batch_norm1 of other: no layer of LBANN is known for sequence",
         ),
         ({"kind": "activation", "settings": {"function": "gelu"}}, "known for the activation gelu"),
-        ({"settings": {"momentum": 0.0, "epsilon": 1e-5}}, "a momentum or epsilon of 0 means its own default"),
+        (
+            {"settings": {"momentum": 0.0, "epsilon": 1e-5}},
+            "a momentum or epsilon of 0 means its own default",
+        ),
     ],
 )
 def test_what_lbann_is_not_known_to_have_is_refused(changed: dict[str, Any], said: str) -> None:
@@ -436,7 +463,9 @@ def test_text_is_quoted_and_enumerations_are_not() -> None:
         "sum": {},
     }
     written = text(message)
-    assert written == ('path: "a \\"b\\" \\\\ ü"\nmode: CPU\non: true\nrate: 1e-05\ndims: 3\ndims: 4\nsum {\n}\n')
+    assert written == (
+        'path: "a \\"b\\" \\\\ ü"\nmode: CPU\non: true\nrate: 1e-05\ndims: 3\ndims: 4\nsum {\n}\n'
+    )
     assert parsed(written) == {
         **{name: [value] for name, value in message.items() if name not in ("dims", "none")},
         "dims": [3, 4],

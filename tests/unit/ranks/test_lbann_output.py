@@ -10,7 +10,9 @@ import pytest
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 
 LOGS = Path(__file__).with_name("lbann_output")
-VALIDATED = (LOGS / "validation.log").read_text()  # five epochs of digits on one rank, as our adapter has them trained
+VALIDATED = (
+    LOGS / "validation.log"
+).read_text()  # five epochs of digits on one rank, as our adapter has them trained
 UNVALIDATED = (LOGS / "no-validation.log").read_text()  # three epochs, and a test at the end
 
 
@@ -72,7 +74,8 @@ def test_output_that_is_cut_has_only_whole_epochs(cut):
     assert 3 <= whole <= 5
     everything = read(VALIDATED)
     assert output.epochs[:whole] == [
-        replace(epoch, steps_s=output.epochs[number].steps_s) for number, epoch in enumerate(everything.epochs[:whole])
+        replace(epoch, steps_s=output.epochs[number].steps_s)
+        for number, epoch in enumerate(everything.epochs[:whole])
     ]
 
 
@@ -129,7 +132,9 @@ def test_a_number_that_is_cut_by_what_another_rank_says_is_none(line):
 
 
 def test_other_scripts_digits_are_none():
-    assert read(VALIDATED.replace("[26/5/0/0]", "[2\N{ARABIC-INDIC DIGIT THREE}6/5/0/0]")).epochs[0].samples == 0
+    assert (
+        read(VALIDATED.replace("[26/5/0/0]", "[2\N{ARABIC-INDIC DIGIT THREE}6/5/0/0]")).epochs[0].samples == 0
+    )
 
 
 def test_timers_that_make_no_share_are_none():

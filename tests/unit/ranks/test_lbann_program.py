@@ -41,7 +41,8 @@ def test_what_it_says_is_passed_on_until_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(0, "it ended well"), (3, "Error: LBANN ended with status 3: LBANN error on rank 0: bad")]
+    ("status", "said"),
+    [(0, "it ended well"), (3, "Error: LBANN ended with status 3: LBANN error on rank 0: bad")],
 )
 def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, status: int, said: str) -> None:
     done = started(f"{LINGERS}; echo 'LBANN error on rank 0: bad'; echo more; exit {status}", tmp_path)

@@ -42,7 +42,9 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
-    found = {(epoch, step): parts for epoch, step, parts in phases(read(written(tmp_path, TEXT)), {1: 0, 2: 2})}
+    found = {
+        (epoch, step): parts for epoch, step, parts in phases(read(written(tmp_path, TEXT)), {1: 0, 2: 2})
+    }
     assert list(found) == [(1, 1), (1, 2), (2, 1)]
     assert found[1, 2] == [
         ("data", 0.007, 0.0105),
@@ -59,7 +61,9 @@ def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
 def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) -> None:
     told = list(Layers(read(written(tmp_path, TEXT)), range(1, 2), zero=100.0).events())
     layers = [
-        (event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6) for event in told if event["ph"] == "X"
+        (event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6)
+        for event in told
+        if event["ph"] == "X"
     ]
     assert len(layers) == 6
     (bias,) = (layer[1:] for layer in layers if layer[0] == "conv1.bias")
@@ -89,8 +93,15 @@ def test_a_real_timeline_is_read_whole(rank: int) -> None:
     found = list(phases(times, {1: 0, 2: 2}))
     assert [(epoch, step) for epoch, step, _ in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     for _, _, parts in found:
-        assert all(end == begin for (_, _, end), (_, begin, _) in pairwise(parts)), "each begins where the last ended"
+        assert all(end == begin for (_, _, end), (_, begin, _) in pairwise(parts)), (
+            "each begins where the last ended"
+        )
         assert all(begin <= end for _, begin, end in parts)
     computed = sum(end - begin for each in times.values() for begin, end in each)
-    told = sum(end - begin for _, _, parts in found for phase, begin, end in parts if phase not in ("data", "metrics"))
+    told = sum(
+        end - begin
+        for _, _, parts in found
+        for phase, begin, end in parts
+        if phase not in ("data", "metrics")
+    )
     assert told == pytest.approx(computed, rel=0.01), "between layers there is next to nothing"

@@ -17,7 +17,9 @@ from runs.supervise import job
 from support.installed_site import SITE
 from support.one_run import one_run
 
-LOG = Path(__file__).with_name("lbann_output") / "validation.log"  # five epochs of digits, 26 steps each, on one rank
+LOG = (
+    Path(__file__).with_name("lbann_output") / "validation.log"
+)  # five epochs of digits, 26 steps each, on one rank
 EPOCHS, STEPS, STEP_S = 5, 26, 0.001
 PROGRAM = f"""#!{sys.executable}
 import re, time

@@ -218,6 +218,8 @@ def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trai
 
 def _is_rank(folder: Path) -> bool:
     try:
-        return folder.joinpath("cmdline").read_bytes().split(b"\0")[0] == INSTALLED["lbann"].executable.encode()
+        return (
+            folder.joinpath("cmdline").read_bytes().split(b"\0")[0] == INSTALLED["lbann"].executable.encode()
+        )
     except OSError:
         return False

@@ -32,7 +32,12 @@ OTHERS = [
     ("pipeline2-sharded2", {"microbatches": 2, "schedule": "gpipe"}),
     ("pipeline2-tensor2", {"microbatches": 2}),
 ]
-TOKENS = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-256", "optimizer": "adam", "learning_rate": 1e-3}
+TOKENS = {
+    "model": "gpt-nano",
+    "dataset": "synthetic-tokens-32-16-256",
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+}
 TRANSFORMERS = [
     ("tensor2", TOKENS),
     ("pipeline2", {**TOKENS, "microbatches": 2}),
@@ -59,7 +64,9 @@ OF_DTENSOR: list[tuple[str, dict[str, Any]]] = [
     ("tensor2", TOKENS),
     ("data2-tensor2", TOKENS),
 ]
-FAR_FROM_KINKS = 7  # a seed by which no activation comes as close to a relu's kink as sums in another order are apart
+FAR_FROM_KINKS = (
+    7  # a seed by which no activation comes as close to a relu's kink as sums in another order are apart
+)
 
 
 def check(
@@ -72,7 +79,9 @@ def check(
 ) -> None:
     ranks = int(np.prod([int(part[-1]) for part in mesh.split("-")]))
     of_mesh = {"parallelism": mesh, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
-    alone = {name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")}
+    alone = {
+        name: level for name, level in levels.items() if name not in ("microbatches", "schedule", "sharding")
+    }
     folder, reference = (
         trainings.of(framework, **of_mesh, **levels),
         trainings.of("pytorch-single", batch_size=BATCH, **alone),
@@ -87,7 +96,10 @@ def check(
         assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
     job = json.loads((folder / "spec.json").read_text())
     asked = needs(
-        from_json(job["model"]), mesh_from_spec(job["spec"]), job["spec"]["local_batch"], job["spec"]["levels"]
+        from_json(job["model"]),
+        mesh_from_spec(job["spec"]),
+        job["spec"]["local_batch"],
+        job["spec"]["levels"],
     )
     sent = sum(sum(need.sent.values()) for need in asked) * ranks / len(asked)
     assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["exchanges"]), (
@@ -120,7 +132,9 @@ def test_transformers_train_alike(trainings: Trainings, mesh: str, levels: dict[
 @pytest.mark.every_framework
 @pytest.mark.parametrize(("mesh", "levels"), OF_JAX)
 def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any]) -> None:
-    gathers_once = 2 / 3 if mesh.startswith("sharded") and "sharding" not in levels else 1.0  # FSDP gathers twice
+    gathers_once = (
+        2 / 3 if mesh.startswith("sharded") and "sharding" not in levels else 1.0
+    )  # FSDP gathers twice
     tolerance = 5e-4 if "model" in levels else 1e-4
     check(trainings, "jax", mesh, {"seed": FAR_FROM_KINKS, **levels}, tolerance, gathers_once)
 
@@ -128,7 +142,9 @@ def test_jax_trains_alike(trainings: Trainings, mesh: str, levels: dict[str, Any
 @pytest.mark.parametrize(
     ("mesh", "levels"),
     [
-        pytest.param(mesh, levels, marks=[pytest.mark.every_framework] * (mesh == "tensor2" or "model" in levels))
+        pytest.param(
+            mesh, levels, marks=[pytest.mark.every_framework] * (mesh == "tensor2" or "model" in levels)
+        )
         for mesh, levels in OF_DTENSOR
     ],
 )

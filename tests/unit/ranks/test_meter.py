@@ -49,7 +49,9 @@ class Context:
         return 0.1
 
 
-def test_every_node_counts_the_epoch_that_rank_0_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_node_counts_the_epoch_that_rank_0_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meter, "Node", Clock)
     machines = iter(["one", "other"] * 3)
     monkeypatch.setattr(meter, "machine", lambda: next(machines))

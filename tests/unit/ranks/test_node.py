@@ -17,7 +17,9 @@ V1 = "nr_periods 100\nnr_throttled 40\nthrottled_time {}\n"
 V2 = "usage_usec 9000000\nuser_usec 8\nsystem_usec 1\nnr_periods 100\nnr_throttled 40\nthrottled_usec {}\nnr_bursts 0\nburst_usec 0\n"
 
 
-def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]) -> float | None:
+def throttled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str]
+) -> float | None:
     enter(tmp_path, monkeypatch, groups, files)
     return Node("lo", []).read().throttled_s
 
@@ -64,7 +66,9 @@ def test_where_no_quota_is_set_no_throttling_is_told(tmp_path: Path, monkeypatch
     assert throttled(tmp_path, monkeypatch, "0::/user.slice\n", files) is None
 
 
-def test_a_group_that_was_throttled_long_ago_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_was_throttled_long_ago_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {"a/b/cpu.stat": V2.format(1_000_000), "a/cpu.stat": V2.format(500_000_000)}
     before = throttled(tmp_path, monkeypatch, "0::/a/b\n", files)
     after = throttled(tmp_path, monkeypatch, "0::/a/b\n", {"a/b/cpu.stat": V2.format(3_000_000)})
@@ -140,11 +144,15 @@ def test_a_busy_loop_of_our_own_is_in_the_machines_processor_time() -> None:
     used, counted, elapsed = own_cpu_s() - own, node.busy_seconds() - busy, time.monotonic() - began
     tick = 2 / os.sysconf("SC_CLK_TCK")
     assert counted >= 0.9 * used - tick, "the machine's time holds ours"
-    assert counted <= elapsed * (os.cpu_count() or 1) + 0.1 * used + tick, "and no more than its processors have"
+    assert counted <= elapsed * (os.cpu_count() or 1) + 0.1 * used + tick, (
+        "and no more than its processors have"
+    )
     assert node.stolen_seconds() >= stolen
 
 
-def test_processor_time_is_the_control_groups_where_they_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_time_is_the_control_groups_where_they_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node, "CGROUPS", tmp_path)
     for name, usec in (("system.slice", 2_000_000), ("user.slice", 3_500_000)):
         (tmp_path / name).mkdir()
@@ -186,7 +194,9 @@ def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Pa
         ("processor\t: 0\nCPU part\t: 0xd40\n", platform.machine()),  # as arm64 kernels have it
     ],
 )
-def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(cpuinfo: str, said: str, tmp_path: Path) -> None:
+def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(
+    cpuinfo: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert node.processor(tmp_path / "cpuinfo") == said
     assert node.processor(), "of this machine"

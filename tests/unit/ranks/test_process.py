@@ -38,7 +38,11 @@ def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
     def begun(name: str) -> subprocess.Popen[bytes]:
         folder = tmp_path / name
         folder.mkdir()
-        told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path / "scratch")}
+        told = {
+            "PYTHONPATH": str(SCRIPTS),
+            "RINGSIDE_ALARM_S": "60",
+            "RINGSIDE_SCRATCH": str(tmp_path / "scratch"),
+        }
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**os.environ, **told})
         end = time.monotonic() + 60
         while not (folder / "began").exists():
@@ -53,7 +57,9 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_a_rank_that_ends_leaves_nothing(tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+def test_a_rank_that_ends_leaves_nothing(
+    tmp_path: Path, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
     rank = start("one")
     assert any(path.endswith("/left.py") for path in left(tmp_path / "scratch"))
     (tmp_path / "one" / "go-on").touch()
@@ -74,12 +80,16 @@ as_rank(run)
 """
     told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
     command = [sys.executable, "-c", program, str(tmp_path)]
-    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        command, env={**os.environ, **told}, capture_output=True, text=True, timeout=30, check=False
+    )
     assert ended.returncode == 1 and ended.stderr.endswith("ArithmeticError: no sum\n")
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize(("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)])
+@pytest.mark.parametrize(
+    ("work", "left_library"), [("pass", True), ("raise ArithmeticError('no sum')", False)]
+)
 def test_a_rank_leaves_its_library_when_its_work_is_done_and_not_when_it_failed(
     tmp_path: Path, work: str, left_library: bool
 ) -> None:
@@ -122,7 +132,8 @@ def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_livin
 
 
 @pytest.mark.parametrize(
-    ("there", "cores"), [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])]
+    ("there", "cores"),
+    [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])],
 )
 def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
     there: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
@@ -133,7 +144,9 @@ def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
     monkeypatch.setattr("os.sched_setaffinity", lambda _, own: taken.__setitem__(-1, set(own)))
     for rank in range(3):
         taken.append(None)
-        process.bind_unlike(Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None)))
+        process.bind_unlike(
+            Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None))
+        )
     assert taken == cores
 
 

@@ -15,9 +15,13 @@ def parts(*samples: int) -> list[slice]:
 
 
 @pytest.mark.parametrize(("samples", "batch", "ranks"), [(1536, 16, 1), (1536, 32, 2), (1797, 64, 3)])
-def test_an_epoch_sees_no_sample_twice_and_drops_less_than_a_step(samples: int, batch: int, ranks: int) -> None:
+def test_an_epoch_sees_no_sample_twice_and_drops_less_than_a_step(
+    samples: int, batch: int, ranks: int
+) -> None:
     seen = [epoch_batches(5, 1, samples, batch * ranks, part) for part in parts(*[batch] * ranks)]
-    assert {part.shape for part in seen} == {(samples // (batch * ranks), batch)}, "equal numbers of steps on all ranks"
+    assert {part.shape for part in seen} == {(samples // (batch * ranks), batch)}, (
+        "equal numbers of steps on all ranks"
+    )
     together = np.concatenate([part.ravel() for part in seen])
     assert len(np.unique(together)) == len(together) > samples - batch * ranks
 

@@ -17,7 +17,12 @@ from support.trainings import Trainings, assert_same, epochs
 TESTS = Path(__file__).parent
 CLOSE = 1e-10  # in double precision: sums in another order, and nothing else
 BATCH = 64
-TOKENS = {"model": "gpt-nano", "dataset": "synthetic-tokens-32-16-256", "optimizer": "adam", "learning_rate": 1e-3}
+TOKENS = {
+    "model": "gpt-nano",
+    "dataset": "synthetic-tokens-32-16-256",
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+}
 OTHERS: list[tuple[str, int, dict[str, Any]]] = [
     ("data", 2, {"sync_every": 5, "weight_decay": 0.01}),
     ("expert", 2, {"optimizer": "adam", "learning_rate": 1e-3}),
@@ -77,7 +82,9 @@ def test_random_strategies_train_as_one_rank_does(real: Any, model: str, ranks: 
         ("vit-b-16", 1),
     ],
 )
-def test_hundreds_of_random_strategies_train_as_one_rank_does(real: Any, model: str, count: int, ranks: int) -> None:
+def test_hundreds_of_random_strategies_train_as_one_rank_does(
+    real: Any, model: str, count: int, ranks: int
+) -> None:
     random_strategies(real, model, ranks, range(100 * ranks, 100 * ranks + count))
 
 

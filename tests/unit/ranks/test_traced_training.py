@@ -28,7 +28,9 @@ def traced(trainings: Trainings, framework: str, trace: str = "phases") -> tuple
 def test_the_phases_of_a_step_add_up_to_its_time(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework)
     assert damage_reason(folder, phases["rank"].nunique(), epochs=1, steps=EXCHANGING[-1]) is None
-    own = phases[(phases["step"] > 0) & (phases["phase"] != "exchange")].assign(took=lambda p: p["end"] - p["start"])
+    own = phases[(phases["step"] > 0) & (phases["phase"] != "exchange")].assign(
+        took=lambda p: p["end"] - p["start"]
+    )
     for (rank, step), parts in own.groupby(["rank", "step"]):
         gaps = parts["start"].to_numpy()[1:] - parts["end"].to_numpy()[:-1]
         assert np.abs(gaps).max() < 1e-6, f"rank {rank}, step {step}: each begins where the one before ends"
@@ -50,11 +52,16 @@ def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_las
     trainings: Trainings, framework: str
 ) -> None:
     _, phases = traced(trainings, framework)
-    sharded = framework in ("pytorch-fsdp", "pytorch-mesh")  # which gathers parameters, too, in every forward pass
+    sharded = framework in (
+        "pytorch-fsdp",
+        "pytorch-mesh",
+    )  # which gathers parameters, too, in every forward pass
     found = phases[(phases["phase"] == "exchange") & (phases["step"] > 0)]
     if not sharded:
         assert sorted(found["step"].unique()) == EXCHANGING
-    assert len(set(found.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, "as many on all ranks"
+    assert len(set(found.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, (
+        "as many on all ranks"
+    )
     for (rank, step), each in found[found["step"].isin(EXCHANGING)].groupby(["rank", "step"]):
         parts = phases[(phases["rank"] == rank) & (phases["step"] == step)].groupby("phase")
         earliest = parts.get_group("forward" if sharded else "backward")["start"].min()

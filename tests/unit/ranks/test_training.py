@@ -54,7 +54,11 @@ def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike
 
 @pytest.mark.parametrize(
     "framework",
-    some(name for name in ALIKE if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)),
+    some(
+        name
+        for name in ALIKE
+        if any("fit" in e.get("training_loop", []) for e in load_framework(name).capabilities)
+    ),
 )
 def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -> None:
     fitted = trainings.weights(framework, **of_64(framework), training_loop="fit")
@@ -63,11 +67,15 @@ def test_fit_trains_like_the_custom_loop(trainings: Trainings, framework: str) -
 
 @pytest.mark.parametrize("framework", some(FRAMEWORKS, DAILY))
 def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1)
+    folder = trainings.of(
+        framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1
+    )
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     seen = [np.load(file) for file in sorted(folder.glob("seen.*.npy"))]
     assert len(seen) == (2 if framework in DISTRIBUTED else 1) and len({len(part) for part in seen}) == 1
-    assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
+    assert sorted(image.tobytes() for part in seen for image in part) == sorted(
+        image.tobytes() for image in data
+    )
 
 
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
@@ -79,7 +87,9 @@ def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
     folder = trainings.of(framework, **of_64(framework), **TOKENS)
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
     before = weights(reference / "before.npz")["embedding.table"]
-    assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, "it has trained at all"
+    assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, (
+        "it has trained at all"
+    )
     (ours,), (theirs,) = epochs(folder), epochs(reference)
     for part in ("train", "validation"):
         assert float(ours[f"{part}_loss"]) == pytest.approx(float(theirs[f"{part}_loss"]), rel=1e-4)
@@ -108,7 +118,9 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
             marks=pytest.mark.every_framework,
         ),
         ("tensorflow-single", {"model": "rnn-text-nano", "dataset": "synthetic-text-32-8-4-64", "epochs": 2}),
-        pytest.param("tensorflow-single", {**TOKENS, "training_loop": "fit"}, marks=pytest.mark.every_framework),
+        pytest.param(
+            "tensorflow-single", {**TOKENS, "training_loop": "fit"}, marks=pytest.mark.every_framework
+        ),
         pytest.param(
             "pytorch-hybrid",
             {**TOKENS, "nodes": 2, "batch_size": 32, "shares": "0.25/0.75"},
@@ -121,8 +133,12 @@ def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
         ),
     ],
 )
-def test_other_tokens_and_loops_train_alike(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
-    plain = {name: level for name, level in levels.items() if name not in ("training_loop", "shares", "nodes")}
+def test_other_tokens_and_loops_train_alike(
+    trainings: Trainings, framework: str, levels: dict[str, Any]
+) -> None:
+    plain = {
+        name: level for name, level in levels.items() if name not in ("training_loop", "shares", "nodes")
+    }
     ours = trainings.of(framework, **{"batch_size": 64, **levels})
     reference = trainings.of("pytorch-single", **{**plain, "batch_size": 64})
     assert_same(weights(ours / "after.npz"), weights(reference / "after.npz"), 1e-4)
@@ -146,7 +162,9 @@ def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Train
 
 @pytest.mark.parametrize("framework", some((name for name in FRAMEWORKS if name != "pytorch-single"), DAILY))
 def test_a_run_names_every_library_that_trains_with_its_version(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1)
+    folder = trainings.of(
+        framework, **of_64(framework), sync_every=5 if able([framework], sync_every=5) else 1
+    )
     result = json.loads((folder / "result.json").read_text())
     named = result["library_version"].split(", ")
     assert len(named) == len({module.partition(".")[0] for module in load_framework(framework).modules})
@@ -154,7 +172,9 @@ def test_a_run_names_every_library_that_trains_with_its_version(trainings: Train
     assert all(rank["system"].endswith(f"Linux {os.uname().release}") for rank in result["ranks"])
 
 
-@pytest.mark.parametrize("framework", some(OTHERS, ("pytorch-ddp", "tensorflow-multiworker")))  # Horovod: below
+@pytest.mark.parametrize(
+    "framework", some(OTHERS, ("pytorch-ddp", "tensorflow-multiworker"))
+)  # Horovod: below
 def test_the_first_twenty_losses_are_the_same_by_adam(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "adam")
 
@@ -188,7 +208,8 @@ def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> Non
     folder = trainings.of(framework, **of_64(framework), augmentation="flip-crop")
     both = (folder, reference)
     ours, theirs = (
-        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file)) for each in both
+        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file))
+        for each in both
     )
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     assert ours == theirs != sorted(image.tobytes() for image in data)
@@ -198,7 +219,13 @@ def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> Non
 
 @pytest.mark.parametrize("framework", some(name for name in FRAMEWORKS if name.startswith("horovod")))
 def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework: str) -> None:
-    told = {"optimizer": "adam", "learning_rate": 1e-3, "batch_size": 16, "sync_every": 5, "lr_warmup_epochs": 1}
+    told = {
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "batch_size": 16,
+        "sync_every": 5,
+        "lr_warmup_epochs": 1,
+    }
     told |= {"dataset": "synthetic-8x8x1-10-768", "epochs": 2}
     reference = trainings.weights("pytorch-single", **told)
     assert_same(trainings.weights(framework, **told), reference, 5e-4)
@@ -208,7 +235,9 @@ def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework:
     "framework",
     some((name for name in REPLICAS if name in OTHERS and name != "pytorch-ddp"), ()),
 )
-def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainings: Trainings, framework: str) -> None:
+def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(
+    trainings: Trainings, framework: str
+) -> None:
     told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
     reference, folder = (trainings.of(name, **of_64(name), **told) for name in ("pytorch-ddp", framework))
     for column in ("train_loss", "validation_loss"):
@@ -219,7 +248,10 @@ def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(trainin
 @pytest.mark.every_framework
 @pytest.mark.parametrize(
     "recipe",
-    [{"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, {"learning_rate": 1e-5, "optimizer": "adam"}],
+    [
+        {"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.01},
+        {"learning_rate": 1e-5, "optimizer": "adam"},
+    ],
 )
 def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
     trainings: Trainings, recipe: dict[str, Any]
@@ -245,27 +277,43 @@ def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
 @pytest.mark.every_framework
 def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
     """Of which some would begin with an activation that overwrites its input."""
-    told = {"model": "vgg-16", "dataset": "synthetic-8x8x3-10-64", "batch_size": 32, "nodes": 2, "learning_rate": 1e-3}
+    told = {
+        "model": "vgg-16",
+        "dataset": "synthetic-8x8x3-10-64",
+        "batch_size": 32,
+        "nodes": 2,
+        "learning_rate": 1e-3,
+    }
     ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("pytorch-fsdp", "pytorch-ddp"))
     assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=1e-4)
 
 
 @pytest.mark.parametrize("framework", some(DISTRIBUTED, ("pytorch-ddp", "tensorflow-multiworker")))
 def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -> None:
-    folder = trainings.of(framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32)
+    folder = trainings.of(
+        framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32
+    )
     one, other = (np.load(folder / f"noise.{rank}.npy") for rank in (0, 1))
-    assert np.abs(one - other).max() > 1e-3 and np.abs(one[0] - one[1]).max() > 1e-3, "masks of ranks and of calls"
+    assert np.abs(one - other).max() > 1e-3 and np.abs(one[0] - one[1]).max() > 1e-3, (
+        "masks of ranks and of calls"
+    )
 
 
 @pytest.mark.parametrize(
     ("framework", "levels"),
     [
         ("pytorch-single", {"memory_format": "channels-last"}),
-        pytest.param("pytorch-ddp", {"compiler": "torch-compile", "sync_every": 5}, marks=pytest.mark.every_framework),
-        pytest.param("horovod-pytorch", {"compiler": "torch-compile", "nodes": 1}, marks=pytest.mark.every_framework),
+        pytest.param(
+            "pytorch-ddp", {"compiler": "torch-compile", "sync_every": 5}, marks=pytest.mark.every_framework
+        ),
+        pytest.param(
+            "horovod-pytorch", {"compiler": "torch-compile", "nodes": 1}, marks=pytest.mark.every_framework
+        ),
     ],
 )
-def test_other_ways_to_compute_train_alike(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
+def test_other_ways_to_compute_train_alike(
+    trainings: Trainings, framework: str, levels: dict[str, Any]
+) -> None:
     same = {name: level for name, level in levels.items() if name in ("sync_every", "nodes")}
     ours, theirs = (trainings.of(framework, **of_64(framework) | each) for each in (levels, same))
     assert_same(weights(ours / "after.npz"), weights(theirs / "after.npz"), 1e-3)
@@ -293,14 +341,18 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     assert [(row["rank"], row["step"]) for row in steps] == [
         (str(rank), str(step)) for rank in (0, 1) for step in range(1, 25)
     ]
-    assert sum(float(row["step_time_s"]) for row in steps) / 2 == pytest.approx(float(epoch["epoch_time_s"]), rel=0.1)
-    slowest = np.array([[float(row["step_time_s"]) for row in steps if row["rank"] == rank] for rank in "01"]).max(
-        axis=0
+    assert sum(float(row["step_time_s"]) for row in steps) / 2 == pytest.approx(
+        float(epoch["epoch_time_s"]), rel=0.1
     )
+    slowest = np.array(
+        [[float(row["step_time_s"]) for row in steps if row["rank"] == rank] for rank in "01"]
+    ).max(axis=0)
     found = quantiles(folder / "steps.csv", warmup_epochs=0)
     assert found is not None and quantiles(folder / "steps.csv", warmup_epochs=1) is None
     assert list(found.values()) == pytest.approx(np.quantile(slowest, [0.5, 0.95, 0.99, 1]))
-    assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, "each exchange sends all gradients through the interface"
+    assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, (
+        "each exchange sends all gradients through the interface"
+    )
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "gloo" and len(result["ranks"]) == 2
     assert all(rank["memory_peak_bytes"] > 5e7 and 0 < rank["import_s"] < 120 for rank in result["ranks"])
@@ -308,9 +360,12 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
 
 
 @pytest.mark.parametrize(
-    ("framework", "levels"), [("tensorflow-single", {"training_loop": "fit"}), ("pytorch-ddp", {"sync_every": 5})]
+    ("framework", "levels"),
+    [("tensorflow-single", {"training_loop": "fit"}), ("pytorch-ddp", {"sync_every": 5})],
 )
-def test_a_training_leaves_no_temporary_files(trainings: Trainings, framework: str, levels: dict[str, Any]) -> None:
+def test_a_training_leaves_no_temporary_files(
+    trainings: Trainings, framework: str, levels: dict[str, Any]
+) -> None:
     """Keras writes the functions that it has rewritten, and removes them only when the interpreter ends by itself."""
     folder = trainings.of(framework, **of_64(framework), **levels)
     assert list((folder / TEMPORARY).iterdir()) == []

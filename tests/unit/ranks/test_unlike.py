@@ -13,7 +13,11 @@ from support.trainings import Trainings, assert_same, epochs, weights
 
 BLOCK = 60
 ONE_STEP = {"dataset": f"synthetic-8x8x1-10-{BLOCK}", "batch_size": BLOCK, "batch_scope": "global"}
-GRADIENT = {**ONE_STEP, "momentum": 0.0, "learning_rate": 1.0}  # what one step takes from the weights is the gradient
+GRADIENT = {
+    **ONE_STEP,
+    "momentum": 0.0,
+    "learning_rate": 1.0,
+}  # what one step takes from the weights is the gradient
 NORMALIZED = {**GRADIENT, "model": "resnet-18", "dataset": f"synthetic-8x8x3-10-{BLOCK}"}
 
 
@@ -38,7 +42,9 @@ def shares(folder: Path) -> Any:
         ),
     ],
 )
-def test_one_step_has_the_gradient_of_one_rank_with_all_samples(trainings: Trainings, ranks: int, of_each: str) -> None:
+def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
+    trainings: Trainings, ranks: int, of_each: str
+) -> None:
     reference = trainings.of("pytorch-single", **GRADIENT)
     folder = trainings.of("pytorch-hybrid", nodes=ranks, shares=of_each, **GRADIENT)
     after, theirs = weights(folder / "after.npz"), weights(reference / "after.npz")
@@ -70,7 +76,9 @@ def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Training
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     seen = [np.load(folder / f"seen.{rank}.npy") for rank in (0, 1)]
     assert [len(part) for part in seen] == [24 * 45, 24 * 19]
-    assert sorted(image.tobytes() for part in seen for image in part) == sorted(image.tobytes() for image in data)
+    assert sorted(image.tobytes() for part in seen for image in part) == sorted(
+        image.tobytes() for image in data
+    )
 
 
 def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> None:

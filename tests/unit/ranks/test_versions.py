@@ -38,7 +38,9 @@ def oldest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str
         if not (prefix / "whole").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", prefix], check=True)
             wanted = [requirement.format(version) for requirement in OLDEST[name]]
-            subprocess.run([prefix / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+            subprocess.run(
+                [prefix / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted], check=True
+            )
             (prefix / "whole").touch()
         has = Installed(str(prefix / "bin" / "python"))
         return build(read(name), folder, realization=Realization(installed=((name, has),)))
@@ -53,13 +55,16 @@ def both(
     """Trainings in the oldest and in the newest software."""
     names = ("old", "new")
     old, new = (
-        Trainings(tmp_path_factory.mktemp(name), made) for name, made in zip(names, (oldest, real), strict=True)
+        Trainings(tmp_path_factory.mktemp(name), made)
+        for name, made in zip(names, (oldest, real), strict=True)
     )
     return old, new
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_oldest_software_trains_like_the_newest(both: tuple[Trainings, Trainings], framework: str) -> None:
+def test_the_oldest_software_trains_like_the_newest(
+    both: tuple[Trainings, Trainings], framework: str
+) -> None:
     told = {**FRAMEWORKS[framework], **TWENTY_STEPS}
     ours, theirs = (one.losses(framework, **told) for one in both)
     assert len(theirs) == 20 and np.ptp(theirs) > 0.02, "the steps differ from each other"

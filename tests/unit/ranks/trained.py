@@ -28,7 +28,9 @@ class Spy:
         if isinstance(images, np.ndarray) or "torch" in sys.modules:
             keep(images)
         elif (tensorflow := sys.modules.get("tensorflow")) is not None:
-            with tensorflow.control_dependencies([tensorflow.numpy_function(keep, [images], tensorflow.int32)]):
+            with tensorflow.control_dependencies(
+                [tensorflow.numpy_function(keep, [images], tensorflow.int32)]
+            ):
                 images = tensorflow.identity(images)
         return self.inner(images)
 
@@ -73,7 +75,10 @@ def noise(trainer: Any) -> np.ndarray:
     elif (library := sys.modules.get("ranks.libraries.dtensor")) is not None:
         import tensorflow as tf
 
-        layout, weights = trainer.layout, {name: each.read_value() for name, each in trainer.variables.items()}
+        layout, weights = (
+            trainer.layout,
+            {name: each.read_value() for name, each in trainer.variables.items()},
+        )
 
         @tf.function(autograph=False)
         def logits(samples: Any, seed: Any) -> Any:
@@ -93,7 +98,9 @@ def train(folder: Path) -> None:
 
     def init(self: Any, context: Any) -> None:
         begun(self, context)
-        if {"jax", "ranks.libraries.dtensor"} & set(sys.modules):  # whose steps can call nothing where they are divided
+        if {"jax", "ranks.libraries.dtensor"} & set(
+            sys.modules
+        ):  # whose steps can call nothing where they are divided
             context.epoch = shown(context.epoch)
         else:
             Spy(self)
@@ -106,7 +113,9 @@ def train(folder: Path) -> None:
     if rank == 0:
         np.savez(folder / "before.npz", **trainer.context.initial_weights())
         np.savez(folder / "after.npz", **after)
-    of_all = getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph  # not a stage of a pipeline
+    of_all = (
+        getattr(trainer, "graph", trainer.context.graph) is trainer.context.graph
+    )  # not a stage of a pipeline
     if of_all and not hasattr(trainer, "runner"):  # nor parts of layers
         np.save(folder / f"noise.{rank}.npy", noise(trainer))  # last, since it changes running statistics
     trainer.context.group.barrier()

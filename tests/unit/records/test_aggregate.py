@@ -74,7 +74,23 @@ def record(campaign: Campaign, run: Run, times: list[float], **changes: Any) -> 
         dict(
             zip(
                 COLUMNS,
-                [i, "true" if i == 1 else "false", t, t, 0.01, 0.02, 0.05, 48, 48, 1536, 1 / i, 0.5, 2 / i, 0.4, *NODE],
+                [
+                    i,
+                    "true" if i == 1 else "false",
+                    t,
+                    t,
+                    0.01,
+                    0.02,
+                    0.05,
+                    48,
+                    48,
+                    1536,
+                    1 / i,
+                    0.5,
+                    2 / i,
+                    0.4,
+                    *NODE,
+                ],
                 strict=True,
             )
         )
@@ -116,7 +132,12 @@ def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:
     assert row.drivers == "nvidia 580.65.06" and row.node_memory_bytes == 2**40
     assert row.systems == "Rocky Linux 9.5, Linux 5.14.0; Rocky Linux 9.6, Linux 5.14.1"
     assert (row.throttled_s, row.sent_bytes) == (0.5, 2.5e6)
-    assert (row.energy_device_j, row.energy_package_j, row.energy_j, row.energy_scope) == (90.0, 7.5, 90.0, "device")
+    assert (row.energy_device_j, row.energy_package_j, row.energy_j, row.energy_scope) == (
+        90.0,
+        7.5,
+        90.0,
+        "device",
+    )
     assert (row.idle_device_w, row.idle_package_w) == (70.0, 55.0) and pd.isna(row.idle_node_w)
     assert list(epochs.energy_package_j) == [7.5] * 4 and epochs.energy_j.isna().all()
     assert row.filter(regex="step_time").tolist() == [0.2, 0.3, 0.4, 0.5]
@@ -127,10 +148,26 @@ def test_run_time_is_mean_of_timed_epochs(campaign: Campaign) -> None:
 
 
 def test_reference_time_is_that_of_slowest_node(campaign: Campaign) -> None:
-    benchmark = {"kind": "mixed-1", "geometry": "2 x 1 x 1", "reason": None, "waited_s": 20.0, "seen": [0.6, 0.5]}
+    benchmark = {
+        "kind": "mixed-1",
+        "geometry": "2 x 1 x 1",
+        "reason": None,
+        "waited_s": 20.0,
+        "seen": [0.6, 0.5],
+    }
     before, after = {"node1": 0.25, "node2": 0.3}, {"node1": 0.5, "node2": 0.5}
-    record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], reference={**benchmark, "before": before, "after": after})
-    record(campaign, campaign.runs[1], [1.0, 0.2, 0.2, 0.2], reference={**benchmark, "before": before, "after": None})
+    record(
+        campaign,
+        campaign.runs[0],
+        [1.0, 0.2, 0.2, 0.2],
+        reference={**benchmark, "before": before, "after": after},
+    )
+    record(
+        campaign,
+        campaign.runs[1],
+        [1.0, 0.2, 0.2, 0.2],
+        reference={**benchmark, "before": before, "after": None},
+    )
     record(campaign, campaign.runs[2], [1.0, 0.2, 0.2, 0.2])  # as an older campaign's
     columns = [f"reference_{name}" for name in ("kind", "before_s", "after_s", "s")] + ["waited_s"]
     complete, partial, absent = (
@@ -148,7 +185,12 @@ def test_reference_time_is_that_of_slowest_node(campaign: Campaign) -> None:
 def test_every_planned_run_has_a_row(campaign: Campaign, tmp_path: Path) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2])
     failed = record(
-        campaign, campaign.runs[1], [1.0], status="failed", reason="rank 0 ended with status 1: Error", measured=None
+        campaign,
+        campaign.runs[1],
+        [1.0],
+        status="failed",
+        reason="rank 0 ended with status 1: Error",
+        measured=None,
     )
     old = folder_of(campaign, campaign.runs[2]).with_name("0123456789ab")
     old.mkdir(parents=True)
@@ -223,7 +265,9 @@ def test_attempts_without_record_are_listed(campaign: Campaign, tmp_path: Path) 
 
 def test_unavailable_framework_gives_missing_rows(campaign: Campaign) -> None:
     poorer = replace(campaign, site=replace(campaign.site, frameworks=("pytorch-single",)))
-    assert set(poorer.records) == {run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"}
+    assert set(poorer.records) == {
+        run.run_id for run in poorer.runs if run.levels["framework"] == "pytorch-single"
+    }
     assert list(poorer.environments) == ["pytorch"]
     runs, _ = aggregated(poorer)
     missing = runs[runs.framework == "pytorch-ddp"]
@@ -233,7 +277,11 @@ def test_unavailable_framework_gives_missing_rows(campaign: Campaign) -> None:
 
 def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_path: Path) -> None:
     folder = record(
-        campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], status="invalid", reason="the loss is not finite in epoch 2"
+        campaign,
+        campaign.runs[0],
+        [1.0, 0.2, 0.2, 0.2],
+        status="invalid",
+        reason="the loss is not finite in epoch 2",
     )
     table = folder / "attempt-1" / "epochs.csv"
     table.write_text(table.read_text().replace(",0.5,0.5,1.0", ",inf,0.5,nan"))
@@ -289,7 +337,9 @@ def test_a_broken_record_is_refused_in_one_line(campaign: Campaign, broken: str)
         ({"status": "failed"}, ["status", "failed", "reason", "null"]),
     ],
 )
-def test_record_that_contradicts_plan_is_refused(campaign: Campaign, changes: dict[str, Any], named: list[str]) -> None:
+def test_record_that_contradicts_plan_is_refused(
+    campaign: Campaign, changes: dict[str, Any], named: list[str]
+) -> None:
     record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2], **changes)
     with pytest.raises(InputErrors) as refused:
         aggregated(campaign)
@@ -320,7 +370,9 @@ def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: p
         ("wrong-warm-up", "epochs.csv"),
     ]
     assert refused.value.errors[-1].got == {"epoch": 2, "warm_up": "true"}
-    assert all(run.run_id in error.file for error, run in zip(refused.value.errors, campaign.runs, strict=True))
+    assert all(
+        run.run_id in error.file for error, run in zip(refused.value.errors, campaign.runs, strict=True)
+    )
     assert not Path("epochs.csv").exists()
 
 
@@ -412,7 +464,9 @@ def test_batches_on_all_cores_give_same_tables(campaign: Campaign, monkeypatch: 
     assert Path("epochs.csv").read_bytes() == epochs and not list(Path().glob(".epochs*"))
 
 
-def test_an_epoch_that_breaks_its_schema_names_its_run(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_that_breaks_its_schema_names_its_run(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("records.aggregate.RUNS_PER_BATCH", 2)
     for run in campaign.runs:
         table = record(campaign, run, [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"
@@ -442,7 +496,9 @@ def test_commands_name_a_study_that_is_not_configured() -> None:
 
 def traced(campaign: Campaign, replicate: int) -> tuple[Run, Path]:
     """Return a traced run of two ranks with its phases, and its attempt."""
-    run = next(run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate)
+    run = next(
+        run for run in campaign.runs if run.framework.name == "pytorch-ddp" and run.replicate == replicate
+    )
     folder = record(campaign, run, [9.0, 0.2, 0.3, 0.7]) / "attempt-1"
     attempt([0.0, 1.0], epochs=4, steps=48).to_csv(folder / "phases.csv", index=False, float_format="%.7f")
     (folder / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,1,0,0\n0,1,1,0.5,1e-5\n")
@@ -479,7 +535,9 @@ def test_run_with_damaged_phases_counts_as_untraced(traced_campaign: Campaign) -
     assert read_table(Path("runs.csv"), "runs").without_phases.notna().sum() == 1
 
 
-def test_only_successful_traced_runs_have_phases_checked(campaign: Campaign, traced_campaign: Campaign) -> None:
+def test_only_successful_traced_runs_have_phases_checked(
+    campaign: Campaign, traced_campaign: Campaign
+) -> None:
     record(campaign, campaign.runs[0], [9.0, 0.2, 0.3, 0.7])
     record(traced_campaign, traced_campaign.runs[0], [1.0], status="failed", reason="x", measured=None)
     for untimed in (campaign, traced_campaign):

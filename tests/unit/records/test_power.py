@@ -35,7 +35,9 @@ def test_without_meters_the_table_has_no_rows(tmp_path):
     assert read_table(tmp_path / "power.csv", "power").empty
 
 
-@pytest.mark.parametrize("text", ["", "t,host,scope,watt\n1,a,socket,1\n", "t,host,scope,watt\n1,a,node,much\n"])
+@pytest.mark.parametrize(
+    "text", ["", "t,host,scope,watt\n1,a,socket,1\n", "t,host,scope,watt\n1,a,node,much\n"]
+)
 def test_a_broken_file_of_power_is_refused(text, tmp_path):
     runs_csv, _ = write_frames(tmp_path, *campaign())
     runs = read_table(runs_csv, "runs")

@@ -24,7 +24,14 @@ def test_runs_and_sweeps_are_counted_apart(names: list[str], text: str) -> None:
 
 
 def test_one_command_repeats_both() -> None:
-    place = {"collective": "all_reduce", "framework": "a", "nodes": 2, "ranks": 2, "device": "cpu", "bandwidth": 0}
+    place = {
+        "collective": "all_reduce",
+        "framework": "a",
+        "nodes": 2,
+        "ranks": 2,
+        "device": "cpu",
+        "bandwidth": 0,
+    }
     sweep = {**place, "status": "invalid", "reason": "disturbed: 20%"}
     notes = summary(pd.DataFrame([sweep, {**sweep, "nodes": 3, "status": "ok"}]), CampaignArguments("x"))
     assert find_note(notes, "sweeps").facts == {"sweeps": 2, "ok": 1}

@@ -26,7 +26,16 @@ from plan.sweeps import Sweeps
 from plan.timings import Timings
 from ranks.worker.meter import COLUMNS
 from records import status
-from records.standing import Job, Precision, Problem, Standing, UnderWay, group_problems, read_standing, standing_reader
+from records.standing import (
+    Job,
+    Precision,
+    Problem,
+    Standing,
+    UnderWay,
+    group_problems,
+    read_standing,
+    standing_reader,
+)
 from records.time_left import Reader, time_left_estimator
 from runs import attempts, submit
 from sites import disturbance, slurm
@@ -53,7 +62,11 @@ def campaign(site: str = "local", replicates: int = 2, **changes: Any) -> Campai
     }
     study = replace(study, factors=factors, exclude=(), replicates=Replicates(replicates, replicates))
     return Campaign(
-        study, site_changed := replace(load_site(site), **changes), "available", plan_design(study, site_changed), None
+        study,
+        site_changed := replace(load_site(site), **changes),
+        "available",
+        plan_design(study, site_changed),
+        None,
     )
 
 
@@ -102,7 +115,13 @@ def names(standing: Standing) -> list[str]:
 
 def test_unstarted_campaign_has_no_progress_bar() -> None:
     standing = read(campaign())
-    assert (standing.planned, standing.possible, standing.done, standing.left, standing.begun) == (4, 4, 0, 4, False)
+    assert (standing.planned, standing.possible, standing.done, standing.left, standing.begun) == (
+        4,
+        4,
+        0,
+        4,
+        False,
+    )
     assert standing.run == "./ringside run"
     assert "#" not in status.render(standing) and not {"done", "running", "snakemake"} & set(names(standing))
 
@@ -124,11 +143,15 @@ def test_problems_are_counted_by_reason() -> None:
 
 
 def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disturbance, "share_meter", lambda site: lambda running: {"withheld": 0.2, "others": None})
+    monkeypatch.setattr(
+        disturbance, "share_meter", lambda site: lambda running: {"withheld": 0.2, "others": None}
+    )
     monkeypatch.setattr(disturbance, "describe", lambda shares, site, runs_csv: f"{shares} at {site.name}")
     measured = campaign()
     standing = standing_reader(measured)()
-    assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(standing)
+    assert standing.disturbed == "{'withheld': 0.2, 'others': None} at local" and "disturbed" in names(
+        standing
+    )
     for run in measured.runs:
         record(measured, run)
     assert standing_reader(measured)().disturbed is None
@@ -137,7 +160,9 @@ def test_a_disturbed_machine_shows_while_runs_are_left(monkeypatch: pytest.Monke
 def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
     measured = campaign()
     record(measured, measured.runs[0])
-    for run, text in zip(measured.runs[1:], ("{", '{"status": "ok"}', json.dumps(content(status="zzz"))), strict=True):
+    for run, text in zip(
+        measured.runs[1:], ("{", '{"status": "ok"}', json.dumps(content(status="zzz"))), strict=True
+    ):
         record(measured, run)
         (folder_of(measured, run) / "record.json").write_text(text)
     standing = read(measured)
@@ -158,7 +183,12 @@ def test_a_run_under_way_has_its_epoch_and_its_hosts() -> None:
     with locked(attempt):
         standing = read(measured)
     (running,) = standing.under_way
-    assert (running.name, running.hosts, running.epoch, running.epochs) == (measured.runs[0].run_id, ["a-node"], 3, 5)
+    assert (running.name, running.hosts, running.epoch, running.epochs) == (
+        measured.runs[0].run_id,
+        ["a-node"],
+        3,
+        5,
+    )
     assert running.seconds == pytest.approx(5) and running.since == utc(NOW - 5)
     assert (standing.left, standing.left_s) == (4, None) and not standing.problems
 
@@ -203,7 +233,12 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
     for run in measured.runs:
         record(measured, run)
     standing = read(measured)
-    assert standing.ended and (standing.planned, standing.done, standing.left, standing.left_s) == (2, 2, 0, 0)
+    assert standing.ended and (standing.planned, standing.done, standing.left, standing.left_s) == (
+        2,
+        2,
+        0,
+        0,
+    )
 
 
 def test_infeasible_runs_are_a_separate_problem() -> None:
@@ -238,7 +273,9 @@ def test_the_queue_tells_which_jobs_and_runs_live(queue: Callable[[str], None]) 
         "11|mine|RUNNING|N/A|node1|(null)\n"
     )
     standing = read(measured)
-    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id], "job 6 is not in the queue any more"
+    assert [item.name for item in standing.under_way] == [measured.runs[0].run_id], (
+        "job 6 is not in the queue any more"
+    )
     assert standing.jobs is not None
     assert standing.jobs == [
         Job("7", "block 1", "RUNNING", "2026-11-21T20:32:46", "node[1-3]"),
@@ -267,7 +304,9 @@ def test_young_attempts_count_as_active_without_queue(monkeypatch: pytest.Monkey
 def test_where_slurm_is_not_installed_no_queue_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     standing = read(campaign("virtual"))
-    assert standing.jobs is None and "squeue" in find_note([standing.queue], "queue-unanswered").facts["answer"]
+    assert (
+        standing.jobs is None and "squeue" in find_note([standing.queue], "queue-unanswered").facts["answer"]
+    )
 
 
 def test_the_queues_of_other_schedulers_are_not_read() -> None:
@@ -290,7 +329,12 @@ def test_lines_fit_a_terminal_and_only_a_terminal_has_colours() -> None:
 
 def test_reasons_that_differ_in_numbers_are_grouped() -> None:
     problems = group_problems(
-        [("failed", "rank 1 of 3", "a"), ("failed", "rank 2 of 3", "b"), ("failed", "no", "c"), ("timeout", "t", "d")]
+        [
+            ("failed", "rank 1 of 3", "a"),
+            ("failed", "rank 2 of 3", "b"),
+            ("failed", "no", "c"),
+            ("timeout", "t", "d"),
+        ]
     )
     assert [(item.status, item.reason, item.count, item.first) for item in problems] == [
         ("failed", "rank 1 to 2 of 3", 2, "a"),
@@ -319,7 +363,9 @@ def test_holder_of_machine_lock_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read(measured).machine is None
     with attempts.machine_lock("process 5 on here, which measures another run", print):
         standing = read(measured)
-        assert standing.machine == "process 5 on here, which measures another run" and "machine" in names(standing)
+        assert standing.machine == "process 5 on here, which measures another run" and "machine" in names(
+            standing
+        )
     assert read(measured).machine is None
 
 
@@ -352,7 +398,9 @@ def test_two_thousand_runs_take_less_than_two_seconds(monkeypatch: pytest.Monkey
     assert (standing.planned, standing.done) == (2016, 1500)
 
 
-def test_a_watch_ends_with_the_campaign(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_watch_ends_with_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured = campaign(replicates=1)
     record(measured, measured.runs[0])
     paused: list[float] = []
@@ -374,7 +422,13 @@ def test_json_keeps_keys_that_programs_read() -> None:
     )
     content = json.loads(status.to_json(standing))
     assert content["jobs"] == [
-        {"number": "7", "what": "block 1", "state": "RUNNING", "since": "2026-11-21T20:32:46", "where": "node1"}
+        {
+            "number": "7",
+            "what": "block 1",
+            "state": "RUNNING",
+            "since": "2026-11-21T20:32:46",
+            "where": "node1",
+        }
     ]
     assert content["precision"] == {"rule": {}, "most": 10, "open": True, "block": 0, "cells": {}}
 
@@ -383,8 +437,15 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     measured = campaign()
     record(measured, measured.runs[0], "failed", "no")
     standing = json.loads(status.to_json(read(measured)))
-    assert (standing["study"], standing["site"], standing["done"], standing["left"]) == ("quickstart", "local", 1, 3)
-    assert standing["problems"] == [{"status": "failed", "reason": "no", "count": 1, "first": measured.runs[0].run_id}]
+    assert (standing["study"], standing["site"], standing["done"], standing["left"]) == (
+        "quickstart",
+        "local",
+        1,
+        3,
+    )
+    assert standing["problems"] == [
+        {"status": "failed", "reason": "no", "count": 1, "first": measured.runs[0].run_id}
+    ]
 
 
 def test_unknown_study_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -455,7 +516,9 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
     decide(3)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left) == (7, 6, 1)
-    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3])
+    assert standing.precision == Precision(
+        rule_fields(rule), max_runs=10, open=True, block=3, cells=decisions[3]
+    )
     decide(4)
     decide(5)
     for run in measured.now().runs:
@@ -463,7 +526,9 @@ def test_an_adaptive_campaign_is_open_until_its_last_decision() -> None:
             record(measured, run)
     standing = read(measured.now())
     assert (standing.planned, standing.done, standing.left, standing.ended) == (9, 9, 0, True)
-    assert standing.precision == Precision(rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5])
+    assert standing.precision == Precision(
+        rule_fields(rule), max_runs=10, open=False, block=5, cells=decisions[5]
+    )
     decision_file(measured.results, 5).unlink()
     standing = read(measured.now()).precision
     assert standing is not None and (standing.block, standing.open) == (4, False), (

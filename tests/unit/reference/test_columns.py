@@ -76,7 +76,9 @@ def of_traces(tmp_path_factory: pytest.TempPathFactory, network: pd.DataFrame) -
 
 
 @pytest.fixture(scope="module")
-def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def made(
+    runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
     """Every table, with the columns that are left out of its file where nothing is in them."""
     fits = regression.fit_all(runs)
     prepared, sweeps = physics.measured_cells(runs), law.benchmark_points(network)
@@ -84,11 +86,14 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
     study = outlook.load_study(FOLDER)
     drawn = extrapolate.drop_incomplete_curves(
         extrapolate.predict_curves(
-            study.fitted, extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [outlook.GIGABIT], 8)
+            study.fitted,
+            extrapolate.hypothetical_cells(extrapolate.study_cases(study.cells), [outlook.GIGABIT], 8),
         )
     )
     answers = extrapolate.summarize_curves(drawn)
-    curves, answers = extrapolate.add_bands(drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())])
+    curves, answers = extrapolate.add_bands(
+        drawn, answers, [(drawn[extrapolate.BANDS].copy(), answers.copy())]
+    )
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package")
     of_epochs = read_table(FOLDER / "epochs.csv", "epochs")
     return {
@@ -131,7 +136,9 @@ def made(runs: pd.DataFrame, network: pd.DataFrame, of_traces: dict[str, pd.Data
 def test_the_columns_of_a_table_are_described(name: str, made: dict[str, pd.DataFrame]) -> None:
     described = products.columns(TABLES[name])
     of_factors = set(factors()) - set(described) if products.FACTORS in described else set()
-    assert sorted(set(made[name]) - of_factors) == sorted(column for column in described if column != products.FACTORS)
+    assert sorted(set(made[name]) - of_factors) == sorted(
+        column for column in described if column != products.FACTORS
+    )
 
 
 def test_every_table_is_described(made: dict[str, pd.DataFrame]) -> None:

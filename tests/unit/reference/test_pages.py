@@ -45,7 +45,9 @@ def test_every_key_says_what_it_means(name: str) -> None:
 @pytest.mark.parametrize("name", ["design", "runs", "epochs", "network", "record", "sweep"])
 def test_every_column_of_records_says_what_it_means(name: str) -> None:
     written = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())["properties"]
-    assert [field for field, _, meaning in products.fields(written) if not meaning and field != "`factors`"] == []
+    assert [
+        field for field, _, meaning in products.fields(written) if not meaning and field != "`factors`"
+    ] == []
 
 
 def test_limits_defaults_and_levels_are_told() -> None:
@@ -77,7 +79,9 @@ def test_every_option_of_every_verb_is_on_the_page() -> None:
     for name, verb in commands.verbs().items():
         part = page.partition(f"#### ringside {name}\n")[2].partition("\n#")[0]
         options = [spelling for one in verb.params for spelling in one.opts if spelling.startswith("-")]
-        assert part and [option for option in options if f"`{option}" not in part and option != "--help"] == []
+        assert (
+            part and [option for option in options if f"`{option}" not in part and option != "--help"] == []
+        )
 
 
 def test_targets_of_snakemake_are_those_that_collect() -> None:

@@ -75,7 +75,11 @@ def opened(driver: Any, page: Path):
     errors = [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
     assert not errors, errors
     events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    urls = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    urls = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
     assert {url for url in urls if not url.startswith(("data:", "blob:", page.as_uri(), "about:"))} == set()
 
 
@@ -88,7 +92,9 @@ def element(driver: Any, selector: str) -> Any:
 def click_header(driver: Any, title: str) -> None:
     from selenium.webdriver.common.by import By
 
-    header = next(th for th in driver.find_elements(By.CSS_SELECTOR, "#run-table thead th") if title in th.text)
+    header = next(
+        th for th in driver.find_elements(By.CSS_SELECTOR, "#run-table thead th") if title in th.text
+    )
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", header)
     header.click()
 
@@ -207,7 +213,9 @@ def test_headings_are_reached_and_used_by_keyboard(opened: Any) -> None:
         "(th.querySelector('[tabindex]') ?? th).focus()"
     )
     opened.switch_to.active_element.send_keys(Keys.ENTER)
-    wait(opened, "document.querySelector('#run-table th[aria-sort=ascending]')?.textContent.includes('status')")
+    wait(
+        opened, "document.querySelector('#run-table th[aria-sort=ascending]')?.textContent.includes('status')"
+    )
     assert column(opened, "status")[0] == "failed"
 
 
@@ -240,14 +248,17 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
         ".filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => e.textContent.slice(0, 60))"
     )
     assert too_wide == []
-    full_width = "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
+    full_width = (
+        "return [...document.querySelectorAll('.wide img')].map((e) => e.getBoundingClientRect().width)"
+    )
     assert 0 < max(opened.execute_script(full_width)) <= PHONE["width"], "all panels of a figure are seen"
     opened.execute_script("document.querySelector('.wide').focus()")
     assert opened.execute_script(full_width)[0] > PHONE["width"], "and it is large where it is tapped"
     opened.execute_script("location.hash = '#run=pytorch-single.small-cnn.digits.b16.n1.s1.r1'")
     wait(opened, "document.getElementById('run-record')")
     assert (
-        opened.execute_script("return document.getElementById('run').getBoundingClientRect().right") <= PHONE["width"]
+        opened.execute_script("return document.getElementById('run').getBoundingClientRect().right")
+        <= PHONE["width"]
     )
     assert opened.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
 
@@ -274,7 +285,9 @@ def test_hostile_text_is_shown_and_does_nothing(driver: Any, in_folder: Callable
     assert column(driver, "reason") == [reason]
     element(driver, f"{RUNS} td a").click()
     assert wait(driver, "document.getElementById('run-log')?.textContent") == reason
-    assert driver.title != "owned" and not driver.execute_script("return document.querySelector('img[src=x]')")
+    assert driver.title != "owned" and not driver.execute_script(
+        "return document.querySelector('img[src=x]')"
+    )
     assert not [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
@@ -282,7 +295,9 @@ def test_two_thousand_runs_stay_fluent(
     driver: Any, in_folder: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign_files = in_folder(*large(), tables=["missing"])
-    campaign_files.leave_records(lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200)))
+    campaign_files.leave_records(
+        lambda run_id: b"".join(b"%s line %d\n" % (run_id.encode(), i) for i in range(200))
+    )
     page = campaign_files.report()
     loaded_s = open_page(driver, page)
     filtered_s = driver.execute_script(

@@ -10,7 +10,9 @@ from report.checkout import State, state
 
 def git(folder: Path, *arguments: str) -> str:
     settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *settings, *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *settings, *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 

@@ -138,7 +138,9 @@ def test_nothing_is_asked_for(page: Page) -> None:
     styles = "".join(text for name, text in page.scripts.items() if name.startswith("style"))
     assert "@import" not in styles and "url(http" not in styles
     policy = next(
-        a["content"] for tag, a in page.elements if tag == "meta" and "content" in a and "default-src" in a["content"]
+        a["content"]
+        for tag, a in page.elements
+        if tag == "meta" and "content" in a and "default-src" in a["content"]
     )
     assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
 
@@ -160,20 +162,29 @@ def test_a_large_figure_is_an_image_of_points_where_that_is_smaller(campaign_fil
     for suffix in ("png", "caption.md"):
         shutil.copy(f"{stem}.{suffix}", stem.parent / f"large.{suffix}")
     after = material.read_picture(stem.parent / "large")
-    assert after.image.startswith("data:image/png") and (after.width, after.height) == (before.width, before.height)
+    assert after.image.startswith("data:image/png") and (after.width, after.height) == (
+        before.width,
+        before.height,
+    )
 
 
 def test_a_lost_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "TABLES", "html/gone.js")
     with pytest.raises(InputError) as refused:
         libraries.load()
-    assert (refused.value.code, refused.value.file, refused.value.got) == ("missing-file", "itables", "html/gone.js")
+    assert (refused.value.code, refused.value.file, refused.value.got) == (
+        "missing-file",
+        "itables",
+        "html/gone.js",
+    )
 
 
 def test_the_table_of_runs_has_every_run(page: Page, campaign_files) -> None:
     columns = [column["name"] for column in page.data["columns"]]
     assert columns[0] == "order" and columns[-1] == "run_id"
-    assert {"framework", "batch_size", "nodes", "sync_every", "status", "epoch_time_s", "reason"} <= set(columns)
+    assert {"framework", "batch_size", "nodes", "sync_every", "status", "epoch_time_s", "reason"} <= set(
+        columns
+    )
     assert [row[-1] for row in page.data["rows"]] == campaign_files.runs["run_id"].tolist()
     status = {row[-1]: row[columns.index("status")] for row in page.data["rows"]}
     assert status == dict(zip(campaign_files.runs["run_id"], campaign_files.runs["status"], strict=True))
@@ -220,8 +231,13 @@ def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
     assert [row[0] for row in phases["step"]] == [phase_label("step", phase) for phase in steps]
     assert phases["step"][2][1:] == pytest.approx([32.5, *(ms * 1.5 * 1.01 for ms in (6.5, 6, 7))], rel=0.01)
     assert phases["step"][-1][1:] == pytest.approx([100, *[20 * 1.5 * 1.01] * 3], rel=0.01)
-    assert phases["start"][2][0] == "import" and phases["start"][2][1:] == pytest.approx([2 * 1.5 * 1.01] * 2, rel=0.01)
-    assert details[lost]["without_phases"] == "attempt-1/phases.csv: lacks rank 1" and "phases" not in details[lost]
+    assert phases["start"][2][0] == "import" and phases["start"][2][1:] == pytest.approx(
+        [2 * 1.5 * 1.01] * 2, rel=0.01
+    )
+    assert (
+        details[lost]["without_phases"] == "attempt-1/phases.csv: lacks rank 1"
+        and "phases" not in details[lost]
+    )
     assert not {"phases", "without_phases"} & set(details[plain])
 
 
@@ -261,7 +277,9 @@ def test_a_run_under_score_p_says_where_its_trace_is(in_folder) -> None:
 def test_failures_stand_with_reason_and_link(page: Page) -> None:
     assert "rank 1 ended with exit status 1" in page.text and "longer than 300 s" in page.text
     links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
-    assert any(link and unquote(link) == "#run=horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2" for link in links)
+    assert any(
+        link and unquote(link) == "#run=horovod-tensorflow.small-cnn.digits.b16.n2.s1.r2" for link in links
+    )
     assert "pytorch-ddp.small-cnn.digits.b32.n2.s4" in page.text
 
 
@@ -275,7 +293,11 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     assert find_note(marks, "runs-succeeded").facts == {"succeeded": 110, "runs": 114}
     assert all(mark in section for mark in marks)
     note = answer.speedups(material)
-    assert note is not None and note.facts["replicas"] == 2 and note.replace(" %", "\u00a0%") in page.text_of("answer")
+    assert (
+        note is not None
+        and note.facts["replicas"] == 2
+        and note.replace(" %", "\u00a0%") in page.text_of("answer")
+    )
     speedup = tables.read(campaign_files.results / "tables" / "speedup").data
     parallel = speedup.loc[speedup["replicas"] == 2, "speedup"]
     assert (note.facts["least"], note.facts["greatest"]) == (parallel.min(), parallel.max())
@@ -293,7 +315,11 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
-    marks = {a["title"]: a for tag, a in page.elements if tag == "a" and a.get("class") in ("good", "bad", "unknown")}
+    marks = {
+        a["title"]: a
+        for tag, a in page.elements
+        if tag == "a" and a.get("class") in ("good", "bad", "unknown")
+    }
     links = [sentence["href"] for sentence in marks.values()]
     assert {"#failures", "#table-checks", "#rules"} <= set(links)
     checks = pd.read_csv(campaign_files.results / "tables" / "checks.csv").set_index("assumption")
@@ -363,7 +389,9 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
     campaign_files = in_folder(*hostile_campaign(), tables=["missing"])
     campaign_files.leave_records(lambda run_id: HOSTILE.encode() + b"\xff\xfe" + b"y" * 1000 + b"\n")
     load = plan_campaign.load_study
-    monkeypatch.setattr(plan_campaign, "load_study", lambda name: replace(load(name), title=HOSTILE, question=HOSTILE))
+    monkeypatch.setattr(
+        plan_campaign, "load_study", lambda name: replace(load(name), title=HOSTILE, question=HOSTILE)
+    )
     page = Page(campaign_files.report())
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     assert [attributes["src"][:10] for tag, attributes in page.elements if tag == "img"] == ["data:image"] * 2
@@ -376,7 +404,11 @@ def test_hostile_text_stays_text(in_folder, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_note_on_the_page_is_cleaned_and_escaped() -> None:
     rendered = make._template().environment.from_string("{{ note }}").render(note=Note("hostile", HOSTILE))
-    assert "<img" not in rendered and "alert(1)" in rendered and not {"\x00", "\x07", "\x1b", "\u202e"} & set(rendered)
+    assert (
+        "<img" not in rendered
+        and "alert(1)" in rendered
+        and not {"\x00", "\x07", "\x1b", "\u202e"} & set(rendered)
+    )
 
 
 DEGENERATE = ["one run", "nothing ran", "all failed", "one cell", "one replicate", "no accuracy"]

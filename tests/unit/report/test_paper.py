@@ -135,24 +135,36 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
     study_of = replace(load_study("quickstart"), paper=Paper(("s", "wide"), ("anova", "effects")))
     facts = replace(facts_of(runs_csv), study=study_of)
     paper.write_sources(facts, stems, names, folder)
-    contents = {name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")}
+    contents = {
+        name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")
+    }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
     answer_sentences = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
     first, further = answers.split_opening(answer_sentences)
     places = [contents["results"].index(to_latex(sentence.text)) for sentence in (*first, *further)]
-    assert places == sorted(places) and places[0] < 200 and further and r"\begin{itemize}" not in contents["results"]
-    figure_lines = r"Figure~\ref{fig:s}: " + to_latex(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
+    assert (
+        places == sorted(places)
+        and places[0] < 200
+        and further
+        and r"\begin{itemize}" not in contents["results"]
+    )
+    figure_lines = (
+        r"Figure~\ref{fig:s}: " + to_latex(first_sentence(CAPTION)) + ".\n\n\\input{figures/s}\\floatsfirst"
+    )
     assert contents["results"].index(figure_lines) > places[-1] and contents["results"].count(r"\input{") == 1
     assert re.findall("tables/([a-z]+)", contents["tables"]) == ["anova", "effects"]
     assert re.findall("figures/([a-z]+)", contents["supplement"]) == ["high"], "wide shows nothing"
-    assert r"\begin" not in (folder / "figures" / "wide.tex").read_text(), "Snakemake wants a file all the same"
+    assert r"\begin" not in (folder / "figures" / "wide.tex").read_text(), (
+        "Snakemake wants a file all the same"
+    )
     in_supplement = re.findall("tables/([a-z]+)", contents["supplement"])
     assert in_supplement == [name for name in TABLES if name not in ("anova", "effects", "missing")], (
         "no run is missing"
     )
     supplement = replace(facts, paper_tables=["anova", "effects"], supplement_tables=["checks"])
     assert (
-        supplement.see("checks") == " (the supplement)" and supplement.see("effects") == r" (Table~\ref{tab:effects})"
+        supplement.see("checks") == " (the supplement)"
+        and supplement.see("effects") == r" (Table~\ref{tab:effects})"
     )
     assert supplement.see("checks") in contents["methods"] and r"\ref{tab:checks}" not in contents["methods"]
 
@@ -188,7 +200,9 @@ def test_a_degenerate_study_compiles(tex: None, case: str, tmp_path: Path) -> No
     if case == "no successful run":
         runs = runs.assign(status="missing", reason="not run", epoch_time_s=None, placement=None)
     if case == "published without the rest":
-        runs = runs.drop(columns=["hosts", "devices", "transport", "library_version", "python_version", "session"])
+        runs = runs.drop(
+            columns=["hosts", "devices", "transport", "library_version", "python_version", "session"]
+        )
         runs = runs.drop(columns=["systems", "node_memory_bytes"])
     runs_csv, _ = write_frames(tmp_path, runs, epochs)
     facts = facts_of(runs_csv)
@@ -203,7 +217,9 @@ def test_methods_say_what_the_nodes_were(tmp_path: Path) -> None:
     runs_csv, _ = write_frames(tmp_path, runs.assign(drivers="nvidia 580.65.06"), epochs)
     notes = notes_of(facts_of(runs_csv))
     memory = find_note(notes, "node-memory")
-    assert memory.facts == {"least_bytes": 6 * 2**30, "most_bytes": 24 * 2**30} and "6.00 to 24.0 GiB" in memory
+    assert (
+        memory.facts == {"least_bytes": 6 * 2**30, "most_bytes": 24 * 2**30} and "6.00 to 24.0 GiB" in memory
+    )
     systems = ["Debian GNU/Linux 12 (bookworm), Linux 6.1.0", "nvidia 580.65.06"]
     assert find_note(notes, "systems").facts["systems"] == systems
 
@@ -223,7 +239,11 @@ def test_methods_say_by_which_precision_replicates_were_chosen(tmp_path: Path) -
     chosen = reached.precision_note(facts.runs, facts.study.replicates)
     assert chosen and to_latex(chosen) in notes
     replication = design.replication(read_runs(runs_csv), facts.study.replicates)
-    assert replication.facts["replicates"] == [3, 5] and replication.facts["is_adaptive"] and chosen in replication
+    assert (
+        replication.facts["replicates"] == [3, 5]
+        and replication.facts["is_adaptive"]
+        and chosen in replication
+    )
     fixed = design.replication(read_runs(runs_csv), Replicates(5, 5))
     assert not fixed.facts["is_adaptive"] and chosen not in fixed
 
@@ -233,7 +253,11 @@ def test_methods_state_what_was_done() -> None:
     notes = notes_of(facts)
     section = methods(facts)
     assert all(note in section for note in notes)
-    stated = {note.facts["model"] if note.code == "model" else note.code: note.facts for note in notes if codes([note])}
+    stated = {
+        note.facts["model"] if note.code == "model" else note.code: note.facts
+        for note in notes
+        if codes([note])
+    }
     assert stated["design"] == {"cells": 54, "replicates": [5], "runs": 270, "fraction": None}
     assert stated["blocks"] == {"seed": 20200517, "is_adaptive": False}
     day = date(2026, 11, 21)
@@ -259,9 +283,9 @@ def test_methods_state_what_was_done() -> None:
 def test_threats_are_those_that_the_records_show() -> None:
     facts = facts_of(CAMPAIGN / "runs.csv", CAMPAIGN / "network.csv")
     notes = list(threat_notes(facts))
-    assert {"virtual-nodes", "network-swept-once", "short-training"} < set(codes(notes)) and "no-success" not in codes(
-        notes
-    )
+    assert {"virtual-nodes", "network-swept-once", "short-training"} < set(
+        codes(notes)
+    ) and "no-success" not in codes(notes)
     assert find_note(notes, "one-site").facts["compared"] == "treatments"
     steal = find_note(notes, "cpu-steal").facts
     assert (steal["runs"], steal["successful"]) == (9, 270)
@@ -285,7 +309,9 @@ def test_methods_say_what_each_strategy_is_with_its_source() -> None:
     axis = find_note(notes, "axis")
     assert axis.facts["axis"] == "pipeline" and r"\cite{huang2019}" in axis
     batches = find_note(notes, "microbatches")
-    assert batches.facts == {"microbatches": [4], "schedules": ["1f1b"]} and r"\cite{narayanan2019}" in batches
+    assert (
+        batches.facts == {"microbatches": [4], "schedules": ["1f1b"]} and r"\cite{narayanan2019}" in batches
+    )
 
 
 def test_what_a_check_found_is_told_with_what_follows_from_it() -> None:
@@ -301,7 +327,10 @@ def test_what_failed_is_said_with_its_reasons(tmp_path: Path) -> None:
     facts = facts_of(runs_csv)
     notes = notes_of(facts)
     failed = find_note(notes, "unsuccessful-runs")
-    assert (failed.facts["runs"], failed.facts["unsuccessful"]) == (114, 4) and r"Table~\ref{tab:missing}" in failed
+    assert (failed.facts["runs"], failed.facts["unsuccessful"]) == (
+        114,
+        4,
+    ) and r"Table~\ref{tab:missing}" in failed
     assert failed.facts["reasons"]["invalid", "disturbed: foreign_cpu_share 0.09"] == 1
     assert r"1 invalid (disturbed: foreign\_cpu\_share 0.09)" in failed
     assert find_note(notes, "speedup-bases").facts["frameworks"]
@@ -331,9 +360,13 @@ def test_references_are_of_frameworks_and_of_published_data_sets() -> None:
 
 def test_whatever_the_papers_text_cites_or_names_is_in_its_references(tmp_path: Path) -> None:
     network_csv = CAMPAIGN / "network.csv"
-    folder = sources(tmp_path, facts_of(CAMPAIGN / "runs.csv", network_csv), CAMPAIGN / "runs.csv", network_csv)
+    folder = sources(
+        tmp_path, facts_of(CAMPAIGN / "runs.csv", network_csv), CAMPAIGN / "runs.csv", network_csv
+    )
     bibliography_keys = re.findall(r"^@\w+\{([^,]+),", (folder / "references.bib").read_text(), re.MULTILINE)
-    written = [folder / f"{name}.tex" for name in ("main", "methods", "results", "threats", "reproducibility")]
+    written = [
+        folder / f"{name}.tex" for name in ("main", "methods", "results", "threats", "reproducibility")
+    ]
     source = "\n".join(file.read_text() for file in written)
     keys = {key for keys in re.findall(r"\\cite\{([^}]+)\}", source) for key in keys.split(",")}
     assert "smyth2004" in keys and keys <= set(bibliography_keys)
@@ -349,10 +382,15 @@ def test_a_work_that_is_named_is_cited_once() -> None:
 
 
 def test_a_caption_begins_with_a_sentence() -> None:
-    assert first_sentence("Times by nodes, e.g. 0.6 core: means. The rest.") == "Times by nodes, e.g. 0.6 core: means"
+    assert (
+        first_sentence("Times by nodes, e.g. 0.6 core: means. The rest.")
+        == "Times by nodes, e.g. 0.6 core: means"
+    )
 
 
-def test_without_tex_the_error_names_packages_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tex_the_error_names_packages_and_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError) as refused:
         pdf.main(main=tmp_path / "main.tex", out=tmp_path / "paper.pdf", log=tmp_path / "log")
@@ -389,7 +427,9 @@ def test_a_mistake_of_the_author_is_one_line(
     assert refused.value.file.endswith("main.tex:3") and "\n" not in str(refused.value)
 
 
-def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, written: Callable[[str], Path]) -> None:
+def test_a_package_that_is_missing_is_named_with_what_to_install(
+    tex: None, written: Callable[[str], Path]
+) -> None:
     folder = written("\\documentclass{article}\n\\usepackage{gone}\n\\begin{document}\n\\end{document}\n")
     with pytest.raises(InputError) as refused:
         pdf.compile_pdf(folder / "main.tex", folder, folder / "log")
@@ -401,7 +441,11 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(tex: None, writ
     ("log", "code", "place"),
     [
         ("./main.tex:3: Undefined control sequence.\n", "tex-error", "main.tex:3"),
-        ("! LaTeX Error: File `gone.sty' not found.\n\n./main.tex:2: Emergency stop.\n", "not-installed", "main.tex:2"),
+        (
+            "! LaTeX Error: File `gone.sty' not found.\n\n./main.tex:2: Emergency stop.\n",
+            "not-installed",
+            "main.tex:2",
+        ),
         ("nothing of use\n", "tex-failed", "main.tex"),
     ],
 )

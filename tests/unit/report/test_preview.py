@@ -32,7 +32,9 @@ def test_nothing_of_the_campaigns_is_written(tmp_path: Path) -> None:
             (work / ".snakemake" / f"memory-{turn}").write_text("")
         assert not work.exists()
     assert (results / "preview" / "runs.csv").read_text() == "1" and not (results / "runs.csv").exists()
-    assert (results / "preview" / ".snakemake" / "memory-0").exists(), "what Snakemake knows is kept for the next time"
+    assert (results / "preview" / ".snakemake" / "memory-0").exists(), (
+        "what Snakemake knows is kept for the next time"
+    )
     assert not (tmp_path / ".snakemake").exists() and not (results / "network").exists()
 
 

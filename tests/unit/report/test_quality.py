@@ -20,5 +20,9 @@ from report.quality import BAD, GOOD, UNKNOWN
 def test_mark_counts_precise_cells(reached, cells, wide, by_chance, outcome):  # type: ignore[no-untyped-def]
     rows = pd.DataFrame({"cell": ["a", "b", "c"], "reached": reached})
     mark = quality._precision_mark(Table("t", rows, rows, []))
-    assert mark.name.facts == {"cells": cells, "wide": wide, "by_chance": by_chance} and mark.outcome == outcome
-    assert all(cell in mark.detail for cell in (*wide, *by_chance)) and bool(mark.detail) == bool(wide or by_chance)
+    assert (
+        mark.name.facts == {"cells": cells, "wide": wide, "by_chance": by_chance} and mark.outcome == outcome
+    )
+    assert all(cell in mark.detail for cell in (*wide, *by_chance)) and bool(mark.detail) == bool(
+        wide or by_chance
+    )

@@ -106,14 +106,19 @@ def test_exclusions_want_a_comment_in_the_study(whole_study: Material, tmp_path:
 def test_nodes_that_stay_unused_want_a_reason(whole_study: Material) -> None:
     assert whole_study.site is not None
     verdict = outcome(2, replace(whole_study, site=replace(whole_study.site, nodes=5)))
-    assert verdict.outcome == NOT_MET and (verdict.note.facts["nodes"], verdict.note.facts["site_nodes"]) == (2, 5)
+    assert verdict.outcome == NOT_MET and (verdict.note.facts["nodes"], verdict.note.facts["site_nodes"]) == (
+        2,
+        5,
+    )
     assert outcome(2, replace(whole_study, site=None)).outcome == NOT_MET
 
 
 @pytest.mark.parametrize(("column", "number"), [("epoch_time_s_mean", 3), ("throughput_samples_s_mean", 3)])
 def test_means_of_another_kind_are_found(whole_study: Material, column: str, number: int) -> None:
     data = whole_study.data("cells")
-    assert outcome(number, with_data(whole_study, "cells", **{column: data[column] * 1.001})).outcome == NOT_MET
+    assert (
+        outcome(number, with_data(whole_study, "cells", **{column: data[column] * 1.001})).outcome == NOT_MET
+    )
 
 
 def test_an_arithmetic_mean_of_rates_is_found(whole_study: Material) -> None:
@@ -123,12 +128,16 @@ def test_an_arithmetic_mean_of_rates_is_found(whole_study: Material) -> None:
         .reindex(whole_study.data("cells")["cell"])
         .to_numpy()
     )
-    assert outcome(3, with_data(whole_study, "cells", throughput_samples_s_mean=arithmetic)).outcome == NOT_MET
+    assert (
+        outcome(3, with_data(whole_study, "cells", throughput_samples_s_mean=arithmetic)).outcome == NOT_MET
+    )
 
 
 def test_a_mean_of_ratios_is_found(whole_study: Material) -> None:
     speedup = whole_study.data("speedup")
-    assert outcome(4, with_data(whole_study, "speedup", speedup=speedup["speedup"] * 1.0001)).outcome == NOT_MET
+    assert (
+        outcome(4, with_data(whole_study, "speedup", speedup=speedup["speedup"] * 1.0001)).outcome == NOT_MET
+    )
     effects = whole_study.data("effects")
     assert outcome(4, with_data(whole_study, "effects", ratio=effects["ratio"] + 1e-6)).outcome == NOT_MET
 
@@ -151,7 +160,11 @@ def test_a_normality_that_does_not_hold_is_still_checked(in_folder) -> None:
     far = np.random.default_rng(1).choice(runs.index, 20, replace=False)
     runs.loc[far, "epoch_time_s"] *= 3
     verdict = outcome(6, material(in_folder, runs, epochs))
-    assert verdict.outcome == MET and verdict.note.code == "normality-checked" and verdict.note.facts["p"] < 0.001
+    assert (
+        verdict.outcome == MET
+        and verdict.note.code == "normality-checked"
+        and verdict.note.facts["p"] < 0.001
+    )
 
 
 def test_one_cell_is_compared_with_nothing(in_folder) -> None:

@@ -50,9 +50,15 @@ def test_the_cost_is_printed_at_once(
 
 @pytest.mark.parametrize(
     ("typed", "code"),
-    [("new quickstart", "already-there"), ("new mine --nodes 0", "bad-arguments"), ("new", "missing-argument")],
+    [
+        ("new quickstart", "already-there"),
+        ("new mine --nodes 0", "bad-arguments"),
+        ("new", "missing-argument"),
+    ],
 )
-def test_a_mistake_is_one_line(drafts: list[Draft], capsys: pytest.CaptureFixture[str], typed: str, code: str) -> None:
+def test_a_mistake_is_one_line(
+    drafts: list[Draft], capsys: pytest.CaptureFixture[str], typed: str, code: str
+) -> None:
     assert run(typed.split()) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and f"[{code}]" in message and not drafts
@@ -73,7 +79,9 @@ def test_a_terminal_is_asked_until_the_answer_is_right(tmp_path: Path) -> None:
         os.write(terminal, b"1, 2\npytorch-dpp\npytorch-ddp\n\ncifar-10\n")
         _, errors = process.communicate(timeout=60)
     os.close(terminal), os.close(program_end)
-    assert errors.strip().splitlines()[-1] == repr(Draft(("pytorch-ddp",), "small-cnn", "cifar-10", (1, 2), 7))
+    assert errors.strip().splitlines()[-1] == repr(
+        Draft(("pytorch-ddp",), "small-cnn", "cifar-10", (1, 2), 7)
+    )
 
 
 def test_names_are_checked_by_the_field() -> None:

@@ -88,7 +88,11 @@ def snakemake(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_verb_calls_its_function(
-    called: Callable[[str], list[Call]], typed: str, function: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    called: Callable[[str], list[Call]],
+    typed: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
 ) -> None:
     calls = called(function)
     assert run(typed.split()) == 0
@@ -96,7 +100,9 @@ def test_a_verb_calls_its_function(
 
 
 @pytest.mark.parametrize(("is_equal", "status"), [(True, 0), (False, 1)])
-def test_verify_ends_with_1_where_files_differ(monkeypatch: pytest.MonkeyPatch, is_equal: bool, status: int) -> None:
+def test_verify_ends_with_1_where_files_differ(
+    monkeypatch: pytest.MonkeyPatch, is_equal: bool, status: int
+) -> None:
     monkeypatch.setattr("provenance.verify.verify", lambda *_, **__: is_equal)
     assert run(["verify", "quickstart"]) == status
 
@@ -124,13 +130,21 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
         == 0
     )
     ((question, out), _) = calls[0]
-    assert (question.model, question.step_time, question.rate, question.nodes) == ("resnet-50", 0.25, (10.0, 100.0), 64)
+    assert (question.model, question.step_time, question.rate, question.nodes) == (
+        "resnet-50",
+        0.25,
+        (10.0, 100.0),
+        64,
+    )
     assert question.batch_size == 32 and out == Path("x")
 
 
 def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], list[Call]]) -> None:
     calls = called("strategies.find.search")
-    assert run(["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8", "--starts", "data"]) == 0
+    assert (
+        run(["strategies", "--model", "lenet-5", "--batch-size", "64", "--devices", "8", "--starts", "data"])
+        == 0
+    )
     ((question, out), _) = calls[0]
     assert (question.graph.model, question.batch, question.topology.devices, out) == ("lenet-5", 64, 8, None)
     assert question.starts == ("data", "expert")
@@ -152,7 +166,10 @@ def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], lis
         ("images -s virtual", "images --config site=virtual"),
         ("datasets", "datasets"),
         ("compare docs/a docs/b", "compare --config base=docs/a other=docs/b"),
-        ("strategies quickstart --profile slurm --dry-run", "strategies --profile slurm -n --config study=quickstart"),
+        (
+            "strategies quickstart --profile slurm --dry-run",
+            "strategies --profile slurm -n --config study=quickstart",
+        ),
     ],
 )
 def test_snakemake_gets_its_arguments(snakemake: list[list[str]], typed: str, command: str) -> None:
@@ -192,12 +209,16 @@ def test_study_and_site_may_stand_in_the_environment(
         ("strategies --model alexnet", "missing-argument", ""),
     ],
 )
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], typed: str, code: str, suggestion: str) -> None:
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], typed: str, code: str, suggestion: str
+) -> None:
     assert run(typed.split()) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
     assert output.err.startswith("ringside: ") and output.err.endswith(f"[{code}]\n")
-    assert (f"did you mean '{suggestion}'?" in output.err) if suggestion else ("did you mean" not in output.err)
+    assert (
+        (f"did you mean '{suggestion}'?" in output.err) if suggestion else ("did you mean" not in output.err)
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +255,11 @@ def test_the_help_of_a_verb_has_an_example_of_it(capsys: pytest.CaptureFixture[s
 
 def test_the_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
-    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and line.split()]
+    lines = [
+        line.split()[0]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  ") and line.split()
+    ]
     assert set(typer.main.get_command(app).commands) <= set(lines)
 
 
@@ -277,7 +302,11 @@ def test_models_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_programs_of_a_verb_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for name, value in {"PIP_TARGET": "/x", "PYTHONHOME": "/x", "PATH": f"{Path(sys.executable).parent}:/bin"}.items():
+    for name, value in {
+        "PIP_TARGET": "/x",
+        "PYTHONHOME": "/x",
+        "PATH": f"{Path(sys.executable).parent}:/bin",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", "/x")
     monkeypatch.setenv("PIP_USER", "1")

@@ -22,7 +22,11 @@ def burn(counter: Path) -> None:
 
 
 def work(folder: Path) -> None:
-    energy.POWERCAP, energy.SAMPLE_S, idle.IDLE_S = folder / f"powercap-{os.environ['RINGSIDE_RANK']}", 0.2, 1.0
+    energy.POWERCAP, energy.SAMPLE_S, idle.IDLE_S = (
+        folder / f"powercap-{os.environ['RINGSIDE_RANK']}",
+        0.2,
+        1.0,
+    )
     package = energy.POWERCAP / "intel-rapl:0"
     package.mkdir(parents=True)
     for name, text in (("name", "package-0"), ("max_energy_range_uj", "262143328850"), ("energy_uj", "0")):

@@ -150,7 +150,10 @@ def test_a_file_system_without_locks_is_no_obstacle_and_other_errors_are(
     with attempts.run_lock(tmp_path / "key", lambda: None):
         pass
     refuse(errno.EIO)
-    with pytest.raises(OSError, match="Input/output error"), attempts.run_lock(tmp_path / "key", lambda: None):
+    with (
+        pytest.raises(OSError, match="Input/output error"),
+        attempts.run_lock(tmp_path / "key", lambda: None),
+    ):
         pass
 
 
@@ -158,7 +161,10 @@ def test_who_is_at_an_attempt_is_told_until_it_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     published = tmp_path / "run" / "key" / "record.json"
-    assert attempts.absence_reason(published) == attempts.NOT_RUN and attempts.current_attempt(published.parent) is None
+    assert (
+        attempts.absence_reason(published) == attempts.NOT_RUN
+        and attempts.current_attempt(published.parent) is None
+    )
 
     folder = published.parent
     with pytest.raises(Stopped), attempts.exclusive(folder, "a run"), attempts.new_attempt(folder) as attempt:
@@ -197,7 +203,9 @@ def test_wording_of_absent_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])
-def test_a_machine_lock_is_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_machine_lock_is_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Everybody may put something where the lock of all users is to be."""
     lock, mine = tmp_path / "machine.lock", tmp_path / "mine"
     mine.write_text("precious")

@@ -42,8 +42,17 @@ GRADIENTS = 1_000_000
 
 def epochs(folder: Path, *losses: float, sent: str = "") -> list[dict[str, Any]]:
     """What a rank left in epochs.csv, with these training losses and bytes sent, as numbers."""
-    values = {"train_loss": "", "sent_bytes": sent, "warm_up": "false", "throttled_s": "", "energy_node_j": ""}
-    rows = [",".join({**values, "train_loss": str(loss)}.get(column, "1") for column in COLUMNS) for loss in losses]
+    values = {
+        "train_loss": "",
+        "sent_bytes": sent,
+        "warm_up": "false",
+        "throttled_s": "",
+        "energy_node_j": "",
+    }
+    rows = [
+        ",".join({**values, "train_loss": str(loss)}.get(column, "1") for column in COLUMNS)
+        for loss in losses
+    ]
     (folder / "epochs.csv").write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
     return read_epochs(folder / "epochs.csv")
 
@@ -104,7 +113,9 @@ def test_misplaced_ranks_make_a_run_invalid(tmp_path: Path) -> None:
     rows = epochs(tmp_path, 2.0, 1.0)
     judgement = judged(rows, CLUSTER, hosts=["node1"])
     assert stated(judgement) == ("invalid", "misplaced", {"hosts": ["node1"], "expected": HOSTS})
-    assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", "with domains"
+    assert judged(rows, CLUSTER, hosts=["node1.cluster.example", "node2.cluster.example"])[0] == "ok", (
+        "with domains"
+    )
     assert judged(rows, SITE, hosts=["this-machine"])[0] == "ok", "emulated nodes are one machine"
 
 
@@ -155,7 +166,10 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
     failed = Note("rank-failed", "rank 1", rank=1)
     reason = with_last_line(failed, log)
     assert reason == "rank 1: RuntimeError: out of memory"
-    assert (reason.code, reason.facts) == ("rank-failed", {"rank": 1, "last_line": "RuntimeError: out of memory"})
+    assert (reason.code, reason.facts) == (
+        "rank-failed",
+        {"rank": 1, "last_line": "RuntimeError: out of memory"},
+    )
     log.write_text("RuntimeError: no luck\nsrun: error: node2: task 1: Exited with exit code 1\n")
     assert with_last_line(failed, log).facts["last_line"] == "RuntimeError: no luck", "srun does not say why"
     log.write_text(
@@ -169,7 +183,13 @@ def test_reason_quotes_the_line_of_the_log_with_an_error(tmp_path: Path) -> None
 def test_an_environment_is_there_while_another_campaign_has_its_stamp_made_again(tmp_path: Path) -> None:
     site = replace(SITE, cache=tmp_path)
     run, _ = one_run(
-        site, framework="pytorch-single", model="small-cnn", dataset="digits", batch_size=32, nodes=1, sync_every=1
+        site,
+        framework="pytorch-single",
+        model="small-cnn",
+        dataset="digits",
+        batch_size=32,
+        nodes=1,
+        sync_every=1,
     )
     stamp = environment_stamp(site.cache, "pytorch", site.variant, site.realization)
     complete = {"python": {"executable": sys.executable}}
@@ -188,7 +208,9 @@ def test_epochs_are_read_as_numbers_and_a_table_that_is_cut_off_is_not(tmp_path:
     rows = epochs(tmp_path, 2.0, 1.0, sent="5")
     assert rows[0]["train_loss"] == 2.0 and rows[0]["sent_bytes"] == 5 and rows[0]["energy_node_j"] is None
     assert mean_of_timed(rows, "train_loss") == 1.5 and mean_of_timed(rows, "energy_node_j") is None
-    assert mean_of_timed([{**rows[0], "warm_up": True}, rows[1]], "train_loss") == 1.0, "warm-up does not count"
+    assert mean_of_timed([{**rows[0], "warm_up": True}, rows[1]], "train_loss") == 1.0, (
+        "warm-up does not count"
+    )
     table = tmp_path / "epochs.csv"
     table.write_text(table.read_text()[:-20])
     with pytest.raises(ValueError, match="cut off"):

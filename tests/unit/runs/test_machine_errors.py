@@ -31,7 +31,10 @@ def gather_power(file: Path) -> Any:
     ("name", "read"),
     [
         ("record.json", load_record),
-        ("attempt-1/epochs.csv", lambda file: epoch_lines(file.parents[1], {"attempt": 1, "status": "ok"}, 3, 1)),
+        (
+            "attempt-1/epochs.csv",
+            lambda file: epoch_lines(file.parents[1], {"attempt": 1, "status": "ok"}, 3, 1),
+        ),
         ("runs/a/k/attempt-1/power.csv", gather_power),
         ("attempt-1/record.json", lambda file: attempts.finished(file.parents[1])),
         ("block-1.json", lambda file: decisions.read_decision(file, Replicates(3, 5))),
@@ -97,5 +100,7 @@ def test_a_full_disk_while_a_figure_is_drawn_is_one_line(tmp_path: Path) -> None
         text=True,
         check=False,
     )
-    assert done.returncode == 2 and f"{tmp_path}/overview." in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        done.returncode == 2 and f"{tmp_path}/overview." in done.stderr and len(done.stderr.splitlines()) == 1
+    )
     assert {file.read_text() for file in tmp_path.glob("overview.*")} == {"old"}

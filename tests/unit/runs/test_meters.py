@@ -63,7 +63,9 @@ def trained(folder: Path, server: Kwollect, environment: dict[str, Any], **level
 
 
 @pytest.mark.training
-def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(tmp_path: Path, environment: dict[str, Any]) -> None:
+def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(
+    tmp_path: Path, environment: dict[str, Any]
+) -> None:
     with kwollect(lambda node, at: AT_SOCKET_W) as server:
         server.period_s = 0.02
         measured = trained(tmp_path / "run", server, environment)
@@ -90,7 +92,9 @@ def test_a_run_tells_each_scope_by_itself_and_its_power_over_time(tmp_path: Path
 
 
 def _meters_schema() -> dict[str, Any]:
-    items: dict[str, Any] = schema("record")["properties"]["measured"]["properties"]["meters"]["items"]["properties"]
+    items: dict[str, Any] = schema("record")["properties"]["measured"]["properties"]["meters"]["items"][
+        "properties"
+    ]
     return items
 
 
@@ -112,10 +116,18 @@ def test_idle_power_is_measured_once_for_a_session(
     with kwollect(lambda node, at: 50.0) as server:
         local_site = site(server)
         _, spec = one_run(
-            local_site, framework="pytorch-ddp", model="small-cnn", dataset=DATA, nodes=2, batch_size=8, sync_every=1
+            local_site,
+            framework="pytorch-ddp",
+            model="small-cnn",
+            dataset=DATA,
+            nodes=2,
+            batch_size=8,
+            sync_every=1,
         )
         powers = [
-            meters.idle_power(tmp_path, name, local_site, spec, environment, lambda: launch.launcher(local_site, spec))
+            meters.idle_power(
+                tmp_path, name, local_site, spec, environment, lambda: launch.launcher(local_site, spec)
+            )
             for name in "aab"
         ]
     assert powers[0] == powers[1] and powers[2] is not None
@@ -134,7 +146,13 @@ def test_where_nothing_has_a_meter_nothing_is_started_or_written(
     monkeypatch.setattr(meters, "packages", list)
     local_site = load_site("local")
     _, spec = one_run(
-        local_site, framework="pytorch-ddp", model="small-cnn", dataset="digits", nodes=2, batch_size=8, sync_every=1
+        local_site,
+        framework="pytorch-ddp",
+        model="small-cnn",
+        dataset="digits",
+        nodes=2,
+        batch_size=8,
+        sync_every=1,
     )
     assert meters.idle_power(tmp_path, "a", local_site, spec, {}, lambda: pytest.fail("started")) is None
     assert list(tmp_path.iterdir()) == []

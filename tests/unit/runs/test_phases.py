@@ -102,7 +102,9 @@ def test_of_a_long_epoch_some_steps_are_traced_and_none_stands_for_another(
     phases_of_rank.open_epoch(2)
     phases_of_rank.close_epoch()
     steps = [(row[1], row[2]) for row in rows(tmp_path) if row[1]]
-    assert sorted(steps) == sorted((step, phase) for step in (1, 4) for phase in ("data", "exchange", "exchange"))
+    assert sorted(steps) == sorted(
+        (step, phase) for step in (1, 4) for phase in ("data", "exchange", "exchange")
+    )
     spent = [end - start for *_, start, end in rows(tmp_path) if end != 1.0]
     assert max(spent[1:]) < 1, "what is not traced is in no phase"
 
@@ -173,7 +175,8 @@ def test_ranks_with_clocks_that_drift_are_put_on_that_of_rank_0(tmp_path: Path) 
     (tmp_path / "clocks.csv").write_text(
         "epoch,rank,at,offset_s,error_s\n"
         + "".join(
-            f"{i},{0},{at},0,0\n{i},1,{at},{rank_1_clock(at) - at},{1e-5 * (1 + i)}\n" for i, at in enumerate((10, 30))
+            f"{i},{0},{at},0,0\n{i},1,{at},{rank_1_clock(at) - at},{1e-5 * (1 + i)}\n"
+            for i, at in enumerate((10, 30))
         )
     )
     assert merge_phases(tmp_path) == pytest.approx(2e-5)
@@ -194,12 +197,18 @@ def test_what_its_profiler_saw_of_a_rank_is_put_on_the_clock_of_the_phases(tmp_p
         )
     (tmp_path / "clocks.csv").write_text("epoch,rank,at,offset_s,error_s\n0,0,10,0,0\n0,1,10,1000,1e-5\n")
     event = {"name": "conv", "ph": "X", "ts": 1015e6, "dur": 7.0}
-    (tmp_path / RAW.format(1)).write_text(json.dumps({"traceEvents": [event, {"ph": "M", "name": "thread_name"}]}))
+    (tmp_path / RAW.format(1)).write_text(
+        json.dumps({"traceEvents": [event, {"ph": "M", "name": "thread_name"}]})
+    )
     merge_phases(tmp_path)
     trace = json.loads((tmp_path / "operators-1.json").read_text())
     assert trace["traceEvents"] == [{**event, "ts": 5e6}, {"ph": "M", "name": "thread_name"}]
     assert trace["process_start_ns"] == 500_000_000
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["clocks.csv", "operators-1.json", "phases.csv"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "clocks.csv",
+        "operators-1.json",
+        "phases.csv",
+    ]
 
 
 def test_who_waits_goes_on_with_the_phase_before(ticking: Phases, tmp_path: Path) -> None:
@@ -259,13 +268,17 @@ def test_profilers_watch_the_first_steps_of_the_last_epoch(tmp_path: Path, steps
     assert profiler.calls == [("start", 1, 0), ("stop", 2, stopped)]
     assert json.loads((tmp_path / RAW.format(0)).read_text())["traceEvents"] == profiler.events()
     watched = [row[1] for row in rows(tmp_path) if row[0] == 2 and row[2] == "forward"]
-    assert watched == list(range(1, min(steps, WINDOW_STEPS) + 1)), "all of them are traced, of however long an epoch"
+    assert watched == list(range(1, min(steps, WINDOW_STEPS) + 1)), (
+        "all of them are traced, of however long an epoch"
+    )
 
 
 def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
     clock_events = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
     name = {"name": "thread_name", "ph": "M"}
-    (*_, event, metadata) = moved([*clock_events, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0)
+    (*_, event, metadata) = moved(
+        [*clock_events, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0
+    )
     assert event["ts"] == 3e6 + 2.5 and metadata == name
 
 

@@ -57,7 +57,9 @@ def test_what_is_planned_may_grow_until_it_is_decided(tmp_path: Path) -> None:
     assert facts == [(1, 1, True), (1, 2, True), (2, 2, False)] and lines[0].startswith("[1/1] ok")
 
 
-def test_a_line_is_printed_when_snakemake_finishes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_printed_when_snakemake_finishes_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = Session(tmp_path, "s", planned=2, done=0)
     folder = tmp_path / "runs" / "a" / "0123456789ab"
     folder.mkdir(parents=True)
@@ -130,9 +132,7 @@ def test_the_table_of_jobs_waits_until_they_may_start() -> None:
 
 
 def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    stopped = (
-        "RuleException:\nCalledProcessError in file \"a.smk\", line 1:\nCommand 'x' returned non-zero exit status 130."
-    )
+    stopped = "RuleException:\nCalledProcessError in file \"a.smk\", line 1:\nCommand 'x' returned non-zero exit status 130."
     expected = {
         "Terminating processes on user request, this might take some time.": False,
         stopped: False,
@@ -150,7 +150,9 @@ def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixtur
         printed = capsys.readouterr().err.splitlines()
         assert (
             printed
-            == ["ringside: interrupted. Completed runs are kept. Rerun the command to resume."][: int(interrupted)]
+            == ["ringside: interrupted. Completed runs are kept. Rerun the command to resume."][
+                : int(interrupted)
+            ]
         )
 
 
@@ -175,7 +177,9 @@ def test_why_a_job_on_the_cluster_failed_is_said(tmp_path: Path, capsys: pytest.
         "ringside: run: cluster job 17 failed: it FAILED",
     ]
     local_event = {**event, "aux": {}}  # on this machine its words were seen already
-    filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **local_event}))
+    filter_log(
+        session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, "log": [str(log)], **local_event})
+    )
     assert capsys.readouterr().out == ""
 
 
@@ -211,7 +215,9 @@ def test_no_run_begins_in_a_campaign_that_stopped(tmp_path: Path, monkeypatch: p
     refuse_stopped(tmp_path)
 
 
-@pytest.mark.parametrize("statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]])
+@pytest.mark.parametrize(
+    "statuses", [["timeout"] * 4, ["invalid"] * 4, ["failed", "failed", "timeout", "failed"]]
+)
 def test_a_campaign_goes_on_after_other_ends(tmp_path: Path, statuses: list[str]) -> None:
     session = Session(tmp_path, "s", 9, 0, stop=lambda: pytest.fail("it was stopped"))
     for status in statuses:
@@ -235,7 +241,10 @@ def test_a_campaign_goes_on_where_the_caller_wants_it(tmp_path: Path) -> None:
     ("statuses", "line"),
     [
         (["ok", "ok"], "2 of 2 runs are usable"),
-        (["ok", "failed", "missing"], "1 of 3 runs are usable; tables/missing.md lists why the others are not"),
+        (
+            ["ok", "failed", "missing"],
+            "1 of 3 runs are usable; tables/missing.md lists why the others are not",
+        ),
     ],
 )
 def test_usable_runs_are_counted(tmp_path: Path, statuses: list[str], line: str) -> None:
@@ -276,10 +285,20 @@ def test_a_campaign_stops_where_a_node_sees_nothing(
         (tmp_path / log).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / log).write_text("ringside: node n1 does not see /cache\n")
     session = Session(tmp_path, "s", 2, 0, stop=lambda: True)
-    event = {"jobid": 1, "rule_name": "run", "rule_msg": "FAILED", "aux": {"external_jobid": "17"}, "log": ["x.log"]}
+    event = {
+        "jobid": 1,
+        "rule_name": "run",
+        "rule_msg": "FAILED",
+        "aux": {"external_jobid": "17"},
+        "log": ["x.log"],
+    }
     is_kept = filter_log(session, logging.makeLogRecord({"event": LogEvent.JOB_ERROR, **event}))
     assert is_kept is (facts is None)
-    assert (session.stopped.code, session.stopped.facts) == ("not-seen", facts) if facts else session.stopped is None
+    assert (
+        (session.stopped.code, session.stopped.facts) == ("not-seen", facts)
+        if facts
+        else session.stopped is None
+    )
 
 
 def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path) -> None:
@@ -293,11 +312,15 @@ def test_ranks_that_see_nothing_stop_a_campaign_in_an_allocation(tmp_path: Path)
     assert session.stopped is not None and session.stopped.facts == {"node": "n2", "path": "/data"}
 
 
-def test_failures_are_counted_where_nothing_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_counted_where_nothing_can_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "sessions").write_text("a file in the folder's place")
     folder = tmp_path / "runs" / "a" / "0123456789ab"
     folder.mkdir(parents=True)
-    (folder / "record.json").write_text(json.dumps({"status": "failed", "reason": "ImportError", "attempt": 1}))
+    (folder / "record.json").write_text(
+        json.dumps({"status": "failed", "reason": "ImportError", "attempt": 1})
+    )
     session = Session(tmp_path, "s", planned=9, done=0, stop=lambda: True)
     for job in range(3):
         session.watch("job_info", job, "run", {"run_id": "a", "key": "0123456789ab"})

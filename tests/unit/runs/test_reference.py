@@ -34,7 +34,13 @@ KIND = f"{USUAL}-{KINDS[USUAL].version}"
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    levels = {"framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "batch_size": 8, "sync_every": 1}
+    levels = {
+        "framework": "pytorch-ddp",
+        "model": "small-cnn",
+        "dataset": "digits",
+        "batch_size": 8,
+        "sync_every": 1,
+    }
     return {**one_run(SITE, nodes=2, **levels)[1], **changes}
 
 
@@ -50,7 +56,12 @@ def test_the_work_is_done_once_on_each_node_in_the_cores_of_its_ranks(
 ) -> None:
     environment, run_spec = real("pytorch"), spec()
     result = run_benchmark(
-        tmp_path / "reference-before", run_spec, ["torch"], environment, lambda: launch.launcher(SITE, run_spec), SITE
+        tmp_path / "reference-before",
+        run_spec,
+        ["torch"],
+        environment,
+        lambda: launch.launcher(SITE, run_spec),
+        SITE,
     )
     assert result.kind == KIND and result.reason is None
     assert result.times is not None and list(result.times) == ["node1", "node2"]
@@ -102,7 +113,9 @@ def test_failed_reference_has_no_time_and_keeps_its_log(
     folder = tmp_path / "reference-before"
     result = run_benchmark(folder, run_spec, [], environment, lambda: launch.launcher(SITE, run_spec), SITE)
     assert (result.kind, result.times) == (None, None) and result.reason is not None
-    assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith("reference-before: ")
+    assert (result.reason.code, result.reason.facts) == (code, facts) and result.reason.startswith(
+        "reference-before: "
+    )
     assert (folder / "log.txt").exists()
 
 
@@ -168,18 +181,26 @@ def test_a_run_waits_until_the_work_takes_no_longer_than_usual(
     assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
-def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_stays_busy_is_not_waited_for_longer_than_the_site_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.02)
-    entry = measure_before(lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None)
+    entry = measure_before(
+        lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None
+    )
     assert 0.05 <= entry["waited_s"] < 5 and len(entry["seen"]) >= 2 and entry["before"] == {"node1": 0.5}
 
 
-def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(tmp_path: Path) -> None:
+def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and_cores(
+    tmp_path: Path,
+) -> None:
     def record(name: str, entry: Any, environment: str = "this") -> None:
         folder = tmp_path / "runs" / name / "0123456789ab"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(
-            entry if isinstance(entry, str) else json.dumps({"reference": entry, "environment_digest": environment})
+            entry
+            if isinstance(entry, str)
+            else json.dumps({"reference": entry, "environment_digest": environment})
         )
 
     common = {"kind": KIND, "geometry": geometry(spec())}
@@ -190,7 +211,11 @@ def test_earlier_work_is_that_of_the_same_environment_on_as_many_nodes_ranks_and
     record("of-another-environment", {**common, "before": {"node1": 9.0}, "after": None}, "another")
     for name, entry in (("none", None), ("old", "{}"), ("broken", "{")):
         record(name, entry)
-    assert sorted(earlier_times(tmp_path, common["geometry"], "this")) == [(KIND, 0.2), (KIND, 0.5), (KIND, 0.6)]
+    assert sorted(earlier_times(tmp_path, common["geometry"], "this")) == [
+        (KIND, 0.2),
+        (KIND, 0.5),
+        (KIND, 0.6),
+    ]
 
 
 def test_a_run_is_held_against_the_records_of_its_campaign(

@@ -16,7 +16,11 @@ from ranks.worker.node import machine
 from runs import score_p
 
 OK = Outcome("ok", None, 4.0)
-ENVIRONMENT = {"variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"}, "packages": {"lbann": "0.104"}, "setup": []}
+ENVIRONMENT = {
+    "variables": {PROGRAM_VARIABLE: "/opt/lbann", "X": "1"},
+    "packages": {"lbann": "0.104"},
+    "setup": [],
+}
 
 
 @pytest.fixture
@@ -51,7 +55,11 @@ def test_the_program_is_replaced_and_the_version_recorded(prefix: Path) -> None:
     with pytest.raises(InputError) as refused:
         score_p.start(ENVIRONMENT, site, "9.0", prefix)
     error = refused.value
-    assert (error.code, error.file, error.key) == ("changed-since-planned", "config/sites/local.yaml", "scorep")
+    assert (error.code, error.file, error.key) == (
+        "changed-since-planned",
+        "config/sites/local.yaml",
+        "scorep",
+    )
     assert "9.0" in error.problem
 
 

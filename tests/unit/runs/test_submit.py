@@ -68,7 +68,9 @@ def decide(campaign_now: Campaign, block: int, refine: bool) -> None:
     file = decision_file(campaign_now.results, block)
     file.parent.mkdir(exist_ok=True)
     cells = {campaign_now.possible[0].cell: cell}
-    file.write_text(json.dumps({"block": block, "rule": rule_fields(campaign_now.study.replicates), "cells": cells}))
+    file.write_text(
+        json.dumps({"block": block, "rule": rule_fields(campaign_now.study.replicates), "cells": cells})
+    )
 
 
 def test_a_fixed_number_of_blocks() -> None:

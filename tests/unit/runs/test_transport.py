@@ -101,7 +101,10 @@ def test_gloo_uses_the_interface_and_one_replica_nothing(tmp_path: Path) -> None
     assert describe_transport("gloo", TWO_NODES, tmp_path) == "gloo over tcp eth0"
     alone = {**TWO_NODES, "ranks": 1, "nodes": 1}
     assert describe_transport("gloo", alone, tmp_path) == "none"
-    assert describe_transport("memory", {**alone, "replicas_per_rank": 2}, tmp_path) == f"memory over {INTRA_NODE}"
+    assert (
+        describe_transport("memory", {**alone, "replicas_per_rank": 2}, tmp_path)
+        == f"memory over {INTRA_NODE}"
+    )
     assert describe_transport("nccl", {**TWO_NODES, "nodes": 1}, tmp_path) == f"nccl over {INTRA_NODE}"
 
 
@@ -119,11 +122,16 @@ def stated(note: Note | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def epochs(*sent: float | None, exchanges: int = 10) -> list[dict[str, Any]]:
-    return [{"epoch": float(i), "exchanges": exchanges, "sent_bytes": count} for i, count in enumerate(sent, start=1)]
+    return [
+        {"epoch": float(i), "exchanges": exchanges, "sent_bytes": count}
+        for i, count in enumerate(sent, start=1)
+    ]
 
 
 def objected(transport: str, rows: list[dict[str, Any]], site: Site = CLUSTER, nodes: int = 2) -> Note | None:
-    return wrong_network_reason(transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes)
+    return wrong_network_reason(
+        transport, {**TWO_NODES, "nodes": nodes}, site, rows, 4 * MB * (nodes - 1) / nodes
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,17 +161,23 @@ def test_too_few_bytes_through_the_interface_are_objected_to() -> None:
     facts = {"interface": "eth0", "epoch": 2, "sent_bytes": 9 * MB, "expected_bytes": 20 * MB}
     assert stated(reason) == ("too-few-bytes", facts)
     assert objected("nccl over tcp eth0", epochs(9.0 * MB)) is not None
-    assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, "30 MB from the busiest node"
+    assert objected("gloo over tcp eth0", epochs(14.0 * MB), nodes=4) is not None, (
+        "30 MB from the busiest node"
+    )
 
 
 def test_plausible_bytes_are_not() -> None:
     ring = 2 * 10 * 4 * MB * (2 - 1) / 2  # a ring's all-reduce: Patarasuk and Yuan 2009, section 4
     assert objected("gloo over tcp eth0", epochs(ring, ring)) is None
-    assert objected("gloo over tcp eth0", epochs(None)) is None, "a node that does not count objects to nothing"
+    assert objected("gloo over tcp eth0", epochs(None)) is None, (
+        "a node that does not count objects to nothing"
+    )
     assert objected("nccl over ib mlx5_0", epochs(0.0)) is None, "the kernel does not count what RDMA sends"
     assert objected("none", epochs(0.0), nodes=1) is None
     emulated = replace(CLUSTER, placement="emulated")
-    assert objected("gloo over tcp lo", epochs(0.0), emulated) is None, "loopback is shared by all emulated nodes"
+    assert objected("gloo over tcp lo", epochs(0.0), emulated) is None, (
+        "loopback is shared by all emulated nodes"
+    )
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -183,7 +197,9 @@ def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: 
     spec = {**TWO_NODES, "device": "cuda", "nodes": nodes, "ranks": 2}
     infiniband = replace(CLUSTER, fabric="infiniband")
     assert (
-        wrong_network_reason(f"{library} over {transport.SILENT_NETWORK}", spec, infiniband, epochs(0.0), 4 * MB)
+        wrong_network_reason(
+            f"{library} over {transport.SILENT_NETWORK}", spec, infiniband, epochs(0.0), 4 * MB
+        )
         is None
     )
     reason = wrong_network_reason(f"{library} over tcp eth0", spec, CLUSTER, epochs(9.0 * MB), 2 * MB)
@@ -192,18 +208,30 @@ def test_what_mpi_and_gaspi_do_with_accelerators_is_theirs(library: str, nodes: 
 
 def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -> None:
     spec = {**TWO_NODES, "device": "cuda", "nodes": 1, "ranks": 2}
-    (tmp_path / "nccl.gpu1.9.log").write_text("gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n")
+    (tmp_path / "nccl.gpu1.9.log").write_text(
+        "gpu1:9:94 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.11<0>\n"
+    )
     assert describe_transport("nccl", spec, tmp_path) == f"nccl over {INTRA_NODE}"
     (tmp_path / "nccl.gpu1.9.log").write_text(SOCKETS)
-    reason = wrong_network_reason(describe_transport("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB)
+    reason = wrong_network_reason(
+        describe_transport("nccl", spec, tmp_path), spec, load_site("local"), [], 4 * MB
+    )
     assert stated(reason) == ("network-within-node", {"transport": "nccl over tcp eth0"})
 
 
 @pytest.mark.parametrize(
     ("transport", "changes", "line"),
     [
-        ("nccl over tcp ib0", {"device": "cuda"}, "the site says infiniband, but the gradients went over tcp ib0"),
-        ("gloo over tcp ib0", {}, "9.0 MB were sent through eth0 in epoch 1, the gradients are at least 20.0 MB"),
+        (
+            "nccl over tcp ib0",
+            {"device": "cuda"},
+            "the site says infiniband, but the gradients went over tcp ib0",
+        ),
+        (
+            "gloo over tcp ib0",
+            {},
+            "9.0 MB were sent through eth0 in epoch 1, the gradients are at least 20.0 MB",
+        ),
         (
             "gloo over tcp eth0",
             {"device": "cuda"},
@@ -218,4 +246,7 @@ def test_network_between_accelerators_of_a_node_is_objected_to(tmp_path: Path) -
 )
 def test_wording_of_objections(transport: str, changes: dict[str, Any], line: str) -> None:
     infiniband = replace(CLUSTER, fabric="infiniband", interface="eth0")
-    assert wrong_network_reason(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB) == line
+    assert (
+        wrong_network_reason(transport, {**TWO_NODES, **changes}, infiniband, epochs(9.0 * MB), 2 * MB)
+        == line
+    )

@@ -87,11 +87,16 @@ def test_what_is_no_power_is_no_sample_and_said(invalid_w: float) -> None:
     assert joules == pytest.approx(2 * 8 * 100) and reason is None
     joules, reason = wattmeter.integrate(kind, samples, NODES, START + 9, START + 17)
     assert (
-        joules is None and reason is not None and (reason.code, reason.facts["node"]) == ("gap-in-samples", "taurus-8")
+        joules is None
+        and reason is not None
+        and (reason.code, reason.facts["node"]) == ("gap-in-samples", "taurus-8")
     )
     assert 3 < reason.facts["gap_s"] < 4
     refused = wattmeter.invalid_samples(samples_received)
-    assert refused is not None and (refused.code, refused.facts) == ("samples-left-out", {"counts": {"taurus-8": 16}})
+    assert refused is not None and (refused.code, refused.facts) == (
+        "samples-left-out",
+        {"counts": {"taurus-8": 16}},
+    )
     assert refused == f"invalid samples were left out: 16 of taurus-8, such as {invalid_w:g} W"
     assert wattmeter.invalid_samples(samples) is None
 
@@ -111,8 +116,14 @@ def test_a_node_of_which_no_sample_is_a_power_has_none() -> None:
     with kwollect(lambda node, at: -1.0) as server:
         samples_received = wattmeter.request_samples(server.meter(), NODES[:1], START, START + 10)
     kind = wattmeter.describe_meter(server.meter(), samples_received)
-    joules, reason = wattmeter.integrate(kind, wattmeter.valid_samples(samples_received), NODES[:1], START, START + 10)
-    assert joules is None and reason is not None and (reason.code, reason.facts["node"]) == ("no-samples", "taurus-7")
+    joules, reason = wattmeter.integrate(
+        kind, wattmeter.valid_samples(samples_received), NODES[:1], START, START + 10
+    )
+    assert (
+        joules is None
+        and reason is not None
+        and (reason.code, reason.facts["node"]) == ("no-samples", "taurus-7")
+    )
 
 
 def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
@@ -175,7 +186,9 @@ def test_wrong_answers_are_reported_in_one_line(
 @pytest.mark.parametrize(
     ("part", "pause_s", "code"), [(b" ", 0.05, "answer-too-slow"), (b" " * 65536, 0.0, "answer-too-large")]
 )
-def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch, part: bytes, pause_s: float, code: str) -> None:
+def test_an_answer_without_end_is_left(
+    monkeypatch: pytest.MonkeyPatch, part: bytes, pause_s: float, code: str
+) -> None:
     monkeypatch.setattr(wattmeter, "ANSWER_S", 0.5)
     monkeypatch.setattr(wattmeter, "MAX_ANSWER_BYTES", 1 << 20)
 
@@ -190,7 +203,9 @@ def test_an_answer_without_end_is_left(monkeypatch: pytest.MonkeyPatch, part: by
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
-        endless = Wattmeter("kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0)
+        endless = Wattmeter(
+            "kwollect", f"http://127.0.0.1:{listening.getsockname()[1]}/metrics", "m", None, 0.0
+        )
         began = time.monotonic()
         with pytest.raises(NoSamples) as away:
             wattmeter.request_samples(endless, NODES, START, START + 10)
@@ -228,7 +243,10 @@ def test_nobody_there() -> None:
     away = Wattmeter("kwollect", f"http://127.0.0.1:{port}/metrics", "m", None, 0.1)
     with pytest.raises(NoSamples) as nobody:
         wattmeter.request_samples(away, NODES, START, START + 10)
-    assert (nobody.value.reason.code, nobody.value.reason.facts["error"]) == ("no-connection", "ConnectionError")
+    assert (nobody.value.reason.code, nobody.value.reason.facts["error"]) == (
+        "no-connection",
+        "ConnectionError",
+    )
 
 
 def test_nodes_are_known_by_their_short_names() -> None:
@@ -252,7 +270,9 @@ def site_with(tmp_path: Path, energy: object) -> Path:
 def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
     assert load_site("local").energy is None
     wattmeter_settings = load_site("here", site_with(tmp_path, {"wattmeter": GOOD})).energy
-    assert wattmeter_settings == Wattmeter(**GOOD, metric="wattmetre_power_watt", error_share=None, patience_s=30)
+    assert wattmeter_settings == Wattmeter(
+        **GOOD, metric="wattmetre_power_watt", error_share=None, patience_s=30
+    )
     assert replace(load_site("here", tmp_path)) in {load_site("here", tmp_path)}, "a site is a key of caches"
 
 
@@ -273,7 +293,9 @@ def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
         ({"wattmetre": GOOD}, "energy"),
     ],
 )  # fmt: skip
-def test_a_site_that_says_it_wrongly_is_refused_in_one_line(tmp_path: Path, energy: object, location: str) -> None:
+def test_a_site_that_says_it_wrongly_is_refused_in_one_line(
+    tmp_path: Path, energy: object, location: str
+) -> None:
     with pytest.raises(InputError) as refused:
         load_site("here", site_with(tmp_path, energy))
     assert location in str(refused.value) and "\n" not in str(refused.value)

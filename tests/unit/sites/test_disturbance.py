@@ -79,7 +79,9 @@ def test_what_it_costs_is_said_where_the_campaign_tells(tmp_path: Path) -> None:
     times = spread_ratio(rows(0.02, 0.06, 200))
     assert sentence is not None and times is not None
     assert sentence.code == "disturbed" and sentence.facts["times"] == pytest.approx(times)
-    assert f"vary {times:.1f} times as much" in sentence and f"or need {times**2:.1f} times the runs" in sentence
+    assert (
+        f"vary {times:.1f} times as much" in sentence and f"or need {times**2:.1f} times the runs" in sentence
+    )
     undisturbed = describe({"withheld": 0.12, "others": None}, SITE, runs_csv(tmp_path, rows(0.06, 0.02, 99)))
     assert undisturbed is not None and undisturbed.facts["times"] is None
 
@@ -91,7 +93,11 @@ def test_doctor_names_disturbed_nodes_and_nodes_of_one_machine(tmp_path: Path) -
 
     assert judged(SITE, node1={}).verdict == "ok"
     result = judged(SITE, node1={}, node2={"withheld": 0.1}, node3={"withheld": 0.1})
-    assert (result.verdict, result.code, list(result.facts["shares"])) == ("warn", "disturbed", ["node2", "node3"])
+    assert (result.verdict, result.code, list(result.facts["shares"])) == (
+        "warn",
+        "disturbed",
+        ["node2", "node3"],
+    )
     assert result.facts["shares"]["node2"]["withheld"] == 0.1 and result.facts["times"] is None
     assert result.text.startswith("node2, node3: ")
     assert judged(load_site("virtual"), node1={"others": 0.5}, node2={"others": 0.5}).verdict == "ok"

@@ -163,7 +163,14 @@ class TestStatusOfJobs:
         ],
     )
     def test_verdict(
-        self, written: str | None, accounting: bool, age: str, sacct: bool, verdict: str, code: str, advice: str | None
+        self,
+        written: str | None,
+        accounting: bool,
+        age: str,
+        sacct: bool,
+        verdict: str,
+        code: str,
+        advice: str | None,
     ) -> None:
         config = {"MinJobAge": age, "AccountingStorageType": self.ACCOUNTING if accounting else ""}
         result = verdicts.job_status(config, written, PROFILE, sacct)
@@ -232,14 +239,21 @@ class TestNodes:
         nodes = [node("node1"), node("node2"), node("node3")]
         assert verdicts.nodes(nodes, self.ALL_NODES, site).verdict == "ok"
         assert verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, exclude="node2")).verdict == "FAIL"
-        assert verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict == "FAIL"
+        assert (
+            verdicts.nodes(nodes, self.ALL_NODES, with_scheduler(site, nodelist="node[1-2]")).verdict
+            == "FAIL"
+        )
 
     @pytest.mark.parametrize(
-        ("constraint", "left"), [("a100", 2), ("a100&ib", 1), ("h100", 0), ("a100|h100", 3), ("[a100|h100]", 3)]
+        ("constraint", "left"),
+        [("a100", 2), ("a100&ib", 1), ("h100", 0), ("a100|h100", 3), ("[a100|h100]", 3)],
     )
     def test_features(self, site: Site, constraint: str, left: int) -> None:
         features: list[tuple[str, ...]] = [("a100", "ib"), ("a100",), ()]
-        nodes = [replace(node(f"node{i}"), features=node_features) for i, node_features in enumerate(features, start=1)]
+        nodes = [
+            replace(node(f"node{i}"), features=node_features)
+            for i, node_features in enumerate(features, start=1)
+        ]
         assert len(verdicts.eligible(nodes, with_scheduler(site, constraint=constraint))) == left
 
     @pytest.mark.parametrize("key", ["nodelist", "exclude"])
@@ -278,10 +292,14 @@ class TestTimes:
         assert (run.facts["asked_s"], run.facts["expected_s"]) == (420, 20), "time_limit_s, beside the rest"
 
     def test_builds_in_jobs(self, site: Site) -> None:
-        result = verdicts.time_limits(self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600))
+        result = verdicts.time_limits(
+            self.row("01:00:00"), with_scheduler(site, build_on="job", block_limit_s=3600)
+        )
         assert [(item.verdict, item.subject) for item in result] == [("FAIL", "time of a build")]
 
-    @pytest.mark.parametrize(("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")])
+    @pytest.mark.parametrize(
+        ("timeout", "verdict"), [("101 sec", "ok"), ("100 sec", "warn"), ("0 sec", "ok")]
+    )
     def test_lost_node(self, site: Site, timeout: str, verdict: str) -> None:
         assert verdicts.lost_node({"SlurmdTimeout": timeout}, site).verdict == verdict
 
@@ -309,7 +327,9 @@ class TestMemory:
             config = {"SelectTypeParameters": select, **(default if source == "configuration" else {})}
             row = default if source == "partition" else {}
             assert (
-                verdicts.memory(config, row, self.NODES_OF_64_GB, with_scheduler(site, memory_mb=requested)).verdict
+                verdicts.memory(
+                    config, row, self.NODES_OF_64_GB, with_scheduler(site, memory_mb=requested)
+                ).verdict
                 == verdict
             )
 
@@ -332,7 +352,9 @@ class TestAccount:
     def test_verdict(
         self, site: Site, mine: list[str] | None, requested: str | None, enforced: bool, verdict: str
     ) -> None:
-        result = verdicts.account(self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=requested))
+        result = verdicts.account(
+            self.ENFORCED if enforced else {}, mine, with_scheduler(site, account=requested)
+        )
         assert result.verdict == verdict
 
 
@@ -391,7 +413,13 @@ class TestWhatNodesSay:
                 {"count": 0, "error": "no driver"},
                 "has 0 (no driver)",
             ),
-            ("fabric", {"infiniband": []}, "no-infiniband", {}, "has no InfiniBand device (/sys/class/infiniband)"),
+            (
+                "fabric",
+                {"infiniband": []},
+                "no-infiniband",
+                {},
+                "has no InfiniBand device (/sys/class/infiniband)",
+            ),
             (
                 "scratch",
                 {"scratch": "No such file or directory"},
@@ -402,7 +430,13 @@ class TestWhatNodesSay:
         ],
     )
     def test_what_one_node_lacks(
-        self, site: Site, subject: str, differs: dict[str, Any], code: str, facts: dict[str, Any], message: str
+        self,
+        site: Site,
+        subject: str,
+        differs: dict[str, Any],
+        code: str,
+        facts: dict[str, Any],
+        message: str,
     ) -> None:
         settings = {"device": "cuda", "devices_per_node": 2, "cores": 2, "fabric": "infiniband"}
         site = replace(site, **settings, setup=("module load x",), scratch=Path("/scratch"))
@@ -438,7 +472,8 @@ class TestWhatNodesSay:
         assert file_locks([report(), report("node2", lock=lock)]).verdict == verdict
 
     @pytest.mark.parametrize(
-        ("apart_s", "verdict"), [(0.4, "ok"), (-0.4, "ok"), (0.6, "warn"), (-4.9, "warn"), (5.1, "FAIL"), (-60, "FAIL")]
+        ("apart_s", "verdict"),
+        [(0.4, "ok"), (-0.4, "ok"), (0.6, "warn"), (-4.9, "warn"), (5.1, "FAIL"), (-60, "FAIL")],
     )
     def test_clocks(self, apart_s: float, verdict: str) -> None:
         result = clocks([report(), report("node2", clock_apart_s=apart_s)])

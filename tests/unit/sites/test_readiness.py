@@ -27,7 +27,9 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", ["/a b", "/a$(b)", "/a'b", "/a;b"])
-def test_a_path_that_breaks_the_schedulers_scripts_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_breaks_the_schedulers_scripts_is_refused(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readiness, "CHECKOUT", Path(folder))
     with pytest.raises(InputError) as refused:
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "slurm")
@@ -48,7 +50,11 @@ def test_launch_outside_of_a_job_is_refused_with_the_way_to_one(
     with pytest.raises(InputError) as refused:
         check_launch(load_campaign({**CONFIG, "site": "slurm-example"}), "local", runs)
     error = refused.value
-    assert (error.code, error.file, error.key) == ("outside-of-job", "config/sites/slurm-example.yaml", "launcher")
+    assert (error.code, error.file, error.key) == (
+        "outside-of-job",
+        "config/sites/slurm-example.yaml",
+        "launcher",
+    )
     assert error.hint == way
 
 
@@ -72,7 +78,9 @@ def test_virtual_cluster_must_be_the_one_of_the_site(
         check_virtual(load_site("virtual-oar"))
     error = refused.value
     assert (error.code, error.file, error.key, error.got) == (code, "config/sites/virtual-oar.yaml", key, got)
-    assert error.hint.endswith("./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.6 --scheduler oar")
+    assert error.hint.endswith(
+        "./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.6 --scheduler oar"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,11 @@ def test_unlike_nodes_have_to_be_those_of_the_site(
         return
     with pytest.raises(InputError) as refused:
         check_virtual(load_site("virtual-unlike"))
-    assert (refused.value.code, refused.value.key, refused.value.got) == ("other-cluster", "cpu_share", [0.9, 0.6, 0.3])
+    assert (refused.value.code, refused.value.key, refused.value.got) == (
+        "other-cluster",
+        "cpu_share",
+        [0.9, 0.6, 0.3],
+    )
     assert str(refused.value) == (
         f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual cluster; "
         "./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.9,0.6,0.3"
@@ -107,7 +119,9 @@ class TestImages:
         loaded = load_campaign(CONFIG)
         return replace(loaded, site=replace(loaded.site, deployment="apptainer"))
 
-    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(self, imaged: Campaign) -> None:
+    def test_all_environments_of_the_study_are_images_then_and_keys_are_others(
+        self, imaged: Campaign
+    ) -> None:
         loaded = load_campaign(CONFIG)
         assert loaded.images == [] and imaged.images == list(imaged.environments) == list(loaded.environments)
         assert set(loaded.records.values()).isdisjoint(imaged.records.values())
@@ -196,7 +210,9 @@ class TestABundle:
         (site.cache / "bundle" / "small-local.json").write_text("{")
         assert "./ringside unbundle" in self.refusal(site, ["pytorch"])
 
-    def test_without_a_bundle_everything_can_be_had(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_bundle_everything_can_be_had(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("RINGSIDE_CACHE", "/nowhere")
         check_bundle(site, ["tensorflow"], ["fashion-mnist"])
 

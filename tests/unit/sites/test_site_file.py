@@ -59,7 +59,13 @@ REPORT: dict[str, Any] = {
     "memory_mb": 515000,
     "checkout": True,
     "cache_seen": True,
-    "interfaces": {"lo": "127.0.0.1", "eno1": "10.1.0.2", "ib0": "10.2.0.2", "docker0": "172.17.0.1", "ib1": None},
+    "interfaces": {
+        "lo": "127.0.0.1",
+        "eno1": "10.1.0.2",
+        "ib0": "10.2.0.2",
+        "docker0": "172.17.0.1",
+        "ib1": None,
+    },
     "own_address": "10.1.0.2",
     "links": {
         "lo": {"mbit_s": None, "up": True, "device": False},
@@ -183,7 +189,9 @@ class TestCluster:
         result = site(answers)
         assert (result.launcher, result.placement, result.deployment) == ("slurm", "distinct-nodes", "venv")
         assert (result.device, result.devices_per_node, result.ranks_per_node) == ("cuda", 4, 4)
-        assert (result.nodes, result.cores) == (3, 126), "the usable nodes of the kind; less the cores that Slurm keeps"
+        assert (result.nodes, result.cores) == (3, 126), (
+            "the usable nodes of the kind; less the cores that Slurm keeps"
+        )
         assert (result.interface, result.fabric, result.bandwidth_bytes_s) == ("ib0", "infiniband", 12.5e9)
         assert result.torch_index is None
         jobs = result.scheduler
@@ -208,14 +216,17 @@ class TestCluster:
             "srun --mpi=list: none, pmi2, pmix",
         ):
             assert part in words
-        lines = [line for line in text.splitlines() if line and not line.startswith("#") and line != "scheduler:"]
+        lines = [
+            line for line in text.splitlines() if line and not line.startswith("#") and line != "scheduler:"
+        ]
         before = dict(zip(text.splitlines()[1:], text.splitlines(), strict=False))
         assert all("  # " in line or before[line].lstrip().startswith("#") for line in lines)
         assert max(map(len, text.splitlines())) <= site_file.WIDTH
 
     def test_without_a_feature_of_its_own_the_others_are_excluded(self, answers: SlurmAnswers) -> None:
         equal = [
-            replace(kind, nodes=tuple(replace(node, features=("ib",)) for node in kind.nodes)) for kind in answers.kinds
+            replace(kind, nodes=tuple(replace(node, features=("ib",)) for node in kind.nodes))
+            for kind in answers.kinds
         ]
         jobs = site(replace(answers, kinds=equal)).scheduler
         assert (jobs.constraint, jobs.exclude) == (None, "g[05-07]")
@@ -233,7 +244,8 @@ class TestCluster:
         assert site(bounded).nodes == 2
 
     @pytest.mark.parametrize(
-        ("max_time", "expected"), [("UNLIMITED", (900, 28800)), ("00:10:00", (420, 600)), ("04:00", (60, 240))]
+        ("max_time", "expected"),
+        [("UNLIMITED", (900, 28800)), ("00:10:00", (420, 600)), ("04:00", (60, 240))],
     )
     def test_times(self, answers: SlurmAnswers, max_time: str, expected: tuple[int, int]) -> None:
         result = site(replace(answers, partition={**answers.partition, "MaxTime": max_time}))
@@ -247,7 +259,12 @@ class TestCluster:
         """InfiniBand is not used: Gloo knows sockets only."""
         node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
         result = site(replace(answers, kinds=node_kinds, node={}), accelerators=[])
-        assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == ("cpu", 0, 1, 96)
+        assert (result.device, result.devices_per_node, result.ranks_per_node, result.cores) == (
+            "cpu",
+            0,
+            1,
+            96,
+        )
         assert (result.interface, result.fabric, result.bandwidth_bytes_s) == ("ib0", "ethernet", 12.5e9)
         assert result.torch_index is not None
 
@@ -258,9 +275,13 @@ class TestCluster:
     def test_devices_that_slurm_does_not_hand_out(self, answers: SlurmAnswers) -> None:
         node_kinds = kinds(slurm.nodes(GPU_NODES.splitlines()[-1]))
         assert site(replace(answers, kinds=node_kinds, node={})).device == "cpu"
-        assert "Slurm hands out none" in written(replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT))
+        assert "Slurm hands out none" in written(
+            replace(answers, kinds=node_kinds, node={}), NodeAnswers(REPORT)
+        )
 
-    def test_a_home_that_nodes_do_not_see(self, answers: SlurmAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_home_that_nodes_do_not_see(
+        self, answers: SlurmAnswers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("RINGSIDE_CACHE", raising=False)
         assert site(answers).cache == Path("~/.cache/ringside").expanduser()
         assert site(answers, cache_seen=False).cache == FOLDER / "ringside-cache"
@@ -275,13 +296,18 @@ class TestCluster:
             "eth0",
         )
         (line,) = [line for line in text.splitlines() if line.startswith("interface")]
-        assert "ASSUMED: no node was seen" in line and "none was free" not in line, "it is said once, in the head"
+        assert "ASSUMED: no node was seen" in line and "none was free" not in line, (
+            "it is said once, in the head"
+        )
 
     def test_several_ports_have_the_rate_of_one(self, answers: SlurmAnswers) -> None:
         ports = [{**REPORT["ports"][0], "device": f"mlx5_{i}"} for i in range(4)]
         assert site(answers, ports=ports).bandwidth_bytes_s == 12.5e9
         text = written(answers, NodeAnswers({**REPORT, "ports": ports}))
-        assert "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text and "of one of 4 ports" in text
+        assert (
+            "# variables: {NCCL_IB_HCA: 'mlx5_0,mlx5_1,mlx5_2,mlx5_3'}" in text
+            and "of one of 4 ports" in text
+        )
 
     def test_roce_is_ethernet(self, answers: SlurmAnswers) -> None:
         result = site(answers, ports=[{**REPORT["ports"][0], "layer": "Ethernet"}])
@@ -294,14 +320,18 @@ class TestCluster:
         virtual = replace(answers, virtual=settings, kinds=node_kinds, node={}, config=config)
         result = site(virtual)
         assert (result.placement, result.nodes, result.cores, result.cpu_share) == ("virtual", 3, 1, 0.6)
-        assert result.bandwidth_bytes_s == settings.bandwidth_bytes_s, "to the last digit: the doctor compares them"
+        assert result.bandwidth_bytes_s == settings.bandwidth_bytes_s, (
+            "to the last digit: the doctor compares them"
+        )
         assert result.time_limit_s == 100, "below SlurmdTimeout"
         unshaped = replace(virtual, virtual=replace(settings, bandwidth_bytes_s=None, cpu_share=None))
         assert (site(unshaped).bandwidth_bytes_s, site(unshaped).cpu_share) == (None, None)
 
     def test_what_nodes_say_stays_in_its_comment(self, answers: SlurmAnswers) -> None:
         result = site(
-            answers, modules=["pytorch\ndevice: cpu", "x\x1b[2J\rpytorch"], apptainer="1.3\n\nfabric: ethernet"
+            answers,
+            modules=["pytorch\ndevice: cpu", "x\x1b[2J\rpytorch"],
+            apptainer="1.3\n\nfabric: ethernet",
         )
         assert (result.device, result.fabric) == ("cuda", "infiniband")
 

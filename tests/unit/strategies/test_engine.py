@@ -24,7 +24,10 @@ PAIR = Topology(DEVICE, (Level(2, 1000.0, 0.5),))
 HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
 FOUR = Topology(
     HANDLING,
-    (Level(2, 1e9, 1e-6), Level(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)),
+    (
+        Level(2, 1e9, 1e-6),
+        Level(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2),
+    ),
 )
 MODELS = {
     "lenet-5": ((28, 28, 1), 10),
@@ -56,7 +59,11 @@ def timeline(posed: Posed, state: engine.State) -> tuple[engine.Ints, engine.Int
 def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
     space = divide(graph(name, *MODELS[name]), BATCH)
     return pose(
-        space, topology, partial(roofline, device=topology.device, update_bytes=32), max_parts=8, gradients=gradients
+        space,
+        topology,
+        partial(roofline, device=topology.device, update_bytes=32),
+        max_parts=8,
+        gradients=gradients,
     )
 
 
@@ -171,7 +178,10 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         if sender == receiver:
             return ready
         level = topology.level_between(sender, receiver)
-        used_links = [("out", level, topology.unit(level, sender)), ("in", level, topology.unit(level, receiver))]
+        used_links = [
+            ("out", level, topology.unit(level, sender)),
+            ("in", level, topology.unit(level, receiver)),
+        ]
         link = topology.levels[level]
         burst = round(PICOSECONDS * link.burst_bytes / link.bytes_s)
         transfer = max(1, int(size * (PICOSECONDS / link.bytes_s)))
@@ -196,7 +206,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         needed = region_needed(edge.needed, regions[target][i], layers[edge.source].shape)
         overlaps = []
         for p, region in enumerate(regions[edge.source] if needed else []):
-            size = math.prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(needed, region, strict=True))
+            size = math.prod(
+                max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(needed, region, strict=True)
+            )
             if size:
                 overlaps.append((p, size * edge.element_bytes))
         return overlaps
@@ -206,7 +218,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         if not layers[place].chain or at[1] == 0:
             return None
         earlier = (at[0], at[1] - 1, *at[2:])
-        return next(p for p in range(len(parts[place].devices)) if part_of(p, parts[place].degrees) == earlier)
+        return next(
+            p for p in range(len(parts[place].devices)) if part_of(p, parts[place].degrees) == earlier
+        )
 
     ends: dict[tuple[int, int], int] = {}
     for place in range(len(layers)):
@@ -219,7 +233,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
             for edge in space.edges:
                 if edge.target == place:
                     for p, size in common(edge, place, i):
-                        ready = max(ready, message(parts[edge.source].devices[p], device, size, ends[edge.source, p]))
+                        ready = max(
+                            ready, message(parts[edge.source].devices[p], device, size, ends[edge.source, p])
+                        )
             free[device] = max(ready, free[device]) + int(problem.forward[config[place]])
             ends[place, i] = free[device]
     layout = Layout(space, tuple(part.degrees for part in parts), tuple(part.devices for part in parts), ())
@@ -241,7 +257,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         crossed = [topology.levels[level] for level in levels]
         sizes = [int(problem.shard_bytes[config[place]]) for place in bucket]
         rates = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in crossed]
-        latencies = [PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed]
+        latencies = [
+            PICOSECONDS * (at.latency_s if at.ring_latency_s is None else at.ring_latency_s) for at in crossed
+        ]
         bursts = [round(PICOSECONDS * at.burst_bytes / at.bytes_s) for at in crossed]
         steps = 2 * (len(devices) - 1)
 
@@ -255,7 +273,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
 
         full = list(map(round, latencies))
         shares = [round(latency / at.ring_channels) for latency, at in zip(latencies, crossed, strict=True)]
-        least = sum(steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in sizes)
+        least = sum(
+            steps * max(0, *(int(size / len(devices) * rate) - 1 for rate in rates)) for size in sizes
+        )
         begin = max(ready - min(least, *bursts), *(free[link] for link in ways))
         occupied = steps * step(shares, sum(sizes))
         arrives_at = max(begin + max(occupied, steps * step(full, sum(sizes))), ready + steps * step(full, 0))
@@ -284,7 +304,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
             back[place, i] = free[device]
             if (p := previous(place, i)) is not None:
                 size = int(problem.state_bytes[config[place]])
-                back[place, p] = max(back[place, p], message(device, parts[place].devices[p], size, back[place, i]))
+                back[place, p] = max(
+                    back[place, p], message(device, parts[place].devices[p], size, back[place, i])
+                )
             for edge in reversed(space.edges):
                 if edge.target == place:
                     for p, size in common(edge, place, i):
@@ -304,7 +326,9 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
                     updates[owner] += int(problem.update[config[place]])
                     continue
                 size = int(problem.shard_bytes[config[place]])
-                arrives_at = max(since[owner], *(message(device, owner, size, since[device]) for device in receivers))
+                arrives_at = max(
+                    since[owner], *(message(device, owner, size, since[device]) for device in receivers)
+                )
                 arrives_at += int(problem.update[config[place]])
                 last[owner] = max(last[owner], arrives_at)
                 for device in receivers:
@@ -326,7 +350,9 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
     pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
     message = BYTES * 650 / 1000 + 0.5
     # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights back
-    assert search.step_seconds(pair, starts.data_parallel(pair)) == pytest.approx(7 + message + 0.25 + message)
+    assert search.step_seconds(pair, starts.data_parallel(pair)) == pytest.approx(
+        7 + message + 0.25 + message
+    )
     assert search.describe_strategy(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
     four_devices = pose(
         divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
@@ -337,7 +363,9 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
         3.5 + carried + 0.25 + carried
     )
     by_units = {**starts.data_parallel(pair), "dense1": Part((1, 2, 1, 1), (1, 0))}
-    assert search.describe_strategy(pair, by_units)["gradient_bytes"] == 0, "units that one device has need no owner"
+    assert search.describe_strategy(pair, by_units)["gradient_bytes"] == 0, (
+        "units that one device has need no owner"
+    )
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
@@ -365,17 +393,23 @@ def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> No
         devices = rng.integers(4, size=parts)
         limit = int(cost * rng.choice([0.9, 1.0, 1.5, 100]))
         before = [array.copy() for array in (state.config, state.device, state.forward_end[0], state.local)]
-        time = engine.attempt_change(problem, state, np.array([layer], np.int64), config, devices, limit, False)
+        time = engine.attempt_change(
+            problem, state, np.array([layer], np.int64), config, devices, limit, False
+        )
         full = posed.state(posed.strategy(state.config, state.device))
         again = engine.simulate_strategy(problem, full)
         if time == engine.NEVER:
             assert again == cost
             assert all(
                 np.array_equal(a, b)
-                for a, b in zip(before, (state.config, state.device, state.forward_end[0], state.local), strict=True)
+                for a, b in zip(
+                    before, (state.config, state.device, state.forward_end[0], state.local), strict=True
+                )
             )
             tried = {**posed.strategy(state.config, state.device)}
-            tried[posed.space.layers[layer].name] = Part(posed.configurations[layer][config], tuple(map(int, devices)))
+            tried[posed.space.layers[layer].name] = Part(
+                posed.configurations[layer][config], tuple(map(int, devices))
+            )
             assert engine.simulate_strategy(problem, posed.state(tried)) > limit
         else:
             assert time == again <= limit
@@ -390,7 +424,10 @@ def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> No
 
 def test_search_finds_optimum_of_small_model() -> None:
     posed = pose(
-        divide(perceptron(), BATCH), Topology(DEVICE, (Level(2, 2000.0, 0.01),)), two_second_cost, bucket_bytes=0
+        divide(perceptron(), BATCH),
+        Topology(DEVICE, (Level(2, 2000.0, 0.01),)),
+        two_second_cost,
+        bucket_bytes=0,
     )
     choices = [
         [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
@@ -398,7 +435,8 @@ def test_search_finds_optimum_of_small_model() -> None:
     ]  # fmt: skip
     names = [layer.name for layer in posed.space.layers]
     times = [
-        search.step_seconds(posed, dict(zip(names, choice, strict=True))) for choice in itertools.product(*choices)
+        search.step_seconds(posed, dict(zip(names, choice, strict=True)))
+        for choice in itertools.product(*choices)
     ]
     fastest, facts = exact.find_fastest(posed, starts.data_parallel(posed))
     assert search.step_seconds(posed, fastest) == facts["picoseconds"] / PICOSECONDS == min(times)

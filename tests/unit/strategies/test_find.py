@@ -83,7 +83,8 @@ def test_a_broken_option_is_named_with_what_is_expected(argv, words):
 def test_incremental_simulation_equals_full_one_on_all_models(planner):
     process = subprocess.run(
         [planner, CHECKOUT / "tests" / "support" / "planner_properties.py", str(PROPOSALS)],
-        env=os.environ | {"PYTHONPATH": f"{CHECKOUT / 'workflow' / 'scripts'}{os.pathsep}{CHECKOUT / 'tests'}"},
+        env=os.environ
+        | {"PYTHONPATH": f"{CHECKOUT / 'workflow' / 'scripts'}{os.pathsep}{CHECKOUT / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,
@@ -96,8 +97,14 @@ def test_incremental_simulation_equals_full_one_on_all_models(planner):
 def test_model_beyond_memory_is_refused(planner):
     assert planner.exists()
     with pytest.raises(InputError) as refused:
-        find.search(parse_question("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20"))
-    assert (refused.value.code, refused.value.file, refused.value.got) == ("too-little-memory", "vgg-16", 16e9)
+        find.search(
+            parse_question("--model", "vgg-16", "--batch-size", "4096", "--devices", "1", "--proposals", "20")
+        )
+    assert (refused.value.code, refused.value.file, refused.value.got) == (
+        "too-little-memory",
+        "vgg-16",
+        16e9,
+    )
     assert "16.0 GB" in refused.value.problem and "--batch-size" in refused.value.hint
 
 
@@ -105,14 +112,21 @@ def test_search_writes_table_answers_and_figures(planner, tmp_path, capsys):
     assert planner.exists()
     stem = tmp_path / "found"
     find.search(
-        parse_question("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"), stem
+        parse_question("--model", "alexnet", "--image", "64x64x3", "--devices", "4", "--proposals", "2000"),
+        stem,
     )
     content = json.loads(stem.with_suffix(".json").read_text())
     by_name = {(answer["method"], answer["start"]): answer for answer in content["answers"]}
     data = by_name[None, "data"]["seconds"]
     for method in ("metropolis", "annealing"):
-        assert by_name[method, "data"]["seconds"] <= data and by_name[method, "data"]["progress"][-1][1] <= data
-    assert min(answer["seconds"] for answer in content["answers"]) < 0.9 * data, "dense layers need not be copied"
+        assert (
+            by_name[method, "data"]["seconds"] <= data and by_name[method, "data"]["progress"][-1][1] <= data
+        )
+    assert min(answer["seconds"] for answer in content["answers"]) < 0.9 * data, (
+        "dense layers need not be copied"
+    )
     table = stem.with_suffix(".md").read_text()
-    assert all(find.strategy_name(method, start) in table for method, start in (("", "data"), ("metropolis", "data")))
+    assert all(
+        find.strategy_name(method, start) in table for method, start in (("", "data"), ("metropolis", "data"))
+    )
     assert stem.with_suffix(".png").stat().st_size > 10_000 and (tmp_path / "found.progress.png").exists()

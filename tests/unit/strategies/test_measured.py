@@ -13,7 +13,13 @@ from models.soap import divide
 from network.bus import bus_bandwidth
 from strategies import found
 from strategies.find import METHODS, NAMES
-from strategies.measured import MissingMeasurement, cost_function, measured_topology, message_cost, select_costs
+from strategies.measured import (
+    MissingMeasurement,
+    cost_function,
+    measured_topology,
+    message_cost,
+    select_costs,
+)
 from strategies.problem import pose
 from strategies.topology import Level
 from support.timed_parts import BANDWIDTH_BYTES_S, MEMORY, both, handled, run_of, timed
@@ -23,7 +29,9 @@ def test_problem_has_measured_times_of_parts() -> None:
     run = run_of()
     space = divide(run.graph, 64)
     posed = pose(
-        space, measured_topology(both(), handled().iloc[:0], run, MEMORY), cost_function(select_costs(timed(run), run))
+        space,
+        measured_topology(both(), handled().iloc[:0], run, MEMORY),
+        cost_function(select_costs(timed(run), run)),
     )
     first, parts = posed.arrays.first_config, posed.arrays.parts
     for place in range(len(space.layers)):
@@ -52,9 +60,9 @@ def test_links_are_fitted_to_matching_benchmarks() -> None:
     assert (with_a_quota.send_s, with_a_quota.receive_byte_s) == (pytest.approx(1e-4), pytest.approx(4e-9))
     assert link.ring_bytes_s == pytest.approx(BANDWIDTH_BYTES_S), "bus bandwidth"
     assert link.ring_latency_s == pytest.approx(9e-4 / 6), "of each of 2 (n - 1) steps"
-    assert measured_topology(network, handled(), run_of(nodes=2), MEMORY).levels[0].ring_latency_s == pytest.approx(
-        9e-4 / 2
-    )
+    assert measured_topology(network, handled(), run_of(nodes=2), MEMORY).levels[
+        0
+    ].ring_latency_s == pytest.approx(9e-4 / 2)
     assert measured_topology(network, handled(), run_of(nodes=1), MEMORY).levels == (Level(1, math.inf),)
 
 
@@ -96,7 +104,9 @@ def test_missing_link_measurements_are_named(network: pd.DataFrame, code: str, f
 def test_links_within_a_node_are_refused() -> None:
     with pytest.raises(MissingMeasurement) as missing:
         measured_topology(both(nodes=2), handled(), run_of(nodes=2, ranks_per_node=2), MEMORY)
-    assert missing.value.note.code == "links-within-node" and missing.value.note.facts == {"ranks_per_node": 2}
+    assert missing.value.note.code == "links-within-node" and missing.value.note.facts == {
+        "ranks_per_node": 2
+    }
 
 
 @pytest.mark.parametrize(
@@ -111,7 +121,9 @@ def test_links_within_a_node_are_refused() -> None:
         ({"devices": 2}, "too-few-devices", {"devices": 2, "ranks": 4}),
     ],
 )
-def test_missing_cost_measurements_are_named(change: dict[str, Any], code: str, facts: dict[str, Any]) -> None:
+def test_missing_cost_measurements_are_named(
+    change: dict[str, Any], code: str, facts: dict[str, Any]
+) -> None:
     run = run_of()
     with pytest.raises(MissingMeasurement) as missing:
         select_costs(timed(run, **change), run)
@@ -133,9 +145,14 @@ def test_message_cost_grows_with_bytes() -> None:
 
 
 def test_unbeaten_start_is_the_fastest_strategy() -> None:
-    starts = [{"method": None, "start": name, "seconds": seconds} for name, seconds in (("data", 3.0), ("expert", 1.5))]
+    starts = [
+        {"method": None, "start": name, "seconds": seconds}
+        for name, seconds in (("data", 3.0), ("expert", 1.5))
+    ]
     sizes = dict.fromkeys(("exchanged_bytes", "gradient_bytes", "memory_bytes"), 7)
-    answers = [{**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]]
+    answers = [
+        {**start, **sizes} for start in [*starts, {"method": "metropolis", "start": "data", "seconds": 2.0}]
+    ]
     row = found.answer_row(run_of(), answers)
     assert (row["data_s"], row["expert_s"], row["found_s"], row["method"]) == (3.0, 1.5, 1.5, "")
     slower = {**row, "method": "metropolis", "start": "data", "bandwidth": 100}

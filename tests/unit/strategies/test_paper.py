@@ -8,7 +8,9 @@ from strategies import paper
 from strategies.paper import Point
 from strategies.problem import MESSAGES, RING
 
-STARTED = {"alexnet": (0.3, 0.2, 0.1)}  # seconds of data parallelism, of the expert's rule, and of what was found
+STARTED = {
+    "alexnet": (0.3, 0.2, 0.1)
+}  # seconds of data parallelism, of the expert's rule, and of what was found
 
 
 def test_points_have_64_samples_per_device():

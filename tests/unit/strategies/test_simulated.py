@@ -62,7 +62,9 @@ def campaign() -> Campaign:
 
 @pytest.fixture
 def simulator(campaign: Campaign) -> Simulator:
-    return Simulator(Measurements(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies")
+    return Simulator(
+        Measurements(timed(campaign.runs[0]), handled(), both(), 1.0), "call ./ringside strategies"
+    )
 
 
 @pytest.fixture
@@ -130,7 +132,10 @@ def test_table_is_sorted_by_model_link_and_strategy(
     assert sort_rows(shuffled)[columns].drop_duplicates().to_numpy().tolist() == [
         [model, nodes, rate, level]
         for model in ("alexnet", "lenet-5")
-        for nodes, levels in ((1, ["data"]), (4, ["data", "expert", "found", "random1", "random2", "random10"]))
+        for nodes, levels in (
+            (1, ["data"]),
+            (4, ["data", "expert", "found", "random1", "random2", "random10"]),
+        )
         for rate in (100, 1000)
         for level in levels
     ]
@@ -140,22 +145,35 @@ def test_cells_without_strategy_keep_measured_times(
     campaign: Campaign, simulator: Simulator, runs: pd.DataFrame, tmp_path: Path
 ) -> None:
     unfound = {
-        cell: replace(run, strategy=None) if run.geometry.ranks > 1 and run.levels["parallelism"] != "data" else run
+        cell: replace(run, strategy=None)
+        if run.geometry.ranks > 1 and run.levels["parallelism"] != "data"
+        else run
         for cell, run in cells(campaign).items()
     }
     data, missing = compare(runs, unfound, simulator)
     (note,) = missing
-    assert (note.code, note.facts["reason"], len(note.facts["cells"])) == ("not-simulated", "strategy-not-found-yet", 3)
+    assert (note.code, note.facts["reason"], len(note.facts["cells"])) == (
+        "not-simulated",
+        "strategy-not-found-yet",
+        3,
+    )
     result = table(runs, data, missing)
     assert missing[0] in result.notes
     rows = data.set_index(["nodes", "parallelism"])
-    assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, "found was never measured"
+    assert set(rows.index) == {(1, "data"), (4, "data"), (4, "expert"), (4, "random1")}, (
+        "found was never measured"
+    )
     assert rows.loc[4, "step_s"].notna().all() and rows.loc[4, "simulated_s"].isna().sum() == 2
     row = result.display.set_index(["nodes", "parallelism"]).loc[("4", "expert")]
-    assert row[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3 and row["measured (ms)"] != "–"
+    assert (
+        row[["simulated (ms)", "error (%)", "sent (MB)"]].tolist() == ["–"] * 3
+        and row["measured (ms)"] != "–"
+    )
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
-    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"})
+    records = Records(
+        tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"}
+    )
     assert "2 measured cells are not drawn" in figure.draw(records, Declared("simulated", "simulated"))[1]
 
 
@@ -168,15 +186,21 @@ def test_orders_and_speedups_compare_only_strategies(
     renamed = data.assign(parallelism=data["parallelism"].replace("random1", "found"))
     ((levels, gain),) = speedups(renamed, pooled(runs))
     by_level = renamed[renamed["ranks"] > 1].set_index("parallelism")["step_s"]
-    assert levels["nodes"] == 4 and gain.value == pytest.approx(by_level["data"] / by_level["found"], rel=1e-3)
+    assert levels["nodes"] == 4 and gain.value == pytest.approx(
+        by_level["data"] / by_level["found"], rel=1e-3
+    )
     notes = findings(renamed, pooled(runs))
     assert codes(notes) == ["errors", "order", "gains"]
-    assert find_note(notes, "order").facts["taus"] == [1.0] and find_note(notes, "gains").facts["gains"] == [gain.value]
+    assert find_note(notes, "order").facts["taus"] == [1.0] and find_note(notes, "gains").facts["gains"] == [
+        gain.value
+    ]
     upside_down = data.assign(step_s=1 / data["step_s"])
     assert rank_correlations(upside_down) == [-1.0]
 
 
-def test_order_counts_only_resolved_pairs(campaign: Campaign, simulator: Simulator, runs: pd.DataFrame) -> None:
+def test_order_counts_only_resolved_pairs(
+    campaign: Campaign, simulator: Simulator, runs: pd.DataFrame
+) -> None:
     data, _ = compare(runs, cells(campaign), simulator)
     assert count_correct_orders(data, pooled(runs)) == (3, 3)
     assert count_correct_orders(data.assign(simulated_s=1 / data["simulated_s"]), pooled(runs)) == (0, 3)
@@ -196,7 +220,9 @@ def test_figure_has_marker_per_multi_rank_cell(
     data, _ = compare(runs, cells(campaign), simulator)
     data.to_csv(tmp_path / "simulated.csv", index=False)
     write_table(runs, "runs", tmp_path / "runs.csv")
-    records = Records(tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"})
+    records = Records(
+        tmp_path / "runs.csv", tmp_path / "epochs.csv", {"simulated": tmp_path / "simulated.csv"}
+    )
     drawn, caption = figure.draw(records, Declared("simulated", "simulated"))
     (ax,) = drawn.axes
     markers = [line for line in ax.get_lines() if line.get_marker() not in ("None", "", None)]

@@ -37,7 +37,12 @@ FROM_TABLES: dict[str, Any] = {"study": NAME, "site": "local", **TABLES, "out": 
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     return replace(
-        load_site("local"), cores=2, max_foreign_cpu_share=1, max_steal_share=1, time_limit_s=120, sweep_max_bytes=65536
+        load_site("local"),
+        cores=2,
+        max_foreign_cpu_share=1,
+        max_steal_share=1,
+        time_limit_s=120,
+        sweep_max_bytes=65536,
     )
 
 
@@ -45,7 +50,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def study() -> Study:
     """Return lenet-5 on two nodes, eight samples a step."""
     levels: dict[str, list[Any]] = {name: [entry.get("default")] for name, entry in factor_table().items()}
-    levels |= {"framework": ["pytorch-strategy"], "model": ["lenet-5"], "dataset": ["synthetic-28x28x1-10-512"]}
+    levels |= {
+        "framework": ["pytorch-strategy"],
+        "model": ["lenet-5"],
+        "dataset": ["synthetic-28x28x1-10-512"],
+    }
     levels |= {"nodes": [2], "batch_size": [8], "batch_scope": ["global"], "sync_every": [1], "epochs": [2]}
     levels |= {"parallelism": ["data", "found"]}
     return replace(load_study(NAME), factors=levels, exclude=(), replicates=Replicates(1, 1))
@@ -65,7 +74,13 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Site, study: 
 
 def line(collective: str) -> list[dict[str, Any]]:
     """Return a benchmark of slow links as rows of network.csv."""
-    columns = {"study": NAME, "framework": "pytorch-strategy", "collective": collective, "nodes": 2, "ranks": 2}
+    columns = {
+        "study": NAME,
+        "framework": "pytorch-strategy",
+        "collective": collective,
+        "nodes": 2,
+        "ranks": 2,
+    }
     columns |= {"device": "site", "bandwidth": 0, "key": "0123456789ab", "status": "ok"}
     return [
         {**columns, "bytes": size, "round": number, "repetition": 1,
@@ -80,7 +95,8 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     before = next(run for run in plan_design(study, site) if run.levels["parallelism"] == "found")
     assert before.lacks_strategy
     records = [
-        measure.measure(study, site, timing, results) for timing in planned_timings(plan_design(study, site), site)
+        measure.measure(study, site, timing, results)
+        for timing in planned_timings(plan_design(study, site), site)
     ]
     assert [(record["kind"], record["status"], record["reason"]) for record in records] == [
         ("messages", "ok", None),
@@ -94,13 +110,21 @@ def test_study_is_timed_searched_and_planned(real: Any, results: Path, study: St
     costs = read_table(Path("costs.csv"), "costs")
     space = divide(before.graph, 8)
     configurations = {
-        (layer.name, "x".join(map(str, degrees))) for layer in space.layers for degrees in layer.configurations(2)
+        (layer.name, "x".join(map(str, degrees)))
+        for layer in space.layers
+        for degrees in layer.configurations(2)
     }
     assert set(zip(costs["layer"], costs["degrees"], strict=True)) == configurations
     unsplit = costs[costs["parts"] == 1].set_index("layer")
-    assert unsplit.loc["conv2", "forward_s"] > 3 * unsplit.loc["flatten1", "forward_s"], "which computes nothing"
-    assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc["average_pool1", "update_s"] == 0
-    rows = pd.DataFrame([*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"]))
+    assert unsplit.loc["conv2", "forward_s"] > 3 * unsplit.loc["flatten1", "forward_s"], (
+        "which computes nothing"
+    )
+    assert (unsplit.loc[["conv1", "dense1"], "update_s"] > 0).all() and unsplit.loc[
+        "average_pool1", "update_s"
+    ] == 0
+    rows = pd.DataFrame(
+        [*line("point_to_point"), *line("all_reduce")], columns=list(schema("network")["properties"])
+    )
     write_table(rows, "network", Path("network.csv"))
     found.main(**FROM_TABLES)
     content = json.loads(Path("found.json").read_text())
@@ -166,7 +190,9 @@ def test_old_key_and_unknown_timing_are_refused(study: Study, site: Site, monkey
 
 def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) -> None:
     timing: Timing = next(
-        candidate for candidate in planned_timings(plan_design(study, site), site) if candidate.kind == MESSAGES
+        candidate
+        for candidate in planned_timings(plan_design(study, site), site)
+        if candidate.kind == MESSAGES
     )
     file = output(results, site, timing)
     file.parent.mkdir(parents=True)

@@ -13,4 +13,6 @@ def built(tmp_path_factory):
     """Its folder, all its runs, the phases of the traced ones, and what tables read of them."""
     folder = tmp_path_factory.mktemp("traced")
     runs, phases = gathered(folder)
-    return SimpleNamespace(folder=folder, runs=runs, phases=phases, measured=cells.select_traced(runs, phases))
+    return SimpleNamespace(
+        folder=folder, runs=runs, phases=phases, measured=cells.select_traced(runs, phases)
+    )

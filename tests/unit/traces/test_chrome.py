@@ -19,7 +19,10 @@ from traces.timeline import Timeline, assign_lanes
 
 def imported(full: Any) -> dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]]:
     """The intervals of each thread as Perfetto takes them (importers/json: llround of ts and dur x 1000), which drops none of them."""
-    assert set(full) == {"displayTimeUnit", "otherData", "traceEvents"} and full["displayTimeUnit"] in ("ms", "ns")
+    assert set(full) == {"displayTimeUnit", "otherData", "traceEvents"} and full["displayTimeUnit"] in (
+        "ms",
+        "ns",
+    )
     assert all(isinstance(value, str) for value in full["otherData"].values())
     threads: dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]] = defaultdict(list)
     for event in full["traceEvents"]:
@@ -29,7 +32,9 @@ def imported(full: Any) -> dict[tuple[int, int], list[tuple[int, int, dict[str, 
             begin, length = (round(event[name] * 1000) for name in ("ts", "dur"))
             assert begin >= 0 and length >= 0
             threads[event["pid"], event["tid"]].append((begin, begin + length, event))
-    for thread in threads.values():  # in the order of the file where they begin together, as Perfetto sorts them
+    for (
+        thread
+    ) in threads.values():  # in the order of the file where they begin together, as Perfetto sorts them
         thread.sort(key=lambda result: result[0])
         stack: list[int] = []
         for begin, end, event in thread:
@@ -74,7 +79,9 @@ def test_steps_lie_around_their_phases(tmp_path: Path) -> None:
     ]
 
 
-def test_a_large_one_is_compressed_in_place_of_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_one_is_compressed_in_place_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = chrome.write(TIMELINE, tmp_path)
     text = plain.read_bytes()
     monkeypatch.setattr(chrome, "MIN_COMPRESSED_BYTES", len(text))
@@ -93,7 +100,9 @@ def test_no_interval_overlaps_another_in_its_lane() -> None:
             mine = lane == number
             assert (begins[mine][1:] >= ends[mine][:-1]).all()
         maximum = max(((begins <= at) & (ends > at)).sum() for at in range(130))
-        assert lane.max() + 1 <= maximum + 1, "no more lanes than there are at a time, but for what takes no time"
+        assert lane.max() + 1 <= maximum + 1, (
+            "no more lanes than there are at a time, but for what takes no time"
+        )
 
 
 def test_what_comes_before_training_ends_with_its_begin() -> None:
@@ -105,7 +114,9 @@ def test_what_comes_before_training_ends_with_its_begin() -> None:
         (1, 1, "forward", 1.2, 1.6),
         (1, 0, "barrier", 1.6, 1.7),
     ]
-    built = pd.DataFrame([(0, *row) for row in rows], columns=["rank", "epoch", "step", "phase", "start", "end"])
+    built = pd.DataFrame(
+        [(0, *row) for row in rows], columns=["rank", "epoch", "step", "phase", "start", "end"]
+    )
     (_, track), *_ = Timeline(built).tracks(0)
     assert list(zip(track["phase"], track["begin_ns"] // 10**6, track["end_ns"] // 10**6, strict=True)) == [
         ("build", 0, 1000), ("barrier", 1000, 1200), ("forward", 1200, 1600), ("barrier", 1600, 1700)
@@ -114,11 +125,34 @@ def test_what_comes_before_training_ends_with_its_begin() -> None:
 
 OPERATORS = {
     "traceEvents": [
-        {"ph": "M", "name": "thread_name", "pid": 4711, "tid": 4711, "ts": 0, "args": {"name": "thread 4711 (python)"}},
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 4711,
+            "tid": 4711,
+            "ts": 0,
+            "args": {"name": "thread 4711 (python)"},
+        },
         {"ph": "M", "name": "process_name", "pid": 4711, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 4711, "tid": 4711, "ts": 510_000.125, "dur": 1.5},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::addmm",
+            "pid": 4711,
+            "tid": 4711,
+            "ts": 510_000.125,
+            "dur": 1.5,
+        },
         {"ph": "s", "id": 5, "cat": "fwdbwd", "name": "fwdbwd", "pid": 4711, "tid": 4711, "ts": 510_000.125},
-        {"ph": "X", "cat": "kernel", "name": "sgemm", "pid": 0, "tid": "stream 7", "ts": 510_001.0, "dur": 2.0},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "sgemm",
+            "pid": 0,
+            "tid": "stream 7",
+            "ts": 510_001.0,
+            "dur": 2.0,
+        },
     ]
 }
 
@@ -145,7 +179,11 @@ def test_an_operator_that_ends_a_nanosecond_too_late_is_not_lost() -> None:
     outer, inner = {"name": "outer", "ts": 1.0, "dur": 3.0}, {"name": "inner", "ts": 2.001, "dur": 2.0}
     late = {"name": "late", "ts": 3.0, "dur": 7.0}
     reported = list(chrome.nest_intervals([late, inner, outer]))
-    assert [(event["name"], event["dur"]) for event in reported] == [("outer", 3.0), ("inner", 1.999), ("late", 7.0)]
+    assert [(event["name"], event["dur"]) for event in reported] == [
+        ("outer", 3.0),
+        ("inner", 1.999),
+        ("late", 7.0),
+    ]
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"traceEvents": 3}'])

@@ -68,7 +68,9 @@ def test_a_run_that_does_not_add_up_is_named(folder, capsys):
     missing[missing["phase"] != "forward"].to_csv(file, index=False)
     phases, _, notes = gathered(folder, capsys)
     assert off(notes) == {3: pytest.approx(0.25, abs=0.01)}
-    assert phases.loc[phases["run_id"].str.endswith("r3"), "off_share"].iloc[0] == pytest.approx(0.25, abs=0.01)
+    assert phases.loc[phases["run_id"].str.endswith("r3"), "off_share"].iloc[0] == pytest.approx(
+        0.25, abs=0.01
+    )
 
 
 def test_phases_are_held_against_the_epochs_clock(folder, capsys):
@@ -103,7 +105,9 @@ def lost(folder, *replicates):
     """These traced runs count as without phases."""
     runs = read_runs(folder)
     is_lost = runs["run_id"].isin([f"{ITEM}.trace=phases.r{replicate}" for replicate in replicates])
-    runs["without_phases"] = runs["without_phases"].astype(object).where(~is_lost, "attempt-1/phases.csv: lacks rank 1")
+    runs["without_phases"] = (
+        runs["without_phases"].astype(object).where(~is_lost, "attempt-1/phases.csv: lacks rank 1")
+    )
     write_table(runs, "runs", folder / "runs.csv")
 
 
@@ -119,7 +123,10 @@ def test_a_run_without_phases_is_left_out_and_named(folder, capsys):
 def test_what_is_gathered_reads_like_this():
     row = {"status": "ok", "epoch_time_s": 1.0, "trace": "phases", "without_phases": None}
     runs = pd.DataFrame(
-        [{**row, "run_id": "a"}, {**row, "run_id": "b", "without_phases": "attempt-1/phases.csv: lacks rank 1"}]
+        [
+            {**row, "run_id": "a"},
+            {**row, "run_id": "b", "without_phases": "attempt-1/phases.csv: lacks rank 1"},
+        ]
     )
     notes = gather.summary_lines(runs, pd.DataFrame({"run_id": ["a"], "off_share": [0.25]}))
     assert notes == [

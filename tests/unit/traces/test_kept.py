@@ -14,7 +14,9 @@ RUN = "pytorch-ddp.small-cnn.digits.b32.n2.s1.trace=phases.r1"
 
 def trace(steps, epochs=(1, 2, 3)):
     truth = Truth()
-    return pd.concat([truth.trace(steps, [10.0 * epoch] * 2, epoch=epoch) for epoch in epochs], ignore_index=True)
+    return pd.concat(
+        [truth.trace(steps, [10.0 * epoch] * 2, epoch=epoch) for epoch in epochs], ignore_index=True
+    )
 
 
 def numbers(rows):
@@ -94,7 +96,9 @@ def test_a_study_whose_runs_have_no_phases_has_an_empty_table(campaign):
     runs, folder = campaign
     file = folder / "replay_steps.csv"
     write_table(
-        kept.gather(runs.assign(without_phases="attempt-2/phases.csv: is not there"), folder), "replay_steps", file
+        kept.gather(runs.assign(without_phases="attempt-2/phases.csv: is not there"), folder),
+        "replay_steps",
+        file,
     )
     assert read_table(file, "replay_steps").empty
 

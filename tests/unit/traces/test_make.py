@@ -34,7 +34,10 @@ def test_several_or_none_are_one_line_with_names(campaign: Campaign) -> None:
     ambiguous, run_ids = refused.value, list(campaign.by_id)
     assert (ambiguous.code, ambiguous.file, ambiguous.got) == ("ambiguous-name", "*", "*")
     assert str(len(campaign.runs)) in ambiguous.problem
-    assert all(run in ambiguous.expected for run in run_ids[: make.MAX_NAMED]) and run_ids[-1] not in ambiguous.expected
+    assert (
+        all(run in ambiguous.expected for run in run_ids[: make.MAX_NAMED])
+        and run_ids[-1] not in ambiguous.expected
+    )
     subset = campaign.runs[0].run_id
     with pytest.raises(InputError) as refused:
         make.find_run(campaign, f"{subset}x")
@@ -62,7 +65,9 @@ def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> Non
 def test_only_full_traces_need_the_sites_score_p(campaign: Campaign) -> None:
     present = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     equipped = replace(campaign, site=replace(campaign.site, installed=present, scorep=Path("/nowhere")))
-    run = replace(campaign.runs[0], levels={**campaign.runs[0].levels, "framework": "lbann", "training_loop": "custom"})
+    run = replace(
+        campaign.runs[0], levels={**campaign.runs[0].levels, "framework": "lbann", "training_loop": "custom"}
+    )
     run = replace(run, framework=load_framework("lbann"))
     assert make.plan_traced(equipped, run, "phases").key
     with pytest.raises(InputError) as refused:
@@ -78,7 +83,9 @@ def test_at_a_site_of_slurm_the_job_that_it_needs_is_named(
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     site = replace(load_site("virtual"), cores=2, python_abi="cp311")
     present = plan_campaign(campaign.study, site)
-    run = next(run for run in present.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2)
+    run = next(
+        run for run in present.runs if run.levels["training_loop"] == "custom" and run.geometry.nodes == 2
+    )
     with pytest.raises(InputError) as refused:
         make.measure(present, make.plan_traced(present, run, "phases"))
     error = refused.value

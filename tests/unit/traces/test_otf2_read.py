@@ -40,12 +40,16 @@ def archive(folder: Path, ranks: Sequence[Sequence[Sequence[Event]]]) -> Path:
                 f"MPI Rank {rank}", location_group_type=LocationGroupType.PROCESS, system_tree_parent=node
             )
             for thread, events in enumerate(threads):
-                location = know.location(f"thread {rank}.{thread}", type=LocationType.CPU_THREAD, group=process)
+                location = know.location(
+                    f"thread {rank}.{thread}", type=LocationType.CPU_THREAD, group=process
+                )
                 mains += [location] * (thread == 0)
                 reported.append((location, events))
         mains.reverse()  # rank 0 is the process that was defined last
         know.group("", group_type=GroupType.COMM_LOCATIONS, paradigm=Paradigm.MPI, members=tuple(mains))
-        all_of = know.group("all", group_type=GroupType.COMM_GROUP, paradigm=Paradigm.MPI, members=tuple(mains))
+        all_of = know.group(
+            "all", group_type=GroupType.COMM_GROUP, paradigm=Paradigm.MPI, members=tuple(mains)
+        )
         world = know.comm("MPI_COMM_WORLD", group=all_of)
         for location, events in reported:
             _put(built.event_writer_from_location(location), know, world, events)
@@ -101,7 +105,12 @@ def test_what_returns_at_once_ends_with_its_request(owner: Callable[..., Any]) -
 def test_another_thread_exchanges_beside_the_phases(owner: Callable[..., Any]) -> None:
     assert owner(
         [(0, ">", "user:step"), (1, ">", "user:backward"), (8, "<", "user:backward"), (9, "<", "user:step")],
-        [(2, ">", "MPI_Allreduce"), (6, "<", "MPI_Allreduce"), (7, ">", "MPI_Barrier"), (8, "<", "MPI_Barrier")],
+        [
+            (2, ">", "MPI_Allreduce"),
+            (6, "<", "MPI_Allreduce"),
+            (7, ">", "MPI_Barrier"),
+            (8, "<", "MPI_Barrier"),
+        ],
     ) == [(1, 1, "other", 0, 1), (1, 1, "backward", 1, 8), (1, 1, "exchange", 2, 6), (1, 1, "other", 8, 9)]
 
 
@@ -122,7 +131,9 @@ def test_ranks_are_those_of_mpi_and_times_start_at_zero(tmp_path: Path) -> None:
         (2_596_142_600, 7_585_661_954_014, None, 0.0),  # as its timer tsc: 49 minutes of uptime
     ],
 )
-def test_the_time_of_day_of_an_archive(resolution: int, offset: int, reported: int | None, seconds: float) -> None:
+def test_the_time_of_day_of_an_archive(
+    resolution: int, offset: int, reported: int | None, seconds: float
+) -> None:
     realtime = otf2.enums.Undefined.TIMESTAMP.value if reported is None else reported
     clock = SimpleNamespace(timer_resolution=resolution, global_offset=offset, realtime_timestamp=realtime)
     assert otf2_read.start_time(clock) == pytest.approx(seconds, abs=1e-6)
@@ -135,7 +146,9 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
     reported["length"] = reported["end"] - reported["start"]
     assert set(reported["rank"]) == {0, 1}
     training = reported[reported["epoch"] > 0]
-    assert set(zip(training["epoch"], training["step"], strict=True)) == {(e, s) for e in (1, 2) for s in (0, 1, 2)}
+    assert set(zip(training["epoch"], training["step"], strict=True)) == {
+        (e, s) for e in (1, 2) for s in (0, 1, 2)
+    }
 
     for (rank, _, step), mine in training.groupby(["rank", "epoch", "step"]):
         neighbour = mine["phase"] == EXCHANGE
@@ -152,7 +165,9 @@ def test_what_score_p_wrote(tmp_path: Path) -> None:
         assert spent["forward"] >= 0.004 and spent["optimizer"] >= 0.001
         assert spent["backward"] >= (0.012 if rank == 1 else 0.006)
         longest = mine[neighbour].sort_values("length").iloc[-1]
-        assert longest["length"] >= 0.012, "MPI_Iallreduce, from its call until both ranks have made it and wait for it"
+        assert longest["length"] >= 0.012, (
+            "MPI_Iallreduce, from its call until both ranks have made it and wait for it"
+        )
 
     waited = (
         training[(training["phase"] == "wait") & (training["step"] > 0)]

@@ -33,7 +33,11 @@ def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path
         "rank 0: phases", "rank 0: exchange 1", "rank 1: phases", "rank 1: exchange 1", "rank 1: exchange 2"
     ]  # fmt: skip
     clock = built.clock_properties
-    assert (clock.timer_resolution, clock.global_offset, clock.realtime_timestamp) == (10**9, 0, 1_800_000_000 * 10**9)
+    assert (clock.timer_resolution, clock.global_offset, clock.realtime_timestamp) == (
+        10**9,
+        0,
+        1_800_000_000 * 10**9,
+    )
     assert clock.trace_length == 1_200_000_000
     roles = {region.name: region.region_role for region in built.regions}
     assert roles["exchange"] == RegionRole.COLL_ALL2ALL and roles["forward"] == RegionRole.FUNCTION
@@ -43,7 +47,9 @@ def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path
         if group.group_type == GroupType.REGIONS
     }
     assert kinds["exchanging"] == {"exchange"} and {"forward", "backward"} <= kinds["computing"]
-    assert Counter(location.name for location, _ in reported)["rank 0: phases"] == 2 * (6 + 2), "six phases, two steps"
+    assert Counter(location.name for location, _ in reported)["rank 0: phases"] == 2 * (6 + 2), (
+        "six phases, two steps"
+    )
 
 
 def test_times_never_go_back_and_regions_nest(tmp_path: Path) -> None:

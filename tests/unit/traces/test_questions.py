@@ -115,7 +115,9 @@ def test_behind_another_one_only_bytes_count_and_latency_is_the_least():
     """A small message after a large one: its bytes take half as long, its latency does not."""
     before = Messages(np.array([0.010]), np.array([0.002]))
     after = Messages(np.array([0.009]), np.array([0.001]))
-    result = questions.retime_by_law(before, after)(Exchange(np.array([0.002]), behind=True, least_s=0.010), 0)
+    result = questions.retime_by_law(before, after)(
+        Exchange(np.array([0.002]), behind=True, least_s=0.010), 0
+    )
     assert result.moving == pytest.approx([0.001])
     assert result.least_s == pytest.approx(0.009)
     assert result.ends(handed_over=1.0, free=1.5, computing=0.0) == pytest.approx([1.501])

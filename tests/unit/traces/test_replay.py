@@ -76,7 +76,9 @@ def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
 
 def test_steps_that_do_not_follow_each_other_are_chains_of_their_own():
     truth = Truth()
-    rows = pd.concat([truth.trace(2), truth.trace(3, [5.0, 5.0], first=7), truth.trace(1, [9.0, 9.0], epoch=3)])
+    rows = pd.concat(
+        [truth.trace(2), truth.trace(3, [5.0, 5.0], first=7), truth.trace(1, [9.0, 9.0], epoch=3)]
+    )
     assert [len(chain.steps) for chain in build_chains(rows)] == [2, 3, 1]
 
 

@@ -36,7 +36,9 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
     ]
     rows += [(0, 0, 0, "interpreter", ZERO, ZERO + 0.1), (1, 0, 0, "interpreter", 0.0, 0.1)]
     return Timeline(
-        pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]).sort_values(["rank", "start"])
+        pd.DataFrame(rows, columns=["rank", "epoch", "step", "phase", "start", "end"]).sort_values(
+            ["rank", "start"]
+        )
     )
 
 
@@ -50,7 +52,9 @@ def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: P
     first, later = of_0.loc[3, "start"], of_0.loc[8, "start"]
     own = phases({1: [(first - STEP_S, first + STEP_S)], 2: [(later - STEP_S, later + STEP_S)]})
     result = score_p.add_communication(own, attempt).intervals
-    assert len(result) == len(own.intervals) + len(mpi_calls), "what it saw of waiting and joining is not taken"
+    assert len(result) == len(own.intervals) + len(mpi_calls), (
+        "what it saw of waiting and joining is not taken"
+    )
     mine = result[(result["rank"] == 0) & (result["phase"] == EXCHANGE)].reset_index(drop=True)
     assert mine["start"].to_numpy() == pytest.approx(of_0["start"] + ZERO, abs=1e-6)
     assert mine["end"].to_numpy() == pytest.approx(of_0["end"] + ZERO, abs=1e-6)

@@ -35,9 +35,23 @@ def test_phases_of_a_step_are_what_they_were_made_of():
 def test_exchange_of_the_quick_rank_and_of_the_late_one():
     """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15 on."""
     result = rows_of([0.0, 3.0])["exchange"]
-    expected = {"communication": 8, "moving": 4, "waiting": 4, "exposed": 6, "exposed_moving": 4, "exposed_waiting": 2}
+    expected = {
+        "communication": 8,
+        "moving": 4,
+        "waiting": 4,
+        "exposed": 6,
+        "exposed_moving": 4,
+        "exposed_waiting": 2,
+    }
     assert result[0].to_dict() == pytest.approx({**expected, "until_first": 10})
-    expected = {"communication": 4, "moving": 4, "waiting": 0, "exposed": 3, "exposed_moving": 3, "exposed_waiting": 0}
+    expected = {
+        "communication": 4,
+        "moving": 4,
+        "waiting": 0,
+        "exposed": 3,
+        "exposed_moving": 3,
+        "exposed_waiting": 0,
+    }
     assert result[1].to_dict() == pytest.approx({**expected, "until_first": 13})
 
 
@@ -74,7 +88,13 @@ def test_a_path_follows_computing_beside_an_exchange():
 
 def test_a_path_without_an_exchange_is_the_slowest_ranks():
     steps = attempt([0.0])
-    assert Traced(steps, 1, STEPS).path()["phase"].tolist() == ["backward", "data", "forward", "metrics", "optimizer"]
+    assert Traced(steps, 1, STEPS).path()["phase"].tolist() == [
+        "backward",
+        "data",
+        "forward",
+        "metrics",
+        "optimizer",
+    ]
     assert (1e3 * Traced(steps, 1, STEPS).path()["step_s"]).sum() == pytest.approx(14)
 
 
@@ -97,7 +117,9 @@ def test_of_accumulated_batches_only_the_last_is_exchanged():
     result = rows_of([0.0, 3.0], exchanged=2)
     assert result["exchange", 0, "communication"] == pytest.approx(4)
     assert result["step", 0, "wait"] == pytest.approx(3)
-    counts = Traced(attempt([0.0, 3.0], exchanged=2), 1, STEPS).rows().query("phase == 'communication'")["count"]
+    counts = (
+        Traced(attempt([0.0, 3.0], exchanged=2), 1, STEPS).rows().query("phase == 'communication'")["count"]
+    )
     assert counts.tolist() == [1, 1]
 
 
@@ -116,15 +138,19 @@ def test_computing_hides_an_exchange_of_a_step_before_it():
 
 def test_the_sum_of_a_steps_phases_is_its_time():
     full = attempt([0.0, 3.0], steps=12)
-    clocked = Traced(full, 1, 12).step_times.merge(Traced(full, 1, 12).numbers, left_on="place", right_index=True)
-    clocked = clocked.assign(step_time_s=clocked["end"] - clocked["start"])[["epoch", "rank", "step", "step_time_s"]]
+    clocked = Traced(full, 1, 12).step_times.merge(
+        Traced(full, 1, 12).numbers, left_on="place", right_index=True
+    )
+    clocked = clocked.assign(step_time_s=clocked["end"] - clocked["start"])[
+        ["epoch", "rank", "step", "step_time_s"]
+    ]
     assert Traced(full, 1, 12).sum_error(None) < 1e-9
     assert Traced(full, 1, 12).sum_error(clocked) < 1e-9
     gaps = full[~((full["phase"] == "forward") & (full["rank"] == 1))]
     assert Traced(gaps, 1, 12).sum_error(None) == pytest.approx(5 / 20)
-    assert Traced(full, 1, 12).sum_error(clocked.assign(step_time_s=clocked["step_time_s"] * 1.25)) == pytest.approx(
-        0.2
-    )
+    assert Traced(full, 1, 12).sum_error(
+        clocked.assign(step_time_s=clocked["step_time_s"] * 1.25)
+    ) == pytest.approx(0.2)
 
 
 def test_typical_steps_follow_each_other_around_the_median():
@@ -154,7 +180,13 @@ def test_what_a_rank_writes_is_read(tmp_path):
     written = pd.read_csv(tmp_path / "phases-0.csv").assign(rank=0)
     written.to_csv(tmp_path / "phases.csv", index=False)
     run = Traced(read_intervals(tmp_path / "phases.csv"), 0, 2)
-    assert set(run.rows().query("scope == 'step'")["phase"]) == {"data", "forward", "backward", "wait", "optimizer"}
+    assert set(run.rows().query("scope == 'step'")["phase"]) == {
+        "data",
+        "forward",
+        "backward",
+        "wait",
+        "optimizer",
+    }
     assert run.sum_error(None) < 1e-3
 
 
@@ -196,14 +228,20 @@ def test_the_exchange_of_any_step_is_that_of_a_slow_twin(built):
     moves = [max(sent[turn][0] for sent in of_rank) for turn in range(2)]
     for rank, ((ends, names, _), sent) in enumerate(zip(built, of_rank, strict=True)):
         edges = [0, *ends, MS]
-        mine = [(name, start, end) for name, start, end in zip(names, edges, edges[1:], strict=False) if end > start]
+        mine = [
+            (name, start, end)
+            for name, start, end in zip(names, edges, edges[1:], strict=False)
+            if end > start
+        ]
         rows += [(rank, 2, 1, name, start / 1e3, end / 1e3) for name, start, end in mine]
         rows += [(rank, 2, 1, "exchange", start / 1e3, end / 1e3) for start, end in sent]
         entry = range(2 * MS)
         busy = {ms for name, start, end in mine if name != WAIT for ms in range(start, end)}
         sends = {ms for ms in entry if any(start <= ms < end for start, end in sent)}
         moving = {
-            ms for ms in entry if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
+            ms
+            for ms in entry
+            if any(max(start, at) <= ms < end for (start, end), at in zip(sent, moves, strict=True))
         }
         for name, result in (
             ("communication", sends),

@@ -24,7 +24,9 @@ ALONE = "pytorch-ddp.small-cnn.digits.b32.n1.s1.trace=phases"
 
 
 def row(data: pd.DataFrame, cell: str, **at: str) -> pd.Series:
-    result = data[(data["cell"] == cell) & np.logical_and.reduce([data[k] == v for k, v in at.items()] or [True])]
+    result = data[
+        (data["cell"] == cell) & np.logical_and.reduce([data[k] == v for k, v in at.items()] or [True])
+    ]
     assert len(result) == 1
     return result.iloc[0]
 
@@ -42,8 +44,12 @@ def test_phases_are_means_over_ranks_and_then_runs(built):
     assert backward["seconds"] == pytest.approx(12 * expected.value, rel=1e-4)
     steps = data[(data["cell"] == TRACED) & (data["scope"] == "step")]
     assert steps.loc[steps["phase"] != STEP, "share"].sum() == pytest.approx(1)
-    assert row(data, TRACED, scope="exchange", phase="exposed")["share"] == pytest.approx((6 + 5) / 2 / 20, rel=1e-4)
-    assert row(data, TRACED, scope="start", phase="import")["seconds"] == pytest.approx(2 * 1.5 * 1.02, rel=1e-4)
+    assert row(data, TRACED, scope="exchange", phase="exposed")["share"] == pytest.approx(
+        (6 + 5) / 2 / 20, rel=1e-4
+    )
+    assert row(data, TRACED, scope="start", phase="import")["seconds"] == pytest.approx(
+        2 * 1.5 * 1.02, rel=1e-4
+    )
 
 
 def test_only_runs_as_they_are_count(built):
@@ -134,7 +140,10 @@ def test_a_table_names_the_traced_runs_that_it_lacks_and_why(built, table):
         assert message in table(measured).notes
         failed, damaged, absent = (message.index(subset[place]) for place in (1, 0, 2))
         assert failed < damaged < absent
-        assert "(failed)" in message[:damaged] and "(attempt-1/phases.csv: lacks rank 1)" in message[damaged:absent]
+        assert (
+            "(failed)" in message[:damaged]
+            and "(attempt-1/phases.csv: lacks rank 1)" in message[damaged:absent]
+        )
         assert "phases.csv" in message[absent:]
 
 
@@ -156,7 +165,9 @@ def test_a_trace_that_costs_shows_it(built):
 def reported(built, share: float) -> pd.DataFrame:
     """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the exchange leaves."""
     runs = built.runs.copy()
-    single, double = (runs["cell"].str.startswith(f"pytorch-ddp.small-cnn.digits.b32.n{n}.s1") for n in (1, 2))
+    single, double = (
+        runs["cell"].str.startswith(f"pytorch-ddp.small-cnn.digits.b32.n{n}.s1") for n in (1, 2)
+    )
     noise = 1 + 0.001 * runs["replicate"]
     runs.loc[single, "epoch_time_s"] = noise
     runs.loc[double, "epoch_time_s"] = noise * 1 / (1 - share)
@@ -184,14 +195,18 @@ def test_exposed_and_slower_computing_of_a_run_are_one_number(built):
     """A replicate is 1 % slower than the one before in both: their sum scatters by all of it."""
     group = row(exposed.summarize(built.measured, reported(built, 0.3)), TRACED)
     slower = 1 + 0.01 * np.array([1, 2, 3])
-    expected = intervals.difference_intervals(intervals.welch({"2": 20 * slower, "1": 14 * slower}, ["2"], ["1"])).iloc[
-        0
-    ]
+    expected = intervals.difference_intervals(
+        intervals.welch({"2": 20 * slower, "1": 14 * slower}, ["2"], ["1"])
+    ).iloc[0]
     ends = [group[f"together{end}"] for end in ("", "_low", "_high")]
-    assert ends == pytest.approx([expected[name] / (20 * 1.02) for name in ("value", "low", "high")], rel=1e-3)
+    assert ends == pytest.approx(
+        [expected[name] / (20 * 1.02) for name in ("value", "low", "high")], rel=1e-3
+    )
 
 
-@pytest.mark.parametrize("left", ["replicate == 1", "nodes == 2"], ids=["one replicate", "no cell on one replica"])
+@pytest.mark.parametrize(
+    "left", ["replicate == 1", "nodes == 2"], ids=["one replicate", "no cell on one replica"]
+)
 def test_what_nothing_is_known_of_is_not_to_be_told(built, left):
     runs = reported(built, 0.6)
     campaigns = runs[(runs["trace"] == "none") | runs.index.isin(runs.query(left).index)]
@@ -227,7 +242,9 @@ def test_a_reason_is_that_tracing_changes_the_epoch():
         pd.Series({"ratio_low": 1.1, "ratio_high": 1.2}),
     )
     assert exposed.verdict(seen, none, seen, Estimate(0.1, 0.09, 0.11), ratio) == exposed.COST
-    assert exposed.verdict(seen, none, seen, Estimate(0.05, 0.04, 0.06), ratio) == exposed.OPEN, "more than it costs"
+    assert exposed.verdict(seen, none, seen, Estimate(0.05, 0.04, 0.06), ratio) == exposed.OPEN, (
+        "more than it costs"
+    )
     assert exposed.verdict(seen, none, seen, Estimate(float("nan")), ratio) == exposed.UNKNOWN
     assert (
         exposed.verdict(seen, Estimate(-0.2, -0.21, -0.19), Estimate(0.1, 0.08, 0.12), Estimate(0.1), None)
@@ -242,7 +259,13 @@ def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.
     """A cell of 100 steps on two equal ranks, a step of 1 s that computes for 0.9 s unless something else is said."""
     parts = {"data": 0.0, "forward": 30.0, "backward": 60.0, "wait": 10.0} | seconds
     parts[STEP] = sum(parts[name] for name in ("data", "forward", "backward", "wait"))
-    parts = {"communication": 0.0, "moving": 0.0, "exposed": 0.0, "exposed_moving": 0.0, "exposed_waiting": 0.0} | parts
+    parts = {
+        "communication": 0.0,
+        "moving": 0.0,
+        "exposed": 0.0,
+        "exposed_moving": 0.0,
+        "exposed_waiting": 0.0,
+    } | parts
     runs = pd.DataFrame([parts, parts], index=["a", "b"]).drop(
         columns=["slow", "alone", "latency", "other", "count", "every", "least"], errors="ignore"
     )
@@ -276,7 +299,13 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
         ({}, {"computation": 90}),
         ({"data": 20.0}, {"computation": 90, "input": 20}),
         (
-            {"wait": 200.0, "communication": 200.0, "moving": 200.0, "exposed": 200.0, "exposed_moving": 200.0},
+            {
+                "wait": 200.0,
+                "communication": 200.0,
+                "moving": 200.0,
+                "exposed": 200.0,
+                "exposed_moving": 200.0,
+            },
             {
                 "exchange longer than computation": 200,
                 "frequent exchanges": 150,
@@ -413,7 +442,9 @@ def test_no_limit_is_larger_than_the_steps(built):
     data = bottlenecks.summarize(built.measured, pd.DataFrame(columns=list(schema("network")["properties"])))
     assert (data["share"] <= 1).all()
     late = known_cell(wait=20.0, exposed=20.0, exposed_waiting=100.0, slow=500.0)
-    assert {rule.limit: size.value for rule, size in bottlenecks.applicable_rules(late)}["a slower rank"] == 110
+    assert {rule.limit: size.value for rule, size in bottlenecks.applicable_rules(late)}[
+        "a slower rank"
+    ] == 110
 
 
 def test_every_rule_has_evidence_with_numbers(built):
@@ -429,7 +460,8 @@ def test_every_rule_has_evidence_with_numbers(built):
     step = 1.5 * 1.02  # times as long as in the trace that it was made of
     assert group.at["computation", "seconds"] == pytest.approx(13.5e-3 * 12 * step, rel=1e-3)
     hidden = evidence(
-        "exchange behind computation, not beside it", bottlenecks.describe_cells(built.measured, network)[TRACED]
+        "exchange behind computation, not beside it",
+        bottlenecks.describe_cells(built.measured, network)[TRACED],
     )
     assert hidden.facts["communication"] == pytest.approx((8 + 7) / 2 * 1e-3 * step, rel=1e-3)
     assert hidden.facts["backward"] == pytest.approx(6.5e-3 * step, rel=1e-3)
@@ -440,7 +472,14 @@ def evidence(limit: str, group: bottlenecks.Cell) -> Note:
 
 
 def test_evidence_reads_like_this() -> None:
-    cell = HIDDEN | {"data": 10.0, "count": 10.0, "latency": 0.05, "other": 40.0, "alone": 70.0, "until_first": 31.0}
+    cell = HIDDEN | {
+        "data": 10.0,
+        "count": 10.0,
+        "latency": 0.05,
+        "other": 40.0,
+        "alone": 70.0,
+        "until_first": 31.0,
+    }
     waiting = {"exposed_waiting": 20.0, "slow": 15.0}
     group, item, seldom = (
         known_cell(**cell, **waiting),

@@ -38,7 +38,9 @@ def test_oars_configuration_is_the_packages_with_what_differs() -> None:
 
 
 def test_every_node_has_the_cores_of_its_share() -> None:
-    lines = slurm_conf(Settings(3, None, None, 2**30, cpu_shares=(1.5, 0.6, 2.0)), Path("/state")).splitlines()
+    lines = slurm_conf(
+        Settings(3, None, None, 2**30, cpu_shares=(1.5, 0.6, 2.0)), Path("/state")
+    ).splitlines()
     nodes = [line.split() for line in lines if line.startswith("NodeName=")]
     assert [node[2] for node in nodes] == ["CPUs=2", "CPUs=1", "CPUs=2"]
 

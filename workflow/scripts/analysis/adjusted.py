@@ -211,7 +211,15 @@ class Adjustment:
 
 
 @cache_last(
-    "cell", "session", "block", "status", "epoch_time_s", "reference_s", "steal_share", "foreign_cpu_share", *SETTING
+    "cell",
+    "session",
+    "block",
+    "status",
+    "epoch_time_s",
+    "reference_s",
+    "steal_share",
+    "foreign_cpu_share",
+    *SETTING,
 )
 def adjustment(runs: pd.DataFrame) -> Adjustment:
     """Return the adjustment of a study's runs."""
@@ -235,14 +243,18 @@ def adjustment(runs: pd.DataFrame) -> Adjustment:
         return Adjustment(plain, why, covariates=within, unused=unused)
     slopes = select_slopes(y, within[list(alone)], cell, block)
     if missing_reference or slopes is None:
-        return Adjustment(plain, missing_reference or _no_gain_reason(alone), None, alone, within, unused=unused)
+        return Adjustment(
+            plain, missing_reference or _no_gain_reason(alone), None, alone, within, unused=unused
+        )
     names = list(slopes.covariates)
     distance = _distances_from_mean(every[names], within[names], block, setting)
     factor = np.exp(distance @ slopes.values)
     times = referenced["epoch_time_s"].astype(float) * factor.mean() / factor
     seconds = Values.from_runs(referenced.assign(epoch_time_s=times), "epoch_time_s")
     distance = distance - (factor[:, None] * distance).mean(axis=0) / factor.mean()
-    distances = tuple(Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T)
+    distances = tuple(
+        Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
+    )
     lost = SELECTION_DF + len(slopes.values)
     adjusted = Adjusted(seconds.log.groups, lost, seconds, slopes, distances)
     result = Adjustment(plain, "", adjusted, alone, within, times, unused)
@@ -344,7 +356,10 @@ def _centred(x: np.ndarray, group: np.ndarray) -> np.ndarray:
 def _is_homogeneous(covariate: np.ndarray, cell: np.ndarray, place: np.ndarray) -> bool:
     """Return whether an F test finds no difference between cells in `covariate` [runs], centred by place."""
     left, lost = after_blocks(covariate, cell, place)
-    df, of_cells = len(covariate) - len(np.unique(cell)) - lost, len(np.unique(cell)) + lost - len(np.unique(place))
+    df, of_cells = (
+        len(covariate) - len(np.unique(cell)) - lost,
+        len(np.unique(cell)) + lost - len(np.unique(place)),
+    )
     error = float(left @ left)
     if df < 1 or of_cells < 1 or not error:
         return True
@@ -385,7 +400,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         notes = [why, slopes_note(result), METHOD if result.adjusted else "", conditions.setting_note(runs)]
         display = pd.DataFrame(columns=["cell"], dtype=str)
         return tables.Table(TITLE, data, display, [note for note in notes if note])
-    texts = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
+    texts = {
+        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
+    }
     texts["n"] = data["n"].map(str)
     for name, heading in (("epoch_time_s", "epoch time (s)"), ("adjusted_s", "adjusted (s)")):
         bounds = data[[name, f"{name}_low", f"{name}_high"]].astype(float)
@@ -445,7 +462,9 @@ def interval_gain_note(result: Adjustment) -> str:
 def adjusted_tables_note(result: Adjustment) -> Note:
     """Say which tables have adjusted numbers and by which covariates, or why none has."""
     if result.adjusted is None:
-        return Note("epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why)
+        return Note(
+            "epoch-times-not-adjusted", f"Epoch times are not adjusted: {result.why}.", why=result.why
+        )
     names = result.adjusted.slopes.covariates
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
     subject = "The tables adjusted and effects have means and ratios"

@@ -92,7 +92,9 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
         block: Block of each row [rows], if there are blocks.
     """
     n = len(y)
-    cell = factors.groupby(list(factors)).ngroup().to_numpy() if len(factors.columns) else np.zeros(n, dtype=int)
+    cell = (
+        factors.groupby(list(factors)).ngroup().to_numpy() if len(factors.columns) else np.zeros(n, dtype=int)
+    )
     terms, too_many = _terms(factors, block)
     basis, estimable, aliased, partly = _estimable_terms(n, terms)
     z = basis.T @ y
@@ -125,7 +127,9 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
             residual_without_terms([term, *containing]),
             residual_without_terms(containing),
         )
-        rows.append({"term": term.name, "df": full - rank, "sum_sq": max(residual_without - residual_with, 0.0)})
+        rows.append(
+            {"term": term.name, "df": full - rank, "sum_sq": max(residual_without - residual_with, 0.0)}
+        )
     higher_df = cells_rank - basis.shape[1]
     if higher_df > 0:
         rows.append({"term": HIGHER, "df": higher_df, "sum_sq": max(outside - error, 0.0)})
@@ -146,11 +150,15 @@ def analyse(y: np.ndarray, factors: pd.DataFrame, block: np.ndarray | None = Non
     return Analysis(data, aliased, confounded, partly, too_many, problem)
 
 
-def _confounded(refused: list[np.ndarray], intercept: np.ndarray, estimable: dict[str, np.ndarray]) -> list[str]:
+def _confounded(
+    refused: list[np.ndarray], intercept: np.ndarray, estimable: dict[str, np.ndarray]
+) -> list[str]:
     """Return the names of estimable terms that include the effect of `refused` terms."""
     if not refused:
         return []
-    shares = np.linalg.lstsq(np.column_stack([intercept, *estimable.values()]), np.column_stack(refused), rcond=None)[0]
+    shares = np.linalg.lstsq(
+        np.column_stack([intercept, *estimable.values()]), np.column_stack(refused), rcond=None
+    )[0]
     of_term = np.repeat(["", *estimable], [1, *(columns.shape[1] for columns in estimable.values())])
     names = set(of_term[np.abs(shares).max(axis=1) > RANK_TOLERANCE * np.abs(shares).max()])
     return [name for name in estimable if name in names]
@@ -233,7 +241,9 @@ def _alias(term: Term, estimable: Sequence[Term]) -> str:
     return ""
 
 
-def _error_sum_of_squares(y: np.ndarray, cell: np.ndarray, block: np.ndarray | None) -> tuple[float, int, int]:
+def _error_sum_of_squares(
+    y: np.ndarray, cell: np.ndarray, block: np.ndarray | None
+) -> tuple[float, int, int]:
     """Return sum of squares and df within cells after blocks, and the rank of cells and blocks."""
     cells = len(set(cell))
     residual, rank = after_blocks(y, cell, np.zeros(len(y)) if block is None else block)
@@ -285,7 +295,9 @@ def analyse_runs(runs: pd.DataFrame) -> Analysis:
         codes[title(name)] = ok[name].map(rank).fillna(len(rank)).astype(int).to_numpy()
     factors = pd.DataFrame(codes, index=range(len(ok)))
     seconds = ok["epoch_time_s"].to_numpy(float)
-    y = np.zeros(len(seconds)) if is_constant(seconds) else np.log(seconds)  # ratios of rounding errors are arbitrary
+    y = (
+        np.zeros(len(seconds)) if is_constant(seconds) else np.log(seconds)
+    )  # ratios of rounding errors are arbitrary
     return analyse(y, factors, ok["block"].to_numpy(int))
 
 
@@ -332,7 +344,8 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
     counts = ok.groupby("cell").size()
     *terms, total = data["sum_sq"]
     listed = "; ".join(
-        f"{title(name)} ({', '.join(level_text(level) for level in levels_in_order(ok, name))})" for name in varying(ok)
+        f"{title(name)} ({', '.join(level_text(level) for level in levels_in_order(ok, name))})"
+        for name in varying(ok)
     )
     adds_up = math.isclose(sum(terms), total, rel_tol=1e-6)
     n = f"{counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)}"
@@ -384,7 +397,8 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
         text = f"Estimated in part, because cells are missing or excluded: {conditions.join_names(names)}."
         notes.append(Note("estimated-in-part", text, degrees=analysis.partly))
     if aliases := {
-        term: [name for name, to in analysis.aliased.items() if to == term] for term in analysis.aliased.values()
+        term: [name for name, to in analysis.aliased.items() if to == term]
+        for term in analysis.aliased.values()
     }:
         chains = [" = ".join([term, *names]) for term, names in aliases.items() if term]
         if chains:
@@ -392,7 +406,9 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
                 "Aliases: this design cannot separate these terms. The first of each chain is in the table and stands for all "
                 f"of them: {'; '.join(chains)}."
             )
-            notes.append(Note("aliases", text, terms={term: names for term, names in aliases.items() if term}))
+            notes.append(
+                Note("aliases", text, terms={term: names for term, names in aliases.items() if term})
+            )
         if "" in aliases:
             text = (
                 f"Left out, because too few combinations of their levels have runs: {', '.join(aliases[''])}. Their effects cannot be "

@@ -36,7 +36,9 @@ from declared.factors import WORK
 MAX_OPENING_SENTENCES = 3
 ON_AVERAGE = "on average over the other factors"
 NO_SUCCESS = Note("no-answer", "No run of the study has succeeded, so its question has no answer yet.")
-NOTHING_TESTED = Note("nothing-tested", "No comparison could be tested: that needs two or more runs of each cell.")
+NOTHING_TESTED = Note(
+    "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
+)
 NOTE = (
     "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The least and the greatest of many "
     "ratios look somewhat further from 1 than they are."
@@ -100,17 +102,26 @@ def answer_sentences(runs: pd.DataFrame, effects: pd.DataFrame, anova: pd.DataFr
         return [Sentence("", NO_SUCCESS)]
     if not varying(runs):
         mean = pooled(runs).cell_mean(str(runs["cell"].iloc[0]))
-        text = f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
+        text = (
+            f"The study has one cell, so it compares nothing. A mean epoch takes {tables.interval(mean)} s."
+        )
         return [Sentence("", Note("one-cell", text, epoch_time_s=mean))]
-    pairs = {name: effects[effects["factor"] == name] if len(effects) else effects for name in factors_in_order(runs)}
+    pairs = {
+        name: effects[effects["factor"] == name] if len(effects) else effects
+        for name in factors_in_order(runs)
+    }
     main = _main_effects(runs, [name for name, rows in pairs.items() if rows.empty], anova)
     by_factor = {name: [*_contrasts(runs, name, rows), *main.get(name, [])] for name, rows in pairs.items()}
     answers = [
-        Sentence(_factor_title(name), _factor_note(contrasts, len(pairs[name])), _factor_weight(name, contrasts))
+        Sentence(
+            _factor_title(name), _factor_note(contrasts, len(pairs[name])), _factor_weight(name, contrasts)
+        )
         for name, contrasts in by_factor.items()
     ]
     has_margin = "verdict" in effects and bool(effects["verdict"].notna().any())
-    undecided = _undecided_note([contrast for contrasts in by_factor.values() for contrast in contrasts], has_margin)
+    undecided = _undecided_note(
+        [contrast for contrasts in by_factor.values() for contrast in contrasts], has_margin
+    )
     return [*answers, *([Sentence("", undecided)] if undecided else [])]
 
 
@@ -145,7 +156,9 @@ def _contrasts(runs: pd.DataFrame, factor: str, own: pd.DataFrame) -> Iterator[C
         )
 
 
-def _main_effects(runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame) -> dict[str, list[Contrast]]:
+def _main_effects(
+    runs: pd.DataFrame, factors: Sequence[str], anova: pd.DataFrame
+) -> dict[str, list[Contrast]]:
     """Return the main effects of factors with two levels that can be separated from all others.
 
     They answer for fractional designs, in which no two cells differ in one factor only.
@@ -166,7 +179,9 @@ def _crossed(runs: pd.DataFrame, factor: str) -> bool:
     ok = successful(runs)
     other_factors = varying(runs, but=[factor])
     counts = {name: ok[name].nunique() for name in [factor, *other_factors]}
-    return all(len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in other_factors)
+    return all(
+        len(ok[[factor, name]].drop_duplicates()) == counts[factor] * counts[name] for name in other_factors
+    )
 
 
 def _factor_title(factor: str) -> str:
@@ -185,7 +200,9 @@ def _factor_note(contrasts: list[Contrast], pairs: int) -> Note:
     facts = {"least": least, "greatest": greatest, "shown": n_shown, "tested": len(tested)}
     if len(contrasts) == 1:
         verdict = f"; {'this difference is shown' if n_shown else 'no difference is shown'}" if tested else ""
-        return Note("effect", f"an epoch takes {_ratio_text(least)} times as long ({least.change}){verdict}.", **facts)
+        return Note(
+            "effect", f"an epoch takes {_ratio_text(least)} times as long ({least.change}){verdict}.", **facts
+        )
     counts = f"; {n_shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
     text = (
         f"an epoch takes {_ratio_text(least)} times as long at the least ({least.change}) and {_ratio_text(greatest)} times as long "
@@ -196,14 +213,21 @@ def _factor_note(contrasts: list[Contrast], pairs: int) -> Note:
 
 def _factor_weight(factor: str, contrasts: list[Contrast]) -> float:
     """Return the largest log ratio of a factor; 0 for factors that define the work."""
-    return 0.0 if factor in WORK else max((abs(math.log(contrast.ratio.value)) for contrast in contrasts), default=0.0)
+    return (
+        0.0
+        if factor in WORK
+        else max((abs(math.log(contrast.ratio.value)) for contrast in contrasts), default=0.0)
+    )
 
 
 def _undecided_note(contrasts: list[Contrast], has_margin: bool) -> str:
     """Describe the comparisons without a shown difference; "" without comparisons."""
     if not contrasts:
         return ""
-    tested, candidates = _tested(contrasts), [contrast for contrast in _undecided(contrasts) if not contrast.equal]
+    tested, candidates = (
+        _tested(contrasts),
+        [contrast for contrast in _undecided(contrasts) if not contrast.equal],
+    )
     if not tested:
         return NOTHING_TESTED
     ordered, equal = (
@@ -242,17 +266,29 @@ def _undecided_text(ordered: list[Contrast], equal: int, tested: int, has_margin
         every = "The one comparison shows" if tested == 1 else f"All {tested} comparisons show"
         return f"{every} a difference, {rule}."
     none = has_margin and not equal
-    closest, widest = (f"{tables.number(100 * contrast.excluded, 2)} %" for contrast in (ordered[0], ordered[-1]))
+    closest, widest = (
+        f"{tables.number(100 * contrast.excluded, 2)} %" for contrast in (ordered[0], ordered[-1])
+    )
     if len(ordered) > 1:
-        subject = f"{equality}, and {len(ordered)} others" if equal else f"{len(ordered)} of {tested} comparisons"
+        subject = (
+            f"{equality}, and {len(ordered)} others" if equal else f"{len(ordered)} of {tested} comparisons"
+        )
         proof = f"This is no proof that {f'those {len(ordered)}' if equal else 'they'} are equal"
         return (
             f"{subject} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
             f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
         )
     place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if tested > 1 else ""
-    subject = f"{equality}, and 1 other" if equal else f"1 of {tested} comparisons" if place else "The one comparison"
-    proof = "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
+    subject = (
+        f"{equality}, and 1 other"
+        if equal
+        else f"1 of {tested} comparisons"
+        if place
+        else "The one comparison"
+    )
+    proof = (
+        "Nor is it shown to be equal within the margin" if none else "This is no proof that the two are equal"
+    )
     return (
         f"{subject}{place} shows no difference, {rule}. {proof}: the interval excludes "
         f"only that the slower takes more than {closest} longer."

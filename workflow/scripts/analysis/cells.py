@@ -74,7 +74,9 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
         elif response.column in RATES:
             estimates = _harmonic_means(values, ok["cell"], pooling)
         else:
-            estimates = intervals.means(values, ok["cell"], minimum=response.minimum, maximum=response.maximum)
+            estimates = intervals.means(
+                values, ok["cell"], minimum=response.minimum, maximum=response.maximum
+            )
         for part, name in (("value", "mean"), ("low", "low"), ("high", "high"), ("cv", "cv")):
             rows[f"{response.column}_{name}"] = estimates[part].reindex(rows.index)
     return rows.join(median_intervals(pooling.samples)).reset_index(drop=True)
@@ -136,10 +138,14 @@ def table(runs: pd.DataFrame) -> tables.Table:
             ]
         if response.column == TIME and f"{TIME}_cv" in data:
             middle = data[[f"{TIME}_median{part}" for part in ("", "_low", "_high")]]
-            display["median (s)"] = [tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)]
+            display["median (s)"] = [
+                tables.interval(Estimate(*row)) for row in middle.itertuples(index=False)
+            ]
             display["CV (%)"] = [tables.percent(cv) for cv in data[f"{TIME}_cv"]]
     notes = [
-        conditions.paragraph("runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]),
+        conditions.paragraph(
+            "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
+        ),
         "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
         "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
         _median_note(data),

@@ -81,7 +81,9 @@ def residuals(runs: pd.DataFrame) -> pd.DataFrame:
     data["studentized"], _ = _studentized(data["residual"].to_numpy(), n)
     data["p_outlier"], data["outlier"] = _find_outliers(log.to_numpy(float), pd.factorize(ok["cell"])[0])
     is_studentized = data["studentized"].notna().to_numpy()
-    place = (data["studentized"][is_studentized].rank() - 0.375) / (is_studentized.sum() + 0.25)  # Blom (1958)
+    place = (data["studentized"][is_studentized].rank() - 0.375) / (
+        is_studentized.sum() + 0.25
+    )  # Blom (1958)
     data.loc[is_studentized, "normal_quantile"] = stats.norm.ppf(place)
     return data
 
@@ -154,7 +156,8 @@ def judge_assumptions(data: pd.DataFrame) -> list[tuple[str, bool | None, str]]:
     no_outlier = not (data["assumption"] == OUTLIER).any()
     rows = data[: outlier_row[0]][["assumption", "p", "verdict"]].itertuples(index=False, name=None)
     judgements = [
-        (str(name), None if pd.isna(p) else bool(p >= SIGNIFICANCE_LEVEL), str(verdict)) for name, p, verdict in rows
+        (str(name), None if pd.isna(p) else bool(p >= SIGNIFICANCE_LEVEL), str(verdict))
+        for name, p, verdict in rows
     ]
     return judgements + [
         (NO_OUTLIERS, no_outlier, verdict) for verdict in data["verdict"][outlier_row[0] : outlier_row[0] + 1]
@@ -180,9 +183,13 @@ def _check_normality(data: pd.DataFrame, pooling: Pooling) -> Check:
     verdict = NO_EVIDENCE
     if p < SIGNIFICANCE_LEVEL:
         kurtosis, skewness = float(stats.kurtosis(x)), float(stats.skew(x))
-        text = f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
+        text = (
+            f"not normal: excess kurtosis {tables.number(kurtosis, 2)}, skewness {tables.number(skewness, 2)}"
+        )
         text += "; may be unequal spread alone" if pooling.differ else ""
-        verdict = Note("not-normal", text, kurtosis=kurtosis, skewness=skewness, unequal_spread=pooling.differ)
+        verdict = Note(
+            "not-normal", text, kurtosis=kurtosis, skewness=skewness, unequal_spread=pooling.differ
+        )
     return Check(name, test, verdict, float(statistic), float(p))
 
 
@@ -249,7 +256,9 @@ def _check_drift(data: pd.DataFrame) -> Check:
     change = f"{'slower' if slope > 0 else 'faster'} by {tables.number(abs(slope), 2)} % {span}"
     drifts = test_result.p < SIGNIFICANCE_LEVEL
     text = f"drift: {change}" if drifts else f"no drift is seen ({change}, within chance)"
-    verdict = Note("drift" if drifts else "no-drift", text, slope_percent=slope, runs=over, all_runs=over == len(data))
+    verdict = Note(
+        "drift" if drifts else "no-drift", text, slope_percent=slope, runs=over, all_runs=over == len(data)
+    )
     statistic = math.copysign(math.sqrt(test_result.f), slope)
     return Check(name, f"{test}, t({test_result.df_error})", verdict, statistic, test_result.p, slope)
 
@@ -267,16 +276,25 @@ def _check_groups(data: pd.DataFrame, column: str) -> Check:
         return Check(name, "none", Note("too-many-levels", text, levels=len(levels)))
     test_result = _test_columns(recorded, (codes[:, None] == np.arange(1, len(levels))).astype(float))
     if test_result is None:
-        return Check(name, "F", Note("too-few-shared-cells", f"cannot be judged: {column}s share too few cells"))
+        return Check(
+            name, "F", Note("too-few-shared-cells", f"cannot be judged: {column}s share too few cells")
+        )
     summary, size = f"{len(levels)} {column}s", math.nan
     if test_result.df == len(levels) - 1:  # else groups that share no cell have no known distance
         size = 100 * math.expm1(float(np.ptp([0.0, *test_result.coefficients])))
         summary = f"{summary}, up to {tables.number(size, 2)} % apart"
     differ = test_result.p < SIGNIFICANCE_LEVEL
     text = f"{summary}: they differ" if differ else f"no difference is seen ({summary}, within chance)"
-    verdict = Note("levels-differ" if differ else "no-difference", text, levels=len(levels), apart_percent=size)
+    verdict = Note(
+        "levels-differ" if differ else "no-difference", text, levels=len(levels), apart_percent=size
+    )
     return Check(
-        name, f"F({test_result.df}, {test_result.df_error}) within cells", verdict, test_result.f, test_result.p, size
+        name,
+        f"F({test_result.df}, {test_result.df_error}) within cells",
+        verdict,
+        test_result.f,
+        test_result.p,
+        size,
     )
 
 
@@ -312,7 +330,9 @@ def _check_outliers(data: pd.DataFrame) -> Iterator[Check]:
     outliers = data[data["outlier"]].sort_values("p_outlier", kind="stable")
     name, test = NO_OUTLIERS, "studentized residual, Bonferroni"
     n_judged = int(data["studentized"].notna().sum())
-    count = Note("outliers", f"{len(outliers) or 'none'} of {n_judged} runs", outliers=len(outliers), runs=n_judged)
+    count = Note(
+        "outliers", f"{len(outliers) or 'none'} of {n_judged} runs", outliers=len(outliers), runs=n_judged
+    )
     yield Check(name, test, count)
     for row in outliers.itertuples():
         # Relative to the mean of the cell's other runs.
@@ -386,12 +406,12 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
         if len(spread.spreads) > 1:
             bounds = [100 * math.expm1(width * s) for s in _range(spread.spreads)]
             lowest, highest = (tables.number(end, 2) for end in bounds)
-            size_text = (
-                f"{lowest} to {highest} % by cell, with the s.d. of all together {size_text.removeprefix('about ')}"
-            )
+            size_text = f"{lowest} to {highest} % by cell, with the s.d. of all together {size_text.removeprefix('about ')}"
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
         text = f"{width:.2f} s.d.{after}, {size_text} of epoch time"
-        verdict = Note("resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=bounds)
+        verdict = Note(
+            "resolution", text, sd=width, after_blocks=bool(after), percent=size, percent_by_cell=bounds
+        )
         yield Check(f"{name}, n = {n}", test, verdict, width, math.nan, size)
 
 
@@ -463,5 +483,15 @@ def _other_replicates_note(pooling: Pooling) -> str:
 
 def residual_columns(data: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of `residuals` that residuals.csv has."""
-    order = ["run_id", "cell", "session", "block", "order", "fitted_log", "residual", "studentized", "normal_quantile"]
+    order = [
+        "run_id",
+        "cell",
+        "session",
+        "block",
+        "order",
+        "fitted_log",
+        "residual",
+        "studentized",
+        "normal_quantile",
+    ]
     return data[[*order, "p_outlier", "outlier"]]

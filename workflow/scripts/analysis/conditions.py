@@ -5,7 +5,15 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
-from analysis.measured import combination_text, factors, missing_cells, successful, title, traced, unsuccessful
+from analysis.measured import (
+    combination_text,
+    factors,
+    missing_cells,
+    successful,
+    title,
+    traced,
+    unsuccessful,
+)
 from analysis.pooling import MIN_SHARED_BLOCKS, Pooling, Prior, pooled
 from common.notes import Note
 from declared.factors import UNTRACED
@@ -21,7 +29,9 @@ NO_SUCCESS = Note("no-successful-run", "No run of the study succeeded.")
 NO_RUN_YET = Note("no-run-yet", "These cells have no run yet.")
 ALL_TRACED = Note("all-runs-traced", "All runs were traced, which takes time itself.")
 NO_CELL_MISSING = Note("no-cell-missing", "No cell is missing.")
-TWO_RUNS = " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
+TWO_RUNS = (
+    " Two runs give very wide intervals: 12.7 standard errors to each side of the mean (five runs: 2.8)."
+)
 _PLACEMENTS = {
     "distinct-nodes": "each node is a machine of its own",
     "virtual": "nodes are those of a virtual cluster on one machine",
@@ -69,7 +79,8 @@ def replicas_note(runs: pd.DataFrame) -> str:
     if not divided:
         return ""
     return Note(
-        "replicas-are-devices", "Replicas are counted in devices: each rank that has a part of the model is one."
+        "replicas-are-devices",
+        "Replicas are counted in devices: each rank that has a part of the model is one.",
     )
 
 
@@ -143,7 +154,9 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
 def _node_size_text(runs: pd.DataFrame) -> str:
     """Return the size of a node where the site limits it, such as ` (0.6 core, 31 to 125 MB/s)`."""
     columns = ((runs["cpu_share"], 1.0, "core"), (runs["bandwidth_bytes_s"], 1e6, "MB/s"))
-    parts = [f"heterogeneous: {max(shares, key=len)} core"] if len(shares := runs["cpu_shares"].dropna()) else []
+    parts = (
+        [f"heterogeneous: {max(shares, key=len)} core"] if len(shares := runs["cpu_shares"].dropna()) else []
+    )
     for values, unit, name in columns:
         if values.notna().any():
             ends = dict.fromkeys(f"{end / unit:.3g}" for end in (values.min(), values.max()))
@@ -155,7 +168,11 @@ def software_note(runs: pd.DataFrame) -> str:
     """Name the frameworks that ran in software installed by the site; "" if there are none."""
     ok = successful(runs)
     own = sorted(set(ok.loc[ok["deployment"] == "installed", "framework"]))
-    return Note("site-software", f"Software of the site's own: {join_names(own)}.", frameworks=own) if own else ""
+    return (
+        Note("site-software", f"Software of the site's own: {join_names(own)}.", frameworks=own)
+        if own
+        else ""
+    )
 
 
 def algorithms_note(runs: pd.DataFrame) -> str:
@@ -176,7 +193,9 @@ def algorithms_note(runs: pd.DataFrame) -> str:
     accuracy, accuracy_of_others = accuracy_range(is_own), accuracy_range(~is_own)
     comparison = f", of the others {range_text(accuracy_of_others)}" if not is_own.all() else ""
     text = f"Own algorithm: {join_names(own)}; validation accuracy {range_text(accuracy)}{comparison}."
-    return Note("own-algorithm", text, frameworks=own, accuracy=accuracy, accuracy_of_others=accuracy_of_others)
+    return Note(
+        "own-algorithm", text, frameworks=own, accuracy=accuracy, accuracy_of_others=accuracy_of_others
+    )
 
 
 def comparison_note(within_blocks: pd.Series) -> str:
@@ -212,9 +231,7 @@ def replicates_note(runs: pd.DataFrame, of_time: bool | None = True, pooling: Po
         return Note("replicates", f"{text_start}, too few for an interval.", too_few=True, **facts)
     alone = " (a cell with one run has none)" if smallest == 1 else ""
     if not of_time:
-        text = (
-            f"{text_start}; intervals are 95 % t intervals of the mean over replicates{alone}.{few_runs_warning(runs)}"
-        )
+        text = f"{text_start}; intervals are 95 % t intervals of the mean over replicates{alone}.{few_runs_warning(runs)}"
         return Note("replicates", text, **facts)
     spreads = spread_note(pooling)
     return Note("replicates", f"{text_start}; {spreads}", **facts, **spreads.facts)
@@ -224,7 +241,12 @@ def spread_note(pooling: Pooling) -> Note:
     """Describe the intervals of epoch times and the standard deviations behind them."""
     text_start = "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean × exp(∓ t s / √n)"
     prior, single, two = pooling.prior, *(bool((pooling.cells["n"] == n).any()) for n in (1, 2))
-    facts = {"moderated": prior.df > 0, "prior_df": prior.df, "prior_variance": prior.variance, "single_runs": single}
+    facts = {
+        "moderated": prior.df > 0,
+        "prior_df": prior.df,
+        "prior_variance": prior.variance,
+        "single_runs": single,
+    }
     if not prior.df:
         none = "; a cell with one run has none" if single else ""
         text = f"{text_start}, with each cell's own s{none}.{TWO_RUNS if two else ''}"
@@ -254,7 +276,9 @@ def ratios_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     if blocks:
         prior = pooling.within.prior
         typical = f", moderated likewise (after blocks, {_typical_text(prior)})" if prior.df else ""
-        ways.append(f"within the blocks in which both cells have a run, by the variance of their differences{typical}")
+        ways.append(
+            f"within the blocks in which both cells have a run, by the variance of their differences{typical}"
+        )
     if groups:
         why = f"{'where' if ways else 'because'} cells share fewer than {MIN_SHARED_BLOCKS} blocks"
         ways.append(f"for independent groups (Welch's t test), with the s of each cell's mean, {why}")
@@ -407,11 +431,17 @@ def tracing_note(runs: pd.DataFrame) -> str:
         return ""
     levels = ", ".join(dict.fromkeys(traced_runs["trace"]))
     time_tables = (
-        "tables of time are of the others" if len(traced_runs) < len(runs) else "tables of time are of them, too"
+        "tables of time are of the others"
+        if len(traced_runs) < len(runs)
+        else "tables of time are of them, too"
     )
     text = f"Traced: {len(traced_runs)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of them; {time_tables}."
     note = Note(
-        "traced-runs", text, runs=len(traced_runs), of=len(runs), levels=list(dict.fromkeys(traced_runs["trace"]))
+        "traced-runs",
+        text,
+        runs=len(traced_runs),
+        of=len(runs),
+        levels=list(dict.fromkeys(traced_runs["trace"])),
     )
     return paragraph("tracing", [note, traced_runs_without_phases(runs)])
 
@@ -441,7 +471,9 @@ def lost_phases_note(runs: pd.DataFrame, run_ids: Collection[str] | None = None)
     reasons = ok["without_phases"].dropna().to_dict()
     if run_ids is not None:
         reasons |= {
-            run_id: "not in phases.csv" for run_id in ok.index if run_id not in run_ids and run_id not in reasons
+            run_id: "not in phases.csv"
+            for run_id in ok.index
+            if run_id not in run_ids and run_id not in reasons
         }
     if not reasons:
         return ""

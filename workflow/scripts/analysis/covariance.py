@@ -45,7 +45,10 @@ class Slopes:
     def estimates(self) -> list[Estimate]:
         """Slopes with their 95 % t intervals."""
         low, high = intervals.t_interval(self.values, np.sqrt(self.covariance.diagonal()), self.df)
-        return [Estimate(float(value), float(a), float(b)) for value, a, b in zip(self.values, low, high, strict=True)]
+        return [
+            Estimate(float(value), float(a), float(b))
+            for value, a, b in zip(self.values, low, high, strict=True)
+        ]
 
 
 def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarray) -> Slopes | None:
@@ -64,7 +67,9 @@ def select_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.nd
     while left := [name for name in x if chosen is None or name not in chosen.covariates]:
         names = chosen.covariates if chosen else ()
         tried = [fit_slopes(y, x[[*names, name]], cell, block) for name in left]
-        useful = [slopes for slopes in tried if slopes and slopes.df >= MIN_SLOPE_DF and (slopes.values > 0).all()]
+        useful = [
+            slopes for slopes in tried if slopes and slopes.df >= MIN_SLOPE_DF and (slopes.values > 0).all()
+        ]
         best = min(useful, key=lambda slopes: slopes.error_with, default=None)
         if best is None:
             break
@@ -88,7 +93,9 @@ def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarr
     shared = np.bincount(block)[block] > 1
     cell, block = (np.unique(codes[shared], return_inverse=True)[1] for codes in (cell, block))
     y_residual, lost = after_blocks(y[shared], cell, block)
-    x_residual = np.column_stack([after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T])
+    x_residual = np.column_stack(
+        [after_blocks(column, cell, block)[0] for column in x.to_numpy(float)[shared].T]
+    )
     squares = x_residual.T @ x_residual
     df = len(y_residual) - len(np.unique(cell)) - lost - len(squares)
     if df < 1 or (squares.diagonal() < ROUNDING).any() or np.linalg.cond(squares) > 1 / ROUNDING:
@@ -111,7 +118,10 @@ def fit_slopes(y: np.ndarray, x: pd.DataFrame, cell: np.ndarray, block: np.ndarr
         inverse * float(rest @ rest) / df,
         df,
         sign * float(y_residual @ predicted) / size if size else 0.0,
-        *(float(np.sqrt(np.mean(errors**2))) if predictable.any() else 0.0 for errors in (error_with, error_without)),
+        *(
+            float(np.sqrt(np.mean(errors**2))) if predictable.any() else 0.0
+            for errors in (error_with, error_without)
+        ),
     )
 
 

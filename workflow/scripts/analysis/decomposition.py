@@ -17,7 +17,13 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.effects import THROTTLED, cells_without_runs_note, contrasts, interval_texts, no_shared_session_note
+from analysis.effects import (
+    THROTTLED,
+    cells_without_runs_note,
+    contrasts,
+    interval_texts,
+    no_shared_session_note,
+)
 from analysis.intervals import Estimate, columns
 from analysis.measured import (
     cells,
@@ -51,7 +57,8 @@ NO_CONTRAST = Note(
     "there are other treatments, also cells with one of them and without accumulation.",
 )
 NO_BENCHMARK = Note(
-    "no-network-sweep", "There is no collective benchmark, so the effect of the network alone is not predicted."
+    "no-network-sweep",
+    "There is no collective benchmark, so the effect of the network alone is not predicted.",
 )
 ON_ONE_NODE = Note(
     "accumulation-on-one-node",
@@ -90,7 +97,9 @@ def all_reduce_s(sweep: pd.DataFrame, size: float) -> Estimate:
         size: Bytes of the all-reduce.
     """
     ok = sweep[(sweep["collective"] == ALL_REDUCE) & (sweep["status"] == "ok") & sweep["seconds"].notna()]
-    means = ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
+    means = (
+        ok.groupby(["round", "bytes"])["seconds"].mean().unstack("bytes").dropna(axis="columns").astype(float)
+    )
     sizes = means.columns.to_numpy(float)
     if len(sizes) < 2 or np.isnan(size):
         return Estimate(float("nan"))
@@ -110,7 +119,9 @@ def contrast_paths(runs: pd.DataFrame) -> Iterator[tuple[str, Levels, Levels, Le
         return
     order = {name: levels_in_order(runs, name) for name in treated}
     base = {name: levels[0] for name, levels in order.items()}
-    starts = [(name, base | {name: level}) for name in treated if name != ACCUMULATION for level in order[name][1:]]
+    starts = [
+        (name, base | {name: level}) for name in treated if name != ACCUMULATION for level in order[name][1:]
+    ]
     ends = [base | {ACCUMULATION: level} for level in order[ACCUMULATION][1:]]
     context = varying(runs, but=treated)
     rows = cells(runs)

@@ -50,7 +50,9 @@ def drift_by_run(runs: pd.DataFrame) -> pd.DataFrame:
         data[name] = referenced[name].astype(float)
     data["waited_s"] = referenced["waited_s"].astype(float).fillna(0.0)
     by_clock = data["started_at"].notna().all()
-    return data.sort_values("started_at" if by_clock else "order_key", kind="stable").drop(columns="order_key")
+    return data.sort_values("started_at" if by_clock else "order_key", kind="stable").drop(
+        columns="order_key"
+    )
 
 
 def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
@@ -64,9 +66,12 @@ def covariate_and_time(runs: pd.DataFrame, result: Adjustment) -> pd.DataFrame:
     cell, block = pd.factorize(referenced["cell"])[0], block_of(referenced)
     log_times = np.log(referenced["epoch_time_s"].to_numpy(float))
     residuals = [
-        after_blocks(values, cell, block)[0] for values in (result.covariates[result.leading].to_numpy(), log_times)
+        after_blocks(values, cell, block)[0]
+        for values in (result.covariates[result.leading].to_numpy(), log_times)
     ]
-    return pd.DataFrame(np.exp(np.column_stack(residuals)), columns=["covariate", "epoch_time"], index=referenced.index)
+    return pd.DataFrame(
+        np.exp(np.column_stack(residuals)), columns=["covariate", "epoch_time"], index=referenced.index
+    )
 
 
 def drift_by_block(data: pd.DataFrame) -> pd.DataFrame:
@@ -116,7 +121,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         texts["session"] = ["–" if pd.isna(name) else str(name) for name in data["session"]]
     texts["block"] = data["block"].map(str).tolist()
     if data["started_at"].notna().all():
-        texts["from (UTC)"] = pd.to_datetime(data["started_at"], utc=True).dt.strftime("%Y-%m-%d %H:%M").tolist()
+        texts["from (UTC)"] = (
+            pd.to_datetime(data["started_at"], utc=True).dt.strftime("%Y-%m-%d %H:%M").tolist()
+        )
     texts["n"] = data["n"].map(str).tolist()
     changes = [
         (data[name] - 1).map(tables.change)
@@ -136,7 +143,11 @@ def table(runs: pd.DataFrame) -> tables.Table:
     notes = [
         f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before and right after a run, above its "
         f"median in this campaign, of runs {SAME_SETTING}; in brackets the fastest and the slowest run. Epoch time: above the mean of its cell.",
-        Note("runs-without-reference", f"Without a reference benchmark: {number_of(n_missing, 'run')}.", runs=n_missing)
+        Note(
+            "runs-without-reference",
+            f"Without a reference benchmark: {number_of(n_missing, 'run')}.",
+            runs=n_missing,
+        )
         if n_missing
         else "",
         _correlation_note(campaign_correlation(by_run)),

@@ -22,7 +22,9 @@ TITLE = "Effect of each factor on epoch time, all else equal, with 95 % interval
 DIFFERS, DIFFERS_WITHIN, EQUAL, OPEN = "differs", "differs within margin", "equal", "open"
 EVERY_PAIR = ("framework",)
 NO_PAIR = Note("no-pair", "No two cells of the study differ in one factor only.")
-STRATEGIES = " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
+STRATEGIES = (
+    " Levels of parallelism may differ in factors that only one of them has, too; the row has its level."
+)
 THROTTLED = Note(
     "throttled-is-processor-time",
     "Throttled: CPU seconds of an epoch that a quota held back, on the node throttled most. This is CPU "
@@ -115,7 +117,9 @@ def contrasts(runs: pd.DataFrame, pooling: Pooling, to: Sequence[str], base: Seq
     _set_interval(data, "difference_s", pooling.differences(ends["to"], ends["from"]))
     throttled = ok[ok["throttled_s"].notna()]
     _set_interval(
-        data, "throttled_difference_s", Values.from_runs(throttled, "throttled_s").differences(ends["to"], ends["from"])
+        data,
+        "throttled_difference_s",
+        Values.from_runs(throttled, "throttled_s").differences(ends["to"], ends["from"]),
     )
     for name in ("exchanges", "sent_bytes"):
         for end, names in ends.items():
@@ -133,14 +137,16 @@ def _shared_sessions(ok: pd.DataFrame, to: Sequence[str], base: Sequence[str]) -
     recorded = ok.loc[ok["session"].notna(), ["cell", "session"]].drop_duplicates()
     cell, names = pd.factorize(recorded["cell"])
     session, sessions = pd.factorize(recorded["session"])
-    cell_sessions = csr_array((np.ones(len(recorded)), (cell, session)), shape=(len(names), max(1, len(sessions))))
+    cell_sessions = csr_array(
+        (np.ones(len(recorded)), (cell, session)), shape=(len(names), max(1, len(sessions)))
+    )
     rows = [names.get_indexer(pd.Index(list(ends), dtype=names.dtype)) for ends in (to, base)]
     both_recorded = (rows[0] >= 0) & (rows[1] >= 0)
     shared = np.full(len(rows[0]), np.nan)
     if both_recorded.any():
-        shared[both_recorded] = (cell_sessions[rows[0][both_recorded]] * cell_sessions[rows[1][both_recorded]]).sum(
-            axis=1
-        )
+        shared[both_recorded] = (
+            cell_sessions[rows[0][both_recorded]] * cell_sessions[rows[1][both_recorded]]
+        ).sum(axis=1)
     return shared
 
 
@@ -213,7 +219,9 @@ def table(runs: pd.DataFrame, margin: float | None = None) -> tables.Table:
     display: dict[str, Any] = {
         title(name): [
             f"{level_text(start)} → {level_text(end)}" if factor == name else level_text(level)
-            for factor, start, end, level in data[["factor", "from", "to", name]].itertuples(index=False, name=None)
+            for factor, start, end, level in data[["factor", "from", "to", name]].itertuples(
+                index=False, name=None
+            )
         ]
         for name in varying(runs)
     }
@@ -351,4 +359,6 @@ def margin_text(margin: float) -> str:
 
 
 def _megabytes(value: float) -> str:
-    return tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)  # below: ARP packets
+    return (
+        tables.DASH if pd.isna(value) else tables.number(value / 1e6 if value >= 1000 else 0.0)
+    )  # below: ARP packets

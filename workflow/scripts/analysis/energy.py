@@ -28,9 +28,7 @@ SCOPE_TITLES = {
     "device": "the accelerators that train",
     None: "processor packages and accelerators together, as recorded before these were kept apart",
 }
-WHY_NO_ENERGY = (
-    "The machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
-)
+WHY_NO_ENERGY = "The machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
 NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 METHOD_NOTE = (
@@ -73,7 +71,9 @@ def choose_scope(runs: pd.DataFrame) -> EnergyScope | None:
         The scope; None if no run records energy.
     """
     ok = successful(runs)
-    accelerated = ok["energy_device_j"].notna() | ok["energy_scope"].eq("device").fillna(False) | ok["drivers"].notna()
+    accelerated = (
+        ok["energy_device_j"].notna() | ok["energy_scope"].eq("device").fillna(False) | ok["drivers"].notna()
+    )
     by_scope: dict[str | None, tuple[str, pd.Series]] = {}
     for name in WIDEST_FIRST:
         column = f"energy_{name}_j"
@@ -115,7 +115,9 @@ def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
     return energies.assign(idle_w=idle * units.astype(float))
 
 
-def energy_to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, scope: EnergyScope, target: float) -> pd.Series:
+def energy_to_accuracy(
+    runs: pd.DataFrame, epochs: pd.DataFrame, scope: EnergyScope, target: float
+) -> pd.Series:
     """Return by run_id the energy (J) of all epochs through the first one that reaches the `target` accuracy.
 
     Runs without any accuracy are left out. NaN if no epoch reaches the target, or one of them has no energy.
@@ -123,14 +125,16 @@ def energy_to_accuracy(runs: pd.DataFrame, epochs: pd.DataFrame, scope: EnergySc
     ok = successful(runs).set_index("run_id")
     all_epochs = epochs[epochs["run_id"].isin(ok.index)].sort_values(["run_id", "epoch"])
     samples = all_epochs["run_id"].map(ok["samples_per_epoch"]).astype(float)
-    joules = all_epochs[scope.column].astype(float) * (samples / all_epochs["samples_trained"].astype(float)).fillna(
-        1.0
-    )
+    joules = all_epochs[scope.column].astype(float) * (
+        samples / all_epochs["samples_trained"].astype(float)
+    ).fillna(1.0)
     spent = joules.groupby(all_epochs["run_id"], sort=False).cumsum().where(joules.notna())
     is_complete = joules.isna().groupby(all_epochs["run_id"], sort=False).cumsum() == 0
     validated = all_epochs.assign(spent=spent.where(is_complete)).dropna(subset="validation_accuracy")
     reached = (
-        validated[validated["validation_accuracy"] >= target].drop_duplicates("run_id").set_index("run_id")["spent"]
+        validated[validated["validation_accuracy"] >= target]
+        .drop_duplicates("run_id")
+        .set_index("run_id")["spent"]
     )
     return reached.reindex(validated["run_id"].drop_duplicates())
 
@@ -160,9 +164,17 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
         for part, end in (("mean", ""), ("low", "_low"), ("high", "_high")):
             rows[f"{response}{end}"] = of_cells[part]
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
-    base = {cell: base_cell for cell, base_cell in base_cells(runs).items() if {cell, base_cell} <= set(rows.index)}
+    base = {
+        cell: base_cell
+        for cell, base_cell in base_cells(runs).items()
+        if {cell, base_cell} <= set(rows.index)
+    }
     rows["base_cell"] = rows["cell"].map(base)
-    ratios = pool_response(energies, "energy_j").ratios(list(base), list(base.values())).set_index(pd.Index(list(base)))
+    ratios = (
+        pool_response(energies, "energy_j")
+        .ratios(list(base), list(base.values()))
+        .set_index(pd.Index(list(base)))
+    )
     own = rows["cell"] == rows["base_cell"]
     for part, end in (("value", ""), ("low", "_low"), ("high", "_high")):
         rows[f"ratio{end}"] = ratios[part].reindex(rows.index).mask(own, math.nan if end else 1.0)
@@ -176,7 +188,9 @@ def _with_accuracy(rows: pd.DataFrame, energies: pd.DataFrame, spent: pd.Series)
     reached = energies.assign(spent=energies["run_id"].map(spent)).dropna(subset="spent")
     is_complete = reached.groupby("cell").size().reindex(rows.index, fill_value=0) == rows["n"]
     of_cells = (
-        pool_response(reached, "spent").cells.reindex(rows.index)[["mean", "low", "high"]].where(is_complete, axis=0)
+        pool_response(reached, "spent")
+        .cells.reindex(rows.index)[["mean", "low", "high"]]
+        .where(is_complete, axis=0)
     )
     return rows.assign(
         **{
@@ -200,7 +214,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         return tables.Table(
             TITLE, data, pd.DataFrame(columns=["cell"], dtype=str), [NO_ENERGY, conditions.setting_note(runs)]
         )
-    display = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
+    display = {
+        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
+    }
     display["n"] = data["n"].map(str)
     for name, heading in (
         ("energy_j", "energy"),
@@ -210,16 +226,22 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         if name in data and data[name].notna().any():
             unit, unit_name = choose_unit(data[name])
             texts = _texts(data, name, unit)
-            display[f"{heading} ({unit_name})"] = ["not by all runs" if text == tables.DASH else text for text in texts]
+            display[f"{heading} ({unit_name})"] = [
+                "not by all runs" if text == tables.DASH else text for text in texts
+            ]
     display["power (W)"] = _texts(data, "power_w")
     if data["idle_w"].notna().any():
         display["idle (W)"] = data["idle_w"].map(tables.number)
     unit, unit_name = choose_unit(data["energy_delay_js"])
     display[f"energy × time ({unit_name} s)"] = _texts(data, "energy_delay_js", unit)
     display["ratio to base"] = _texts(data, "ratio")
-    without_energy = [cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])]
+    without_energy = [
+        cell for cell in dict.fromkeys(successful(runs)["cell"]) if cell not in set(data["cell"])
+    ]
     notes = [
-        conditions.paragraph("energy", [_scope_note(scope), conditions.run_counts_note(runs, counted=data["n"])]),
+        conditions.paragraph(
+            "energy", [_scope_note(scope), conditions.run_counts_note(runs, counted=data["n"])]
+        ),
         METHOD_NOTE,
         cells_without_energy_note(without_energy),
         other_scope_note(scope),

@@ -41,19 +41,29 @@ def columns(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def means(values: pd.Series, group: pd.Series, minimum: float = -math.inf, maximum: float = math.inf) -> pd.DataFrame:
+def means(
+    values: pd.Series, group: pd.Series, minimum: float = -math.inf, maximum: float = math.inf
+) -> pd.DataFrame:
     """Return value, low, high, n and cv of each group that has a value, as `mean` does."""
     summary = values.astype(float).groupby(group).agg(["mean", "std", "count"])
     m, s, n = (summary[name].to_numpy(float) for name in ("mean", "std", "count"))
     low, high = t_interval(m, s / np.sqrt(n), n - 1)
-    data = {"value": m, "low": np.maximum(low, minimum), "high": np.minimum(high, maximum), "n": n.astype(int)}
+    data = {
+        "value": m,
+        "low": np.maximum(low, minimum),
+        "high": np.minimum(high, maximum),
+        "n": n.astype(int),
+    }
     with np.errstate(all="ignore"):
         data["cv"] = s / np.abs(m)
     return pd.DataFrame(data, index=summary.index)[n > 0]
 
 
 def mean(
-    values: Sequence[float], minimum: float = -math.inf, maximum: float = math.inf, confidence: float = CONFIDENCE
+    values: Sequence[float],
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """Return the arithmetic mean m of n values with its t interval and coefficient of variation s / m.
 
@@ -81,7 +91,10 @@ def is_constant(values: np.ndarray) -> bool:
 
 
 def t_interval(
-    middle: np.ndarray | float, error: np.ndarray | float, df: np.ndarray | float, confidence: float = CONFIDENCE
+    middle: np.ndarray | float,
+    error: np.ndarray | float,
+    df: np.ndarray | float,
+    confidence: float = CONFIDENCE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of Student's t interval around `middle` with a standard error.
 
@@ -124,7 +137,9 @@ def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = 
     if not len(values):
         return Estimate(math.nan)
     mean = float(np.mean(values))
-    clusters = pd.DataFrame({"value": values, "cluster": cluster}).groupby("cluster")["value"].agg(["sum", "count"])
+    clusters = (
+        pd.DataFrame({"value": values, "cluster": cluster}).groupby("cluster")["value"].agg(["sum", "count"])
+    )
     if len(clusters) < MIN_CLUSTERS:
         return Estimate(mean, n=len(clusters))
     means = (clusters["sum"] / clusters["count"]).to_numpy()
@@ -201,7 +216,9 @@ def difference_intervals(pairs: pd.DataFrame) -> pd.DataFrame:
     value = pairs["to"] - pairs["base"]
     low, high = t_interval(value, pairs["error"], pairs["df"])
     p = two_sided_p(value, pairs["error"], pairs["df"])
-    return pd.DataFrame({"value": value, "low": low, "high": high, "n": pairs[["n", "base_n"]].min(axis=1), "p": p})
+    return pd.DataFrame(
+        {"value": value, "low": low, "high": high, "n": pairs[["n", "base_n"]].min(axis=1), "p": p}
+    )
 
 
 def two_sided_p(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.ndarray:

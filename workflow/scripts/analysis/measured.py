@@ -61,7 +61,9 @@ class Records:
         epochs = read_table(self.epochs_csv, "epochs", set(run_cells.index))
         place = run_cells.index.get_indexer(epochs["run_id"])
         is_current = place >= 0
-        is_current[is_current] = run_cells["key"].to_numpy()[place[is_current]] == epochs["key"].to_numpy()[is_current]
+        is_current[is_current] = (
+            run_cells["key"].to_numpy()[place[is_current]] == epochs["key"].to_numpy()[is_current]
+        )
         return epochs[is_current].assign(cell=run_cells["cell"].to_numpy()[place[is_current]])
 
 
@@ -72,7 +74,9 @@ def _table(name: str, file: Path | None) -> pd.DataFrame:
         InputError: If the file cannot be read.
     """
     if name in RECORDS:
-        return pd.DataFrame(columns=list(schema(name)["properties"])) if file is None else read_table(file, name)
+        return (
+            pd.DataFrame(columns=list(schema(name)["properties"])) if file is None else read_table(file, name)
+        )
     if file is None:
         return pd.DataFrame()
     try:
@@ -228,7 +232,9 @@ def with_phases(runs: pd.DataFrame) -> pd.DataFrame:
 Result = TypeVar("Result")
 
 
-def cache_last(*columns: str) -> Callable[[Callable[[pd.DataFrame], Result]], Callable[[pd.DataFrame], Result]]:
+def cache_last(
+    *columns: str,
+) -> Callable[[Callable[[pd.DataFrame], Result]], Callable[[pd.DataFrame], Result]]:
     """Cache the last result of a function of runs.
 
     A table and its notes ask for the same result in turn. The cache is valid for runs with equal index and

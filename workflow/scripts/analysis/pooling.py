@@ -75,7 +75,9 @@ class Values:
         """Natural logarithms of the values."""
         return Values({cell: np.log(x) for cell, x in self.groups.items()}, np.log(self.blocks))
 
-    def compared(self, to: Sequence[str], base: Sequence[str], fewest: int = MIN_PAIRED_DF + 1) -> pd.DataFrame:
+    def compared(
+        self, to: Sequence[str], base: Sequence[str], fewest: int = MIN_PAIRED_DF + 1
+    ) -> pd.DataFrame:
         """Compare pairs of cells within blocks if they share `fewest` of them, else as independent groups.
 
         Returns:
@@ -207,7 +209,7 @@ class Spread:
 
     @property
     def p(self) -> float:
-        """p of Bartlett's test."""
+        """P of Bartlett's test."""
         return self.bartlett[1]
 
     @property
@@ -278,7 +280,9 @@ class Pooling(Spread):
         residual, lost = after_blocks(log.to_numpy()[cell, block], cell, block)
         parts = np.split(residual, np.flatnonzero(np.diff(cell)) + 1)
         return Spread(
-            dict(zip(log.index[np.unique(cell)], parts, strict=False)), lost + self.lost, max_prior_df=self.max_prior_df
+            dict(zip(log.index[np.unique(cell)], parts, strict=False)),
+            lost + self.lost,
+            max_prior_df=self.max_prior_df,
         )
 
     @cached_property
@@ -297,7 +301,11 @@ class Pooling(Spread):
         run_squares = self.sd**2 * self.df - of_blocks
         blocks = within.lost - self.lost
         squares = [part**2 / df for part, df in ((of_blocks, blocks), (run_squares, self.df - blocks)) if df]
-        return min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares)) if sum(squares) else float(self.df)
+        return (
+            min(float(self.df), (self.sd**2 * self.df) ** 2 / sum(squares))
+            if sum(squares)
+            else float(self.df)
+        )
 
     def mean_df(self, n: int) -> float:
         """Return the degrees of freedom of the mean of n runs."""
@@ -323,7 +331,11 @@ class Pooling(Spread):
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
         return intervals.difference_intervals(logs).assign(
-            value=value, low=value * np.exp(low), high=value * np.exp(high), df=logs["df"], within_blocks=blocks
+            value=value,
+            low=value * np.exp(low),
+            high=value * np.exp(high),
+            df=logs["df"],
+            within_blocks=blocks,
         )
 
     def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
@@ -354,7 +366,9 @@ class Pooling(Spread):
         By the delta method, the typical variance of a difference in seconds is that of logarithms times the
         squared means.
         """
-        seconds, logs = (values.compared(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log))
+        seconds, logs = (
+            values.compared(to, base, MIN_SHARED_BLOCKS) for values in (self.seconds, self.seconds.log)
+        )
         within = (logs["within_blocks"] > 0).to_numpy()
         mean, base_mean, n, base_n = (seconds[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
         prior, own = self.within.prior, self.cells[["s", "df"]]

@@ -82,8 +82,12 @@ class Fit:
     statistics: dict[str, float] = field(default_factory=dict)
     refused: Sequence[str] = ()
     unsure: Sequence[str] = ()
-    runs: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["cell", "measured", "fitted", "residual"]))
-    cells: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["cell", "n", "measured", "fitted"]))
+    runs: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=["cell", "measured", "fitted", "residual"])
+    )
+    cells: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=["cell", "n", "measured", "fitted"])
+    )
     problem: str = ""
 
 
@@ -117,14 +121,18 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     estimable_terms, refused = split_estimable(columns)
     if n <= len(estimable_terms):
         text = f"too few runs: {n} for {number_of(len(estimable_terms), 'coefficient')}"
-        return Fit(refused=refused, problem=Note("too-few-runs", text, runs=n, coefficients=len(estimable_terms)))
+        return Fit(
+            refused=refused, problem=Note("too-few-runs", text, runs=n, coefficients=len(estimable_terms))
+        )
     if is_constant(y):
         return Fit(refused=refused, problem=ALL_THE_SAME)
     x = np.column_stack([columns[name] for name in estimable_terms])
     size = np.linalg.norm(x, axis=0)
     x /= size
     fitted = OLS(y, x).fit()
-    runs = pd.DataFrame({"cell": cell, "measured": y, "fitted": fitted.fittedvalues, "residual": fitted.resid})
+    runs = pd.DataFrame(
+        {"cell": cell, "measured": y, "fitted": fitted.fittedvalues, "residual": fitted.resid}
+    )
     of_cell = runs.groupby("cell", sort=False)
     first = of_cell.head(1).index
     cells = of_cell[["measured", "fitted"]].mean().reset_index()
@@ -134,7 +142,11 @@ def fit(y: np.ndarray, columns: Columns, cell: np.ndarray, level: np.ndarray) ->
     cells["level"] = level[first]
     cells["without_level"] = leave_out.predict_each_level(*weighted, cells["level"].tolist())
     terms = _terms(
-        estimable_terms, fitted, size, vif(x[first], weighted[2]), errors_by_cell(fitted, pd.factorize(cell)[0])
+        estimable_terms,
+        fitted,
+        size,
+        vif(x[first], weighted[2]),
+        errors_by_cell(fitted, pd.factorize(cell)[0]),
     )
     return Fit(
         terms,
@@ -192,7 +204,9 @@ def robust_errors(fitted: RegressionResults) -> np.ndarray:
         return np.asarray(fitted.HC3_se)
     estimable_terms = [
         int(name)
-        for name in split_estimable({str(place): column for place, column in enumerate(x[is_determined].T)})[0]
+        for name in split_estimable({str(place): column for place, column in enumerate(x[is_determined].T)})[
+            0
+        ]
     ]
     errors = np.full(x.shape[1], math.nan)
     if estimable_terms:
@@ -244,7 +258,9 @@ def _statistics(fitted: RegressionResults, runs: pd.DataFrame, cells: pd.DataFra
 def errors_without(cells: pd.DataFrame, left_out: str) -> leave_out.Errors:
     """Return the errors of predictions with each cell or level left out."""
     return leave_out.prediction_errors(
-        cells["measured"].to_numpy(float), cells[f"without_{left_out}"].to_numpy(float), cells["cell"].tolist()
+        cells["measured"].to_numpy(float),
+        cells[f"without_{left_out}"].to_numpy(float),
+        cells["cell"].tolist(),
     )
 
 

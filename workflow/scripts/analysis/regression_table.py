@@ -55,7 +55,12 @@ def by_cell(fits: Fits) -> pd.DataFrame:
     ]
     data = pd.concat([part for part in parts if len(part)] or parts[:1])
     return data[
-        ["response", "unit", "model", *(name for name in parts[0] if name not in ("response", "unit", "model"))]
+        [
+            "response",
+            "unit",
+            "model",
+            *(name for name in parts[0] if name not in ("response", "unit", "model")),
+        ]
     ]
 
 
@@ -126,10 +131,13 @@ def coefficient_text(estimate: float, error: float, by_cell: float, p: float, st
         numbers = [tables.number(value, 2) for value in (estimate, error, by_cell)]
     else:
         numbers = [
-            f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−") for value in (estimate, error, by_cell)
+            f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+            for value in (estimate, error, by_cell)
         ]
     errors = numbers[1] if math.isnan(by_cell) else f"{numbers[1]}; {numbers[2]}"
-    return f"{numbers[0]} ({errors})" + next((star for limit, star in STARS.items() if stars and p < limit), "")
+    return f"{numbers[0]} ({errors})" + next(
+        (star for limit, star in STARS.items() if stars and p < limit), ""
+    )
 
 
 def _statistic(name: str, statistics: dict[str, float]) -> str:
@@ -218,13 +226,19 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
 
 def _lack_of_fit_note(fits: Fits) -> Note:
     """Describe the test of lack of fit, and name the responses without a common spread."""
-    own = list(dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"]))
+    own = list(
+        dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"])
+    )
     case = f" This is the case here for {' and '.join(own)}." if own else ""
     return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=own)
 
 
 def _misfit_note(fits: Fits) -> str:
-    missed = [_model_title(key) for key, fit in fits.items() if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL]
+    missed = [
+        _model_title(key)
+        for key, fit in fits.items()
+        if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
+    ]
     if missed:
         text = (
             f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): {'; '.join(missed)}. "
@@ -266,7 +280,9 @@ def _left_out_notes(fits: Fits, levels: str) -> list[str]:
         cells = {name: errors.worst_cell for name, errors in worst.items() if errors.predicted}
         if cells:
             named = "; ".join(f"{cell} ({name})" for name, cell in cells.items())
-            notes.append(Note(f"worst-{left_out}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells))
+            notes.append(
+                Note(f"worst-{left_out}-left-out", f"Worst, leaving one {words} out: {named}.", cells=cells)
+            )
         if any(errors.worst < -1 for errors in worst.values()):
             notes.append(
                 "An error below −100 % is a prediction below zero, which a model with straight lines can make."

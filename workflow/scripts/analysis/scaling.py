@@ -152,7 +152,9 @@ def scaling_series(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any], pd
             if levels in samples:
                 own = samples[levels]
                 if (own["replicas"] > 1).all():
-                    begins = measured[measured["cell"].isin({first[cell] for cell in own["cell"] if cell in first})]
+                    begins = measured[
+                        measured["cell"].isin({first[cell] for cell in own["cell"] if cell in first})
+                    ]
                     own = pd.concat(
                         [begins[(begins[other_scales] == own[other_scales].iloc[0]).all(axis="columns")], own]
                     )
@@ -185,7 +187,9 @@ def compare(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             unfitted.append(name)
     fewest = [by_count[min(by_count)] for *_, by_count in fits]
     fastest = [by_count[_fastest_count(by_count, pooling)] for *_, by_count in fits]
-    speedups = pooling.ratios(fewest, fastest).to_dict("records")  # together: one call per pair took most of the time
+    speedups = pooling.ratios(fewest, fastest).to_dict(
+        "records"
+    )  # together: one call per pair took most of the time
     rows = [
         row | _series_row(law, by_count, pooling, speedup)
         for (row, law, by_count), speedup in zip(fits, speedups, strict=True)
@@ -208,7 +212,9 @@ def _fastest_count(by_count: dict[int, str], pooling: Pooling) -> int:
     return min(larger, key=lambda p: pooling.cell_mean(by_count[p]).value)
 
 
-def _series_row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]) -> dict[str, Any]:
+def _series_row(
+    law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Mapping[str, float]
+) -> dict[str, Any]:
     """Return the columns of a series after its levels.
 
     Args:
@@ -236,7 +242,9 @@ def _series_row(law: Law, by_count: dict[int, str], pooling: Pooling, ratio: Map
         "within_blocks": ratio["within_blocks"],
         **columns(
             "efficiency",
-            Estimate(replica_ratio * speedup.value, replica_ratio * speedup.low, replica_ratio * speedup.high),
+            Estimate(
+                replica_ratio * speedup.value, replica_ratio * speedup.low, replica_ratio * speedup.high
+            ),
         ),
         "karp_flatt_first": fractions[0],
         "karp_flatt_last": fractions[-1],
@@ -288,7 +296,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         ),
         LACK_OF_FIT.format("the law"),
         Note(
-            "reads-as", f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.", readings=list(read)
+            "reads-as",
+            f"Reads as: {'; '.join(f'“{word}”: {READINGS[word]}' for word in read)}.",
+            readings=list(read),
         ),
         NODES_AND_DEVICES if fractions else "",
         conditions.replicas_note(runs),
@@ -300,6 +310,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         [note for note in notes if note],
-        words=[*(title(name) for name in ("framework", "model", "dataset", "training_loop")), "replicas", "reads as"],
+        words=[
+            *(title(name) for name in ("framework", "model", "dataset", "training_loop")),
+            "replicas",
+            "reads as",
+        ],
         parts=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )

@@ -73,7 +73,9 @@ def run_time_parts(records: Records, selected: pd.DataFrame | None = None) -> pd
     seconds = epochs["epoch_time_s"] * share.fillna(1.0)
     is_warm_up = epochs["warm_up"].astype(bool)
     timed = seconds[~is_warm_up].groupby(epochs["run_id"]).mean()
-    warmed = seconds[is_warm_up].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
+    warmed = (
+        seconds[is_warm_up].groupby(epochs["run_id"]).agg(["sum", "count"]).reindex(timed.index, fill_value=0)
+    )
     of_run = pd.DataFrame(
         {
             "wall_s": ok["wall_s"],

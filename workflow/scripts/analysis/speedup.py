@@ -108,7 +108,9 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
                 "within_blocks": math.nan if base == cell.cell else within_blocks.get(cell.cell, math.nan),
             }
         )
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell", "within_blocks"])
+    return pd.DataFrame(
+        rows, columns=list(rows[0]) if rows else ["cell", *factors(), "base_cell", "within_blocks"]
+    )
 
 
 def _divide(estimate: Estimate, by: int) -> Estimate:
@@ -123,7 +125,9 @@ def karp_flatt(speedup: Estimate, replicas: float) -> Estimate:
     """
     if replicas <= 1:
         return Estimate(float("nan"))
-    fractions = [(1 / s - 1 / replicas) / (1 - 1 / replicas) for s in (speedup.value, speedup.high, speedup.low)]
+    fractions = [
+        (1 / s - 1 / replicas) / (1 - 1 / replicas) for s in (speedup.value, speedup.high, speedup.low)
+    ]
     return Estimate(fractions[0], fractions[1], fractions[2], speedup.n)
 
 
@@ -144,12 +148,16 @@ def table(runs: pd.DataFrame) -> tables.Table:
         conditions.setting_note(runs),
     ]
     if data.empty:
-        return tables.Table("Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"])
+        return tables.Table(
+            "Speed-up and efficiency", data, pd.DataFrame(columns=["framework"]), notes, ["framework"]
+        )
     without_base = data.loc[data["base_cell"].isna(), "cell"].tolist()
     if without_base:
         text = f"Without a successful base: {conditions.join_names(without_base)}."
         notes.insert(2, Note("cells-without-base", text, cells=without_base))
-    display = {title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]}
+    display = {
+        title(name): data[name].map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
+    }
     if (data["replicas"] != data["nodes"]).any():
         display["replicas"] = data["replicas"].map(str)
     display["epoch time (s)"] = _interval_texts(data, "epoch_time_s")

@@ -45,7 +45,9 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
     by_cell = ok.groupby("cell")
     measured = pd.DataFrame(
         {
-            "sent_bytes": (ok["sent_bytes"].astype(float) / ok["exchanges"].astype(float)).groupby(ok["cell"]).mean(),
+            "sent_bytes": (ok["sent_bytes"].astype(float) / ok["exchanges"].astype(float))
+            .groupby(ok["cell"])
+            .mean(),
             "memory_peak_bytes": by_cell["memory_peak_bytes"].mean(),
             "device_memory_peak_bytes": by_cell["device_memory_peak_bytes"].mean(),
         }
@@ -78,7 +80,11 @@ def cell_requirements(levels: Mapping[str, Any], run: Mapping[str, Any]) -> dict
         return None
     try:
         graph, mesh = model_graph(levels["model"], levels["dataset"]), mesh_of(levels["parallelism"], ranks)
-        mesh_levels = {**levels, "microbatches": int(levels["microbatches"]), "sync_every": int(levels["sync_every"])}
+        mesh_levels = {
+            **levels,
+            "microbatches": int(levels["microbatches"]),
+            "sync_every": int(levels["sync_every"]),
+        }
         rank_needs = needs(graph, mesh, int(run["local_batch"]), mesh_levels)
     except (InputError, KeyError, ValueError):
         return None
@@ -125,7 +131,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         ("activations", "activations"),
     ):
         display[f"{heading} (MB)"] = _megabytes_text(data[f"{name}_bytes"])
-    display["peak memory (MB)"] = _megabytes_text(data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"]))
+    display["peak memory (MB)"] = _megabytes_text(
+        data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"])
+    )
     for kind in MESH_COLLECTIVES:
         if data[f"{kind}_bytes"].any():
             display[f"{kind.replace('_', '-')} (MB)"] = _megabytes_text(data[f"{kind}_bytes"])

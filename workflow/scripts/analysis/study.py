@@ -97,7 +97,9 @@ class Study:
     def write_note(self) -> None:
         """Write the study's methods note, which explains once what captions and table notes omit."""
         within_blocks = effects.compare(self.runs)["within_blocks"]
-        chosen = f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
+        chosen = (
+            f"Replicates are chosen by precision: a cell has {self.replicates}." if self.replicates else ""
+        )
         paragraphs = [
             NOTE_TITLE,
             chosen,

@@ -81,7 +81,9 @@ def write(table: Table, stem: Path) -> None:
         text = f"The first {MAX_PRINTED_ROWS:,} of {len(table.display):,} rows; all are in {stem.name}.csv."
         first = Note("first-rows", text, rows=MAX_PRINTED_ROWS, of=len(table.display))
         parts = [row for row in table.parts if row < MAX_PRINTED_ROWS]
-        table = replace(table, display=table.display[:MAX_PRINTED_ROWS], notes=[first, *table.notes], parts=parts)
+        table = replace(
+            table, display=table.display[:MAX_PRINTED_ROWS], notes=[first, *table.notes], parts=parts
+        )
     write_text(Path(f"{stem}.md"), markdown(table))
     write_text(Path(f"{stem}.tex"), latex(table, label=f"tab:{Path(stem).name}"))
 
@@ -101,7 +103,8 @@ def markdown(table: Table) -> str:
     left = [name in table.words for name in table.display]
     first, *body = aligned([header, *rows], left, least=3)
     rule = [
-        "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":" for cell, is_left in zip(first, left, strict=True)
+        "-" * len(cell) if is_left else "-" * (len(cell) - 1) + ":"
+        for cell, is_left in zip(first, left, strict=True)
     ]
     lines = [f"**{table.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [first, rule, *body])]
     lines += [f"\n{note}" for note in table.below]
@@ -125,17 +128,31 @@ def read(stem: Path) -> Table:
         data = pd.DataFrame()
     except (OSError, ValueError) as error:
         problem = f"cannot be read with its CSV: {error}"
-        raise InputError("broken-file", problem, file=shown(file), hint="make both again: snakemake tables") from None
-    if data.empty and parts and not parts[0].startswith("|"):
-        return Table(head[2:-2], data, pd.DataFrame(), _order_notes([part for part in parts if part != NO_ROWS]))
-    rows = [_split_row(line) for line in (parts or [""])[0].split("\n")]
-    if not (head.startswith("**") and head.endswith("**") and len(rows) > 1 and len({len(row) for row in rows}) == 1):
         raise InputError(
-            "not-a-table", "is not a table of Ringside", file=shown(file), hint="remove it, then run the command again"
+            "broken-file", problem, file=shown(file), hint="make both again: snakemake tables"
+        ) from None
+    if data.empty and parts and not parts[0].startswith("|"):
+        return Table(
+            head[2:-2], data, pd.DataFrame(), _order_notes([part for part in parts if part != NO_ROWS])
+        )
+    rows = [_split_row(line) for line in (parts or [""])[0].split("\n")]
+    if not (
+        head.startswith("**")
+        and head.endswith("**")
+        and len(rows) > 1
+        and len({len(row) for row in rows}) == 1
+    ):
+        raise InputError(
+            "not-a-table",
+            "is not a table of Ringside",
+            file=shown(file),
+            hint="remove it, then run the command again",
         )
     header, rule, *body = rows
     words = [name for name, mark in zip(header, rule, strict=True) if not mark.endswith(":")]
-    return Table(head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _order_notes(parts[1:]), words)
+    return Table(
+        head[2:-2], data, pd.DataFrame(body, columns=header, dtype=str), _order_notes(parts[1:]), words
+    )
 
 
 def _order_notes(parts: list[str]) -> list[str]:
@@ -217,8 +234,13 @@ def latex(table: Table, label: str) -> str:
 
 
 def _row(texts: Sequence[str], layout: _Layout, table: Table) -> str:
-    cells = [latex_text(text, breaks=name in layout.wrapped) for name, text in zip(table.display, texts, strict=True)]
-    guard = "{}" if cells and cells[0].startswith(("[", "*")) else ""  # else an option of the previous row's \\
+    cells = [
+        latex_text(text, breaks=name in layout.wrapped)
+        for name, text in zip(table.display, texts, strict=True)
+    ]
+    guard = (
+        "{}" if cells and cells[0].startswith(("[", "*")) else ""
+    )  # else an option of the previous row's \\
     return guard + " & ".join(cells) + r" \\"
 
 
@@ -252,12 +274,18 @@ def _layout(table: Table) -> _Layout:
         room = _page_width_em(across, letter_pt, gap_pt, len(widths))
         if sum(widths.values()) <= room:
             return _Layout(across, letters, {})
-        if wrapping and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values())) and long:
+        if (
+            wrapping
+            and room - short >= max(MIN_COLUMN_EM * len(long), WRAPPED_SHARE * sum(long.values()))
+            and long
+        ):
             return _Layout(across, letters, _share_width(long, room - short))
     letters, letter_pt, gap_pt = FONT_SIZES[2]
     room = _page_width_em(True, letter_pt, gap_pt, len(widths))
     fits = sum(widths.values()) <= room
-    return _Layout(True, letters, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long))))
+    return _Layout(
+        True, letters, {} if fits else _share_width(long, max(room - short, MIN_COLUMN_EM * len(long)))
+    )
 
 
 def _page_width_em(across: bool, letter_pt: float, gap_pt: float, columns: int) -> float:
@@ -275,7 +303,10 @@ def _share_width(widths: Mapping[str, float], room: float) -> dict[str, float]:
 
 def _widths(table: Table) -> dict[str, float]:
     """Return the width of each column's widest entry in em."""
-    return {name: max(map(_width_em, {*column, *name.split()}), default=0.0) for name, column in table.display.items()}
+    return {
+        name: max(map(_width_em, {*column, *name.split()}), default=0.0)
+        for name, column in table.display.items()
+    }
 
 
 def _width_em(text: str) -> float:
@@ -285,8 +316,14 @@ def _width_em(text: str) -> float:
 
 def _count_lines(table: Table, layout: _Layout) -> int:
     """Return the number of lines of all rows and notes."""
-    wrapped = [[_width_em(text) / width for text in table.display[name]] for name, width in layout.wrapped.items()]
-    rows = sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True)) if wrapped else len(table.display)
+    wrapped = [
+        [_width_em(text) / width for text in table.display[name]] for name, width in layout.wrapped.items()
+    ]
+    rows = (
+        sum(math.ceil(max([1, *turns])) for turns in zip(*wrapped, strict=True))
+        if wrapped
+        else len(table.display)
+    )
     return rows + sum(math.ceil(_width_em(note) / NOTE_EM) for note in table.below)
 
 

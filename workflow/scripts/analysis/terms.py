@@ -62,11 +62,16 @@ def quadratic_columns(runs: pd.DataFrame) -> Columns:
         if is_treated_as_number(runs, factor):
             columns |= {f"{name}²": x**2 for name, x in terms.items()}
     for terms_a, terms_b in itertools.combinations(effects.values(), 2):
-        columns |= {f"{a} × {b}": x * y for (a, x), (b, y) in itertools.product(terms_a.items(), terms_b.items())}
+        columns |= {
+            f"{a} × {b}": x * y for (a, x), (b, y) in itertools.product(terms_a.items(), terms_b.items())
+        }
     return columns
 
 
-MODELS: dict[str, Callable[[pd.DataFrame], Columns]] = {"linear": linear_columns, "quadratic": quadratic_columns}
+MODELS: dict[str, Callable[[pd.DataFrame], Columns]] = {
+    "linear": linear_columns,
+    "quadratic": quadratic_columns,
+}
 
 
 def split_estimable(columns: Columns) -> tuple[list[str], list[str]]:

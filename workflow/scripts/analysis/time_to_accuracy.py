@@ -35,7 +35,9 @@ def accuracy_of_runs(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     """
     ok = successful(runs).set_index("run_id")
     all_epochs = epochs[epochs["run_id"].isin(ok.index)].sort_values(["run_id", "epoch"])
-    spent = all_epochs.groupby("run_id", sort=False)["epoch_time_s"].cumsum()  # includes epochs without validation
+    spent = all_epochs.groupby("run_id", sort=False)[
+        "epoch_time_s"
+    ].cumsum()  # includes epochs without validation
     validated = all_epochs.dropna(subset="validation_accuracy")
     by_run = validated.groupby("run_id", sort=False)
     reached = validated["validation_accuracy"] >= target
@@ -62,9 +64,9 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.Dat
     rows = rows[rows.index.isin(set(successful(runs)["cell"]))]
     rows["n"] = by_cell.size().reindex(rows.index, fill_value=0)
     rows["reached"] = by_cell["time_to_accuracy_s"].count().reindex(rows.index, fill_value=0)
-    times = intervals.means(run_accuracies["time_to_accuracy_s"], run_accuracies["cell"], minimum=0.0).reindex(
-        rows.index
-    )
+    times = intervals.means(
+        run_accuracies["time_to_accuracy_s"], run_accuracies["cell"], minimum=0.0
+    ).reindex(rows.index)
     all_reached = (rows["n"] == rows["reached"]) & (rows["n"] > 0)
     for part, name in (("value", ""), ("low", "_low"), ("high", "_high")):
         rows[f"time_to_accuracy_s{name}"] = times[part].where(all_reached)
@@ -93,7 +95,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None) -> tab
             ["n", "reached", "time_to_accuracy_s", "time_to_accuracy_s_low", "time_to_accuracy_s_high"]
         ].itertuples(index=False, name=None)
     ]
-    display["epochs"] = [tables.DASH if math.isnan(value) else f"{value:.3g}" for value in data["epochs_needed"]]
+    display["epochs"] = [
+        tables.DASH if math.isnan(value) else f"{value:.3g}" for value in data["epochs_needed"]
+    ]
     display["best accuracy (%)"] = data["best"].map(tables.percent)
     never = int((data["reached"] < data["n"]).sum())
     notes = [

@@ -160,7 +160,9 @@ def fit_mixed_model(runs: pd.DataFrame, rows: pd.DataFrame) -> MixedModel | None
     compared = compared[compared["to_cell"].isin(means) & compared["from_cell"].isin(means)]
     to, base = compared["to_cell"].tolist(), compared["from_cell"].tolist()
     logs = pooled(runs).log_differences(to, base)
-    model_logs = np.array([means[to_cell] - means[base_cell] for to_cell, base_cell in zip(to, base, strict=True)])
+    model_logs = np.array(
+        [means[to_cell] - means[base_cell] for to_cell, base_cell in zip(to, base, strict=True)]
+    )
     apart = float(np.nanmax(np.abs(model_logs - logs), initial=0.0)) if len(model_logs) else 0.0
     return MixedModel(float(fit.cov_re.squeeze()), float(fit.scale), math.expm1(apart), len(model_logs))
 
@@ -186,7 +188,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     moments, model = estimate_components(log_times), fit_mixed_model(runs, log_times)
     rows = compare(moments, model)
     if rows.empty:
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)])
+        return tables.Table(
+            TITLE, rows, pd.DataFrame(columns=["part"]), [SINGLE_RUNS, conditions.setting_note(runs)]
+        )
     display = pd.DataFrame(
         {
             "part": rows["part"],

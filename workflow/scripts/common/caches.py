@@ -17,7 +17,9 @@ from common.errors import InputError
 
 ROOT = 0
 PARTS = ("environments", "wheels", "datasets", "downloads", "bundle", "fetched", "installed")
-HINT = "remove it, or take its rights from others (chmod -R go-w); a cache of a group has them by chmod -R g+ws"
+HINT = (
+    "remove it, or take its rights from others (chmod -R go-w); a cache of a group has them by chmod -R g+ws"
+)
 
 
 def check_cache(cache: Path) -> None:
@@ -59,7 +61,10 @@ def find_untrusted(path: Path, cache: Path) -> tuple[Path, str] | None:
             if found.st_mode & stat.S_IWOTH and not sticky:
                 return folder, "may be written to by anybody"
             if inside and found.st_mode & stat.S_IWGRP and found.st_gid not in (group, *_own_groups()):
-                return folder, f"may be written to by the group {found.st_gid}, whom the cache {cache} does not trust"
+                return (
+                    folder,
+                    f"may be written to by the group {found.st_gid}, whom the cache {cache} does not trust",
+                )
             if stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IXGRP | stat.S_IXOTH):
                 break  # nobody else gets any further
     return None

@@ -49,7 +49,9 @@ def read_record(file: Path) -> ProductRecord | None:
     """Return the record in a file, None where there is none or it is broken, as of another version."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        return ProductRecord(record["command"], *(dict(record[name]) for name in ("params", "inputs", "outputs")))
+        return ProductRecord(
+            record["command"], *(dict(record[name]) for name in ("params", "inputs", "outputs"))
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

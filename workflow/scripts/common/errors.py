@@ -16,11 +16,36 @@ MAX_LINES = 20
 SYSTEM_CODE = "system-error"
 # Errors of file systems and of a machine's limits, which say nothing about what a file holds or what a program does.
 MACHINE_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLCK),
-    *(errno.ENOSYS, errno.ENFILE, errno.EMFILE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEDIUM, errno.ENODEV),
+    *(
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.EREMOTEIO,
+        errno.ENOLCK,
+    ),
+    *(
+        errno.ENOSYS,
+        errno.ENFILE,
+        errno.EMFILE,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ENOMEDIUM,
+        errno.ENODEV,
+    ),
 )
 SYSTEM_ERRORS = (
-    *(*MACHINE_ERRORS, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR),
+    *(
+        *MACHINE_ERRORS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+        errno.EISDIR,
+    ),
 )
 
 
@@ -65,7 +90,9 @@ class InputError(Exception):
 
     def _sentence(self) -> str:
         names = self.expected if isinstance(self.expected, str) else ", ".join(map(str, self.expected))
-        expected = f"one of {names}" if not isinstance(self.expected, str) and len(self.expected) > 1 else names
+        expected = (
+            f"one of {names}" if not isinstance(self.expected, str) and len(self.expected) > 1 else names
+        )
         parts = [
             ": ".join(filter(None, [self.file, self.key, self.problem])),
             f"expected {expected}" if expected else "",

@@ -45,11 +45,16 @@ def written_whole(path: Path, durable: bool = True) -> Iterator[Path]:
         if durable:
             with open(partial, "rb") as written:
                 os.fsync(written.fileno())
-        with contextlib.suppress(OSError):  # who could read the file before can read it now, whatever the umask
+        with contextlib.suppress(
+            OSError
+        ):  # who could read the file before can read it now, whatever the umask
             os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
         os.replace(partial, path)
     except OSError as error:
-        if error.filename in (None, str(partial)):  # none of a full disk: whoever reports it would name another place
+        if error.filename in (
+            None,
+            str(partial),
+        ):  # none of a full disk: whoever reports it would name another place
             error.filename = str(path)
         raise
     finally:
@@ -83,7 +88,8 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
-    or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to."""
+    or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to.
+    """
     try:
         text = regular(path).read_text(encoding="utf-8")
         said = json.loads(text, parse_constant=_no_number, parse_int=_integer, object_pairs_hook=_once)
@@ -220,7 +226,8 @@ def held(path: Path) -> bool:
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML that refuses a key given twice instead of keeping the last, with the plain values of YAML 1.2 (section 10.3.2), as JSON has
-    them: 1e-3 is a number, 010 is ten, and yes, 1:30:00 and 2026-01-01 are text."""
+    them: 1e-3 is a number, 010 is ten, and yes, 1:30:00 and 2026-01-01 are text.
+    """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML has it)
 
@@ -270,16 +277,24 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
             mark = key_node.start_mark
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", mark)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key '{key}' stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key '{key}' stands twice", key_node.start_mark
+            )
         seen.add(key)
     return dict(loader.construct_pairs(node, deep=True))
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping)
-_StrictLoader.add_constructor("tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True))
+_StrictLoader.add_constructor(
+    "tag:yaml.org,2002:seq", lambda loader, node: loader.construct_sequence(node, deep=True)
+)
 
 
-MOST_BYTES, DEEPEST, MOST_VALUES = 4 * 2**20, 40, 200_000  # of a YAML file; of its values with what aliases repeat
+MOST_BYTES, DEEPEST, MOST_VALUES = (
+    4 * 2**20,
+    40,
+    200_000,
+)  # of a YAML file; of its values with what aliases repeat
 
 
 def _bounded(text: str) -> None:

@@ -85,7 +85,8 @@ def latex_text(text: str, breaks: bool = False) -> str:
 @functools.lru_cache(maxsize=2**16)
 def _word(word: str, breaks: bool) -> str:
     return "".join(
-        _written(character) + (r"\allowbreak{}" if breaks and character in _BREAKS else "") for character in word
+        _written(character) + (r"\allowbreak{}" if breaks and character in _BREAKS else "")
+        for character in word
     )
 
 

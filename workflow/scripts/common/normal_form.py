@@ -54,7 +54,9 @@ def digest_source(file: Path, words: Sequence[str] = ()) -> str:
     if file.suffix == ".py":
         return _kept().digest(content, "python", normal_form)
     if file.suffix == ".yaml":
-        return _kept().digest(content, f"yaml without {','.join(words)}", functools.partial(_yaml_form, words=words))
+        return _kept().digest(
+            content, f"yaml without {','.join(words)}", functools.partial(_yaml_form, words=words)
+        )
     return _sha256(content)
 
 
@@ -64,7 +66,9 @@ def digest_sources(paths: Iterable[Path], root: Path = CHECKOUT, words: Sequence
     `words`: as in `digest_source`.
     """
     files = sorted({file for path in paths for file in (source_files(path) if path.is_dir() else [path])})
-    digest = digest_text("".join(f"{file.relative_to(root)} {digest_source(file, words)}\n" for file in files))
+    digest = digest_text(
+        "".join(f"{file.relative_to(root)} {digest_source(file, words)}\n" for file in files)
+    )
     _kept().write()
     return digest
 
@@ -87,7 +91,9 @@ class _Stripped(ast.NodeTransformer):
         return self._without_docstring(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        body = [_without_type(each, node) if isinstance(each, ast.AnnAssign) else [each] for each in node.body]
+        body = [
+            _without_type(each, node) if isinstance(each, ast.AnnAssign) else [each] for each in node.body
+        ]
         node.body = [each for group in body for each in group]
         return self._without_docstring(node)
 
@@ -140,7 +146,8 @@ class _WithoutUnusedTypes(ast.NodeTransformer):
         node.names = [
             alias
             for alias in node.names
-            if alias.name not in TYPING_MODULES or (alias.asname or alias.name.partition(".")[0]) in self._used
+            if alias.name not in TYPING_MODULES
+            or (alias.asname or alias.name.partition(".")[0]) in self._used
         ]
         return node if node.names else None
 
@@ -174,7 +181,9 @@ def _text(node: Any) -> str:
     """Return a syntax tree as text. Unlike `ast.dump`'s, it is the same on all versions of Python that we support."""
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields if name not in IGNORED_FIELDS)
-        told = ",".join(f"{name}={_text(value)}" for name, value in fields if value is not None and value != [])
+        told = ",".join(
+            f"{name}={_text(value)}" for name, value in fields if value is not None and value != []
+        )
         return f"{type(node).__name__}({told})"
     if isinstance(node, list):
         return f"[{','.join(map(_text, node))}]"

@@ -107,7 +107,10 @@ def call(server: str, arguments: list[str]) -> int | None:
             signal.signal(signum, lambda number, _: _signal(process, number))
         status = _received(asked)
     if status is None:
-        print(f"ringside: {arguments[0]}: the process that has its libraries was killed; start again", file=sys.stderr)
+        print(
+            f"ringside: {arguments[0]}: the process that has its libraries was killed; start again",
+            file=sys.stderr,
+        )
         return os.EX_TEMPFAIL
     return status if status >= 0 else 128 - status
 
@@ -121,7 +124,9 @@ def _signal(process: int, number: int) -> None:
 
 def _is_ours(connected: socket.socket) -> bool:
     """Whether this user is at the other end: names of sockets are anybody's."""
-    _, user, _ = CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    _, user, _ = CREDENTIALS.unpack(
+        connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    )
     return user == os.getuid()
 
 
@@ -152,7 +157,9 @@ def main() -> None:
     sys.exit(status)
 
 
-_servers: list[subprocess.Popen[bytes]] = []  # each ends when the pipe to its standard input does, with this process
+_servers: list[
+    subprocess.Popen[bytes]
+] = []  # each ends when the pipe to its standard input does, with this process
 
 
 def start(
@@ -189,7 +196,9 @@ def _serve(number: int, preloaded: list[str]) -> None:
 
     _import(preloaded)
     starters = {os.path.abspath(entry) for entry in _path()}
-    sys.path[:] = [entry for entry in sys.path if entry not in starters]  # who asks has a path of its own, or none
+    sys.path[:] = [
+        entry for entry in sys.path if entry not in starters
+    ]  # who asks has a path of its own, or none
     arguments = _forked(socket.socket(fileno=number))
     if arguments is not None:
         sys.argv = arguments
@@ -279,7 +288,9 @@ def _forked(listening: socket.socket) -> list[str] | None:
     awake, wake = os.pipe()
     for end in (awake, wake):
         os.set_blocking(end, False)
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED}  # it ends with who started it
+    before = {
+        signum: signal.signal(signum, signal.SIG_IGN) for signum in FORWARDED
+    }  # it ends with who started it
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     running: dict[int, socket.socket] = {}

@@ -21,9 +21,12 @@ MIN_TOKEN_LENGTH = 16  # of the user's part of an address without a password, wh
 _USER = re.compile(
     r"""(?P<scheme>[a-zA-Z][\w+.-]{0,15}://)(?P<user>[^\s/?#"'<>]{1,500}|[^\s/?#@:"'<>]{0,100}:(?!\d+/)[^\s@"'<>]{1,400})@"""
 )
-_TELLING = r"(?:token|secret|passw(?:or)?d|signature|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|oauth)"
+_TELLING = (
+    r"(?:token|secret|passw(?:or)?d|signature|credentials?|api[_-]?key|access[_-]?key|private[_-]?key|oauth)"
+)
 _PARAMETER = re.compile(
-    rf"(?P<name>[?&;](?:[\w.-]{{0,40}}{_TELLING}[\w.-]{{0,40}}|auth|sig|key|pass|pwd)=)(?P<value>[^\s&#\"'<>;]+)", re.I
+    rf"(?P<name>[?&;](?:[\w.-]{{0,40}}{_TELLING}[\w.-]{{0,40}}|auth|sig|key|pass|pwd)=)(?P<value>[^\s&#\"'<>;]+)",
+    re.I,
 )
 _NAME = r"(?:[A-Z0-9]{1,30}_){0,9}(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY)"
 _VARIABLE = re.compile(rf"(?<![\w$])(?P<name>{_NAME}=)(?P<value>\"[^\"]+\"|'[^']+'|[^\s\"';&|]+)")
@@ -104,7 +107,8 @@ def is_secret_name(name: str) -> bool:
 
 def environment_secrets() -> list[str]:
     """Return the passwords that this process's environment gives for proxies and package indexes, and the values of variables with telling
-    names; the longest first."""
+    names; the longest first.
+    """
     secrets = set()
     for name, value in os.environ.items():
         if is_secret_name(name):

@@ -105,7 +105,11 @@ def check_value(value: Any, rules: Mapping[str, Any], key: str, file: Path) -> N
 def _input_error(error: "ValidationError", whole: Any, file: Path, above: str = "") -> InputError:
     """Return the InputError that says which rule of its schema a value breaks; `above` is the key of `whole`."""
     path = list(error.absolute_path)
-    last = path.pop() if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list) else 0
+    last = (
+        path.pop()
+        if path and isinstance(path[-1], int) and not isinstance(error.instance, dict | list)
+        else 0
+    )
     key = ".".join([above] * bool(above) + [str(part) for part in path])
     instance: Any = error.instance
     among: Any = functools.reduce(operator.getitem, path, whole)
@@ -125,12 +129,24 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
         case "additionalProperties":
             allowed = list(parent.get("properties", {}))
             extra = min(set(instance) - set(allowed))
-            return "unknown-key", "unknown key", {"below": extra, "got": extra, **alternatives(extra, sorted(allowed))}
+            return (
+                "unknown-key",
+                "unknown key",
+                {"below": extra, "got": extra, **alternatives(extra, sorted(allowed))},
+            )
         case "required":
             missing = next(name for name in rule if name not in instance)
-            return "missing-key", "is missing", {"below": missing, "got": None, "expected": _described(parent, missing)}
+            return (
+                "missing-key",
+                "is missing",
+                {"below": missing, "got": None, "expected": _described(parent, missing)},
+            )
         case "enum":
-            return "not-one-of", f"{value} is not allowed", {**alternatives(instance, rule), "expected": list(rule)}
+            return (
+                "not-one-of",
+                f"{value} is not allowed",
+                {**alternatives(instance, rule), "expected": list(rule)},
+            )
         case "type":
             return _wrong_type(instance, value, parent, [rule] if isinstance(rule, str) else rule)
         case "anyOf":
@@ -138,7 +154,11 @@ def _broken_rule(error: "ValidationError", value: str) -> tuple[str, str, dict[s
             return "bad-value", f"{value} is not right", {"expected": expected}
         case "uniqueItems":
             twice = next(x for i, x in enumerate(instance) if x in instance[:i])
-            return "duplicate", f"{_short(twice)} is there twice", {"got": twice, "hint": "name each value once"}
+            return (
+                "duplicate",
+                f"{_short(twice)} is there twice",
+                {"got": twice, "hint": "name each value once"},
+            )
         case "minItems" | "maxItems" | "minProperties":
             code = "too-many" if error.validator == "maxItems" else "too-few"
             expected = _number_of(parent, error.validator, rule)

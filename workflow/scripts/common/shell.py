@@ -11,10 +11,14 @@ from common.files import CHECKOUT
 from common.notes import Note
 
 NODE_CHECK = CHECKOUT / "profiles" / "node-check"
-SEEN_BY = ".seen-by-"  # how the name of a mark begins by which a node knows a folder from its own of that name
+SEEN_BY = (
+    ".seen-by-"  # how the name of a mark begins by which a node knows a folder from its own of that name
+)
 UNSEEN = "not-seen"  # the code of a node that does not see a path
 UNSEEN_STATUS = 79  # of node-check, and of what ends because of it
-_UNSEEN_LINE = re.compile(r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE)
+_UNSEEN_LINE = re.compile(
+    r"^(?:ringside|lost): node (\S+) does not see (.+?)(?: \(job \S+ on \S+\))?$", re.MULTILINE
+)
 
 
 def setup_script(setup: Sequence[str], last: str) -> str:
@@ -51,7 +55,13 @@ class Program:
 
     def behind(self, setup: Sequence[str], identity: str) -> list[str]:
         """Return the command behind the setup lines, the variables and `identity`, assignments that the node's shell expands."""
-        lines = ["unset PYTHONHOME", '. "$1" || exit 1', "shift", f"export {identity}" if identity else "", 'exec "$@"']
+        lines = [
+            "unset PYTHONHOME",
+            '. "$1" || exit 1',
+            "shift",
+            f"export {identity}" if identity else "",
+            'exec "$@"',
+        ]
         script = setup_script(setup, "\n".join(filter(None, lines)))
         shell = ["bash", "-lc" if setup else "-c", script, "ringside", str(self.variables), *self.command]
         return [*check_node(self.paths), "--", *shell] if self.paths else shell

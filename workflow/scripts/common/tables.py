@@ -24,7 +24,16 @@ from common.schemas import schema
 from common.text import alternatives
 
 OTHER_SEPARATORS = (";", "\t", "|")  # of what spreadsheets call CSV in some languages
-UNUSUAL = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")  # what two readers of CSV may take differently
+UNUSUAL = (
+    b'"',
+    b", ",
+    b" ,",
+    b" \n",
+    b"\t",
+    b"\r",
+    b",+",
+    b",.",
+)  # what two readers of CSV may take differently
 _QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
 _OF_TEXTS = {"enum", "pattern", "maxLength"}  # the rules that a text can break
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
@@ -68,7 +77,9 @@ def read_table(path: Path, schema_name: str, only: Collection[str] | None = None
     return frame
 
 
-def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, str, str, dict[str, Any]] | None:
+def _trouble_between_rows(
+    frame: pd.DataFrame, schema_name: str
+) -> tuple[int, str, str, dict[str, Any]] | None:
     """The first row that another one before it contradicts or repeats; code, problem and further fields of its InputError."""
     names = schema(schema_name)["unique"]
     if not _surely_unique(frame, names) and (again := frame.duplicated(names)).any():
@@ -76,7 +87,12 @@ def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, s
         said = ", ".join(f"{name} {_said(frame.at[row, name])}" for name in names)
         problem = f"{said} {'stands' if len(names) == 1 else 'stand'} twice"
         values = {name: frame.at[row, name] for name in names}
-        return row, "duplicate", problem, {"got": values, "hint": "remove one of the two rows, or make the table again"}
+        return (
+            row,
+            "duplicate",
+            problem,
+            {"got": values, "hint": "remove one of the two rows, or make the table again"},
+        )
     columns = _same_in_cell(schema_name)
     different = frame[["cell", *columns]].drop_duplicates() if columns else frame[:0]
     if not columns or not (again := different["cell"].duplicated()).any():
@@ -86,7 +102,12 @@ def _trouble_between_rows(frame: pd.DataFrame, schema_name: str) -> tuple[int, s
     name = next(name for name in columns if _said(first[name]) != _said(other[name]))
     problem = f"{_said(other[name])} contradicts an earlier row of cell {first['cell']!r}"
     fields = {"key": name, "got": other[name], "expected": _said(first[name])}
-    return row, "contradicting-rows", problem, {**fields, "hint": "correct one of them, or make the table again"}
+    return (
+        row,
+        "contradicting-rows",
+        problem,
+        {**fields, "hint": "correct one of them, or make the table again"},
+    )
 
 
 def _surely_unique(frame: pd.DataFrame, names: Sequence[str]) -> bool:
@@ -172,7 +193,9 @@ def _without_quotes(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
         raise ValueError("a name could be a field")
     names: dict[bytes, bytes] = {}
     plain = _QUOTED.sub(lambda field: names.setdefault(field[1], b"\1%d" % len(names)), text)
-    return io.BytesIO(plain), {name.decode(): field.decode().replace('""', '"') for field, name in names.items()}
+    return io.BytesIO(plain), {
+        name.decode(): field.decode().replace('""', '"') for field, name in names.items()
+    }
 
 
 def _part(file: BinaryIO, first: str, only: Collection[str]) -> BinaryIO:
@@ -196,7 +219,9 @@ def _read_csv(source: BinaryIO, read_as: dict[str, str]) -> pd.DataFrame:
     )
 
 
-def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted: dict[str, str]) -> pd.Series:
+def _checked_at_once(
+    column: pd.Series, rules: dict[str, Any], kind: str, quoted: dict[str, str]
+) -> pd.Series:
     if kind != "number":
         free = kind == "string" and not _OF_TEXTS & set(rules)
         if free and not quoted:
@@ -223,7 +248,9 @@ def _checked_at_once(column: pd.Series, rules: dict[str, Any], kind: str, quoted
 
 def _read_by_field(path: Path, schema_name: str) -> pd.DataFrame:
     try:
-        with open(regular(path), encoding="utf-8-sig", newline="") as file:  # with or without the mark of spreadsheets
+        with open(
+            regular(path), encoding="utf-8-sig", newline=""
+        ) as file:  # with or without the mark of spreadsheets
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             _refuse_other_separator(header, path)
@@ -271,7 +298,12 @@ def _refuse_other_separator(header: Sequence[str], path: Path) -> None:
         hint = "save it as CSV with commas, and with points in numbers"
         problem = f"its fields are separated by {separator!r}"
         raise InputError(
-            "wrong-separator", problem, file=f"{shown(path)}, line 1", got=separator, expected="commas", hint=hint
+            "wrong-separator",
+            problem,
+            file=f"{shown(path)}, line 1",
+            got=separator,
+            expected="commas",
+            hint=hint,
         )
 
 
@@ -354,7 +386,9 @@ def _broken_rule(text: str, rules: dict[str, Any]) -> str:
 
 def _allowed(text: str, rules: dict[str, Any], kind: str) -> bool:
     if kind == "string":
-        fits = ("enum" not in rules or text in rules["enum"]) and len(text) <= rules.get("maxLength", math.inf)
+        fits = ("enum" not in rules or text in rules["enum"]) and len(text) <= rules.get(
+            "maxLength", math.inf
+        )
         return fits and re.search(rules.get("pattern", ""), text) is not None
     if not _FORMS[kind].fullmatch(text):
         return False
@@ -406,8 +440,18 @@ def _expected(rules: dict[str, Any]) -> str | list[str]:
     if "enum" in rules:
         return [level for level in rules["enum"] if level is not None]
     kind = _kind_of(rules)
-    words = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}[kind]
-    limits = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "below"}
+    words = {
+        "string": "a text",
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+    }[kind]
+    limits = {
+        "minimum": "at least",
+        "exclusiveMinimum": "more than",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
     said = [f"{word} {rules[key]}" for key, word in limits.items() if key in rules]
     if "pattern" in rules:
         said.append(f"of the form {rules['pattern']}")

@@ -28,7 +28,9 @@ def suggest_pattern(pattern: str, names: Iterable[str], words: Iterable[str] = (
     parts = {part for name in known for part in name.split(".")}
     changed = pattern
     for token in re.findall(r"[\w-]{3,}", pattern):
-        if not any(token in part for part in parts) and (close := difflib.get_close_matches(token, parts, n=1)):
+        if not any(token in part for part in parts) and (
+            close := difflib.get_close_matches(token, parts, n=1)
+        ):
             changed = changed.replace(token, close[0])
     return changed if changed != pattern and fnmatch.filter(known, changed) else ""
 

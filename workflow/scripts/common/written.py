@@ -57,7 +57,13 @@ class Rules:
     """
 
     def __init__(
-        self, meaning: str = "", *, unique: bool = False, filled: bool = False, exact: bool = False, **limits: Any
+        self,
+        meaning: str = "",
+        *,
+        unique: bool = False,
+        filled: bool = False,
+        exact: bool = False,
+        **limits: Any,
     ) -> None:
         self.limits, self.unique, self.filled, self.exact = limits, unique, filled, exact
         notes = {"description": meaning, "uniqueItems": unique, "minProperties": int(filled)}
@@ -186,7 +192,9 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
         if isinstance(left.get(name), dict):
             left[name] = _simplified(left[name], definitions)
     if "properties" in left:
-        left["properties"] = {name: _simplified(each, definitions) for name, each in left["properties"].items()}
+        left["properties"] = {
+            name: _simplified(each, definitions) for name, each in left["properties"].items()
+        }
     if "anyOf" in left:
         ways = [_simplified(each, definitions) for each in left.pop("anyOf")]
         types = list(dict.fromkeys(way.get("type") for way in ways))
@@ -195,4 +203,6 @@ def _simplified(rules: Mapping[str, Any], definitions: Mapping[str, Any]) -> dic
         if "number" in types and "integer" in types:
             types.remove("integer")
         left = {**{name: rule for way in ways for name, rule in way.items()}, "type": types, **left}
-    return dict(sorted(left.items(), key=lambda rule: rule[0] != "type"))  # of two broken rules the first is told
+    return dict(
+        sorted(left.items(), key=lambda rule: rule[0] != "type")
+    )  # of two broken rules the first is told

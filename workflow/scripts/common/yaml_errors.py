@@ -17,7 +17,8 @@ class LimitError(ValueError):
 
 class Slip(NamedTuple):
     """One mistake in a YAML file: the number of its line (1 is the first; None where it is of no line), its code, what is wrong there, and
-    what to do."""
+    what to do.
+    """
 
     line: int | None
     code: str
@@ -44,9 +45,13 @@ def explained(error: Exception, text: str) -> Slip:
     if began is not None and problem.startswith("did not find expected ',' or "):
         bracket = problem[-2]
         opened = f"what begins with '{'[' if bracket == ']' else '{'}' does not end in '{bracket}'"
-        return Slip(began.line + 1, "open-bracket", f"{opened}, or a comma is missing: {_cut(lines[began.line])}")
+        return Slip(
+            began.line + 1, "open-bracket", f"{opened}, or a comma is missing: {_cut(lines[began.line])}"
+        )
     if began is not None and problem == "found unexpected end of stream":
-        return Slip(began.line + 1, "open-quote", f"a quotation mark is not closed: {_cut(lines[began.line])}")
+        return Slip(
+            began.line + 1, "open-quote", f"a quotation mark is not closed: {_cut(lines[began.line])}"
+        )
     if problem == "did not find expected key" and here.lstrip().startswith(":"):
         return _of_a_key(number, "key None is not text", here)
     if problem in ("did not find expected key", "did not find expected '-' indicator"):
@@ -56,7 +61,10 @@ def explained(error: Exception, text: str) -> Slip:
         return Slip(number, "second-document", "a second document begins here (---)", "a file has one")
     if problem in ("found character that cannot start any token", "found undefined alias"):
         return Slip(
-            number, "needs-quotes", "the value begins with a sign of YAML's own", f"put it in quotes: {_cut(here)}"
+            number,
+            "needs-quotes",
+            "the value begins with a sign of YAML's own",
+            f"put it in quotes: {_cut(here)}",
         )
     return Slip(number, "invalid-yaml", problem)
 

@@ -34,7 +34,8 @@ def changes(compared: Compared) -> pd.DataFrame:
     data = compared.cells[compared.cells["cell"].isin(compared.common)].reset_index(drop=True)
     data = data[["cell", *varying(data)]]
     means, errors, freedom, n = zip(
-        *(_cell_statistics(pooled(runs), compared.common) for runs in (compared.base, compared.contender)), strict=True
+        *(_cell_statistics(pooled(runs), compared.common) for runs in (compared.base, compared.contender)),
+        strict=True,
     )
     squares = [error**2 for error in errors]
     error = np.sqrt(squares[0] + squares[1])
@@ -48,11 +49,15 @@ def changes(compared: Compared) -> pd.DataFrame:
     data = data.assign(ratio=np.exp(change), ratio_low=np.exp(low), ratio_high=np.exp(high), p=p)
     data["p_holm"] = intervals.holm(p.tolist())
     sides = np.where(data["ratio"] > 1, *CHANGES)
-    data["change"] = np.where(data["p_holm"] < SIGNIFICANCE_LEVEL, sides, np.where(np.isnan(p), UNKNOWN, UNCHANGED))
+    data["change"] = np.where(
+        data["p_holm"] < SIGNIFICANCE_LEVEL, sides, np.where(np.isnan(p), UNKNOWN, UNCHANGED)
+    )
     return data
 
 
-def _cell_statistics(pooling: Pooling, cells: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _cell_statistics(
+    pooling: Pooling, cells: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return means in s, standard errors of mean logarithms, their df, and n; each has shape [cells]."""
     own = pooling.cells.loc[list(cells)]
     mean, s, df, n = (own[name].to_numpy(float) for name in ("mean", "s", "df", "n"))
@@ -87,7 +92,11 @@ def table(compared: Compared) -> tables.Table:
 def summary(compared: Compared, data: pd.DataFrame) -> Note:
     """Return how many cells changed, and by how much."""
     a, b = compared.names
-    parts = [_counted(data, change) for change in (*CHANGES, UNCHANGED, UNKNOWN) if (data["change"] == change).any()]
+    parts = [
+        _counted(data, change)
+        for change in (*CHANGES, UNCHANGED, UNKNOWN)
+        if (data["change"] == change).any()
+    ]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
     text = f"From {a} to {b}, of {_cells(len(data))}: {', '.join(parts)}. Geometric mean of the ratios {tables.number(mean)}."
     unchanged = data[data["change"] == UNCHANGED]
@@ -117,7 +126,8 @@ def _method_notes(compared: Compared, data: pd.DataFrame) -> list[str]:
         "Intervals are 95 % t intervals of the difference of mean logarithms, as of independent groups (Welch, Satterthwaite), "
         "with the same standard deviations as the campaigns' own tables. Intervals are not corrected for multiple comparisons.",
         Note(
-            "p-of-ratios", f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons."
+            "p-of-ratios",
+            f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons.",
         )
         if families
         else Note("no-p-values", "No p values: they need two replicates per cell."),
@@ -133,7 +143,9 @@ def differing(compared: Compared) -> Note:
         return Note("no-other-difference", text)
     caution = "" if len(differences) == 1 else " A change cannot be attributed to one of these alone."
     return Note(
-        "differences", f"What differs between the compared runs: {'; '.join(differences)}.{caution}", notes=differences
+        "differences",
+        f"What differs between the compared runs: {'; '.join(differences)}.{caution}",
+        notes=differences,
     )
 
 
@@ -152,7 +164,9 @@ def _enumerate_cells(cells: Sequence[str], limit: int = 4) -> str:
 
 def _ratios(data: pd.DataFrame) -> list[str]:
     rows = data[["ratio", "ratio_low", "ratio_high"]].itertuples(index=False)
-    return [tables.difference(intervals.Estimate(float(row[0]), float(row[1]), float(row[2]))) for row in rows]
+    return [
+        tables.difference(intervals.Estimate(float(row[0]), float(row[1]), float(row[2]))) for row in rows
+    ]
 
 
 def _cells(count: int) -> str:

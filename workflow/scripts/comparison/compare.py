@@ -26,7 +26,12 @@ def main(*, base: str, contender: str, out: Path) -> None:
     figure, caption = draw(compared, result.data)
     style.save(figure, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
-    for line in (summary(compared, result.data), compared.algorithms, differing(compared), not_compared(compared)):
+    for line in (
+        summary(compared, result.data),
+        compared.algorithms,
+        differing(compared),
+        not_compared(compared),
+    ):
         if line:
             print(line)
 

@@ -36,7 +36,9 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
             markersize=3,
         )
     varied = [name for name in varying(compared.cells) if name in rows]
-    labels = [treatment_text({name: row[name] for name in varied}) or row["cell"] for _, row in rows.iterrows()]
+    labels = [
+        treatment_text({name: row[name] for name in varied}) or row["cell"] for _, row in rows.iterrows()
+    ]
     ax.set_yticks(range(len(rows)), labels)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xscale("log")

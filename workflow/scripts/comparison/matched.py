@@ -29,7 +29,8 @@ MUST_MATCH = {
     "timing_scope": "epochs were timed by different clocks (all ranks', or the master's alone)",
 }
 EMULATED_IN_ONE = Note(
-    "emulated-in-one", "nodes are emulated in only one of the two, which says nothing about a network (placement)"
+    "emulated-in-one",
+    "nodes are emulated in only one of the two, which says nothing about a network (placement)",
 )
 SAME_RUNS = Note("same-runs", "both campaigns have the same runs of it: it was not measured again")
 # Columns that may explain a change, with their names for people.
@@ -110,7 +111,9 @@ class Compared:
         places = [set(runs["placement"].dropna()) for runs in (a, b)]
         if a["nodes"].iloc[0] > 1 and places[0] != places[1] and "emulated" in places[0] | places[1]:
             return EMULATED_IN_ONE
-        runs_of_both = [set(zip(runs["run_id"], runs["key"], runs["epoch_time_s"], strict=True)) for runs in (a, b)]
+        runs_of_both = [
+            set(zip(runs["run_id"], runs["key"], runs["epoch_time_s"], strict=True)) for runs in (a, b)
+        ]
         if runs_of_both[0] & runs_of_both[1]:
             return SAME_RUNS
         return None
@@ -125,20 +128,26 @@ class Compared:
             notes.append(Note("recorded-in-one", text, columns=unknown))
         shares = [float(runs["foreign_cpu_share"].max()) for runs in (a, b)]
         if any(share > NOTABLE_FOREIGN_SHARE for share in shares):
-            text = "other programs beside runs: " + " → ".join(f"up to {100 * share:.2g} %" for share in shares)
+            text = "other programs beside runs: " + " → ".join(
+                f"up to {100 * share:.2g} %" for share in shares
+            )
             notes.append(Note("foreign-cpu-time", text, shares=shares))
         for column, words in EXPLAINS.items():
             if column not in PER_FRAMEWORK:
                 levels = [_levels(runs[column]) for runs in (a, b)]
-                notes += [_changed(column, words, *map(_enumerate_levels, levels))] if levels[0] != levels[1] else []
+                notes += (
+                    [_changed(column, words, *map(_enumerate_levels, levels))]
+                    if levels[0] != levels[1]
+                    else []
+                )
                 continue
             by_framework: dict[tuple[str, str], list[str]] = {}
             for framework in framework_order(a):
                 levels = [_levels(runs.loc[runs["framework"] == framework, column]) for runs in (a, b)]
                 if levels[0] != levels[1]:
-                    by_framework.setdefault((_enumerate_levels(levels[0]), _enumerate_levels(levels[1])), []).append(
-                        framework
-                    )
+                    by_framework.setdefault(
+                        (_enumerate_levels(levels[0]), _enumerate_levels(levels[1])), []
+                    ).append(framework)
             notes += [
                 _changed(column, f"{words} of {', '.join(names)}", *ends, frameworks=names)
                 for ends, names in by_framework.items()
@@ -170,7 +179,9 @@ def read(base: str, contender: str) -> Compared:
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
             problem = "has no successful run"
-            raise InputError("no-successful-run", problem, file=shown(file), hint="there is nothing to compare")
+            raise InputError(
+                "no-successful-run", problem, file=shown(file), hint="there is nothing to compare"
+            )
     compared = Compared(names(base, contender), *runs)
     if not compared.common:
         reason = _explain_no_common_cell(compared)
@@ -187,7 +198,12 @@ def names(base: str, contender: str) -> tuple[str, str]:
 
 def stem(base: str, contender: str) -> Path:
     """Return the path of the files of a comparison, without suffix."""
-    return Path("results", "comparison", f"{Path(base).resolve().name}--{Path(contender).resolve().name}", "comparison")
+    return Path(
+        "results",
+        "comparison",
+        f"{Path(base).resolve().name}--{Path(contender).resolve().name}",
+        "comparison",
+    )
 
 
 def folders_from_config(config: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -230,9 +246,13 @@ def _explain_no_common_cell(compared: Compared) -> Note:
     """Return why no cell can be compared, with the most frequent reason first."""
     a, b = (set(runs["cell"]) for runs in (compared.base, compared.contender))
     if not a & b:
-        levels = {name: (_levels(compared.base[name]), _levels(compared.contender[name])) for name in factors()}
+        levels = {
+            name: (_levels(compared.base[name]), _levels(compared.contender[name])) for name in factors()
+        }
         differ = {
-            name: (_enumerate_levels(x), _enumerate_levels(y)) for name, (x, y) in levels.items() if not set(x) & set(y)
+            name: (_enumerate_levels(x), _enumerate_levels(y))
+            for name, (x, y) in levels.items()
+            if not set(x) & set(y)
         }
         details = "; ".join(f"{name}: {x} and {y}" for name, (x, y) in differ.items())
         text = f"they have no cell in common ({details or 'no combination of levels is in both'})"
@@ -264,7 +284,11 @@ def _text(value: object) -> str:
 
 def _enumerate_levels(levels: Sequence[str]) -> str:
     short = [level[:DIGEST_DIGITS] if len(level) == 64 else level for level in levels]
-    return " and ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "") if short else "not known"
+    return (
+        " and ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
+        if short
+        else "not known"
+    )
 
 
 def _dates(runs: pd.DataFrame) -> str:

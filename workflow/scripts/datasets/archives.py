@@ -22,7 +22,15 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Errors that broken files raise. tarfile reads chained headers by recursion; zipfile does not implement all versions and
 # encryptions.
 TAR_ERRORS = (tarfile.TarError, ValueError, OSError, EOFError, RecursionError, MemoryError, OverflowError)
-ZIP_ERRORS = (zipfile.BadZipFile, ValueError, OSError, EOFError, NotImplementedError, RuntimeError, zlib.error)
+ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    ValueError,
+    OSError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -148,4 +156,8 @@ def _refuse_member(archive: Archive, name: str, problem: str) -> NoReturn:
 
 
 def _refuse_size(archive: Archive) -> NoReturn:
-    refuse(archive, "too-large", f"unpacks to more than the declared {archive.unpacked_bytes} bytes (unpacked_bytes)")
+    refuse(
+        archive,
+        "too-large",
+        f"unpacks to more than the declared {archive.unpacked_bytes} bytes (unpacked_bytes)",
+    )

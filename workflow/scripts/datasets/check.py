@@ -33,7 +33,9 @@ def check_data(folder: Path, dataset: str) -> None:
         check_trusted(part, folder.parents[2])
     if (file := first_changed_file(folder, data_files(folder, dataset))) is not None:
         hint = f"remove {folder} and rerun the command"
-        raise InputError("changed-file", "is missing, or differs from the prepared file", file=file, hint=hint)
+        raise InputError(
+            "changed-file", "is missing, or differs from the prepared file", file=file, hint=hint
+        )
     if declared := {archive["name"]: archive for archive in load_dataset(dataset).get("files", [])}:
         table = table_of(dataset)
         for used in read_json(folder / "manifest.json")["source"]["files"]:

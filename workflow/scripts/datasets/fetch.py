@@ -86,7 +86,9 @@ def archive(dataset: str, declared: Mapping[str, Any], store: Store) -> Archive:
     name = declared["name"]
     read_lock(store.lock(dataset))  # fails on a broken lock before the download
     path, origin = (
-        _find_in_folder(dataset, name, store.folder, store.site) if store.folder else _fetched(dataset, declared, store)
+        _find_in_folder(dataset, name, store.folder, store.site)
+        if store.folder
+        else _fetched(dataset, declared, store)
     )
     try:
         sha256 = verified(path, dataset, declared, store)
@@ -142,11 +144,16 @@ def _fetched(dataset: str, declared: Mapping[str, Any], store: Store) -> tuple[P
         target.parent, os.W_OK, effective_ids=True
     ):  # a read-only cache of other users
         return target, _read_origin(origin)
-    with system_faults(target), build_lock(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"):
+    with (
+        system_faults(target),
+        build_lock(target.with_name(f".{target.name}.lock"), f"{dataset}: {target.name}"),
+    ):
         address = _read_origin(origin)
         if not _is_usable(dataset, target, declared, store):
             address = redact(_fetch(dataset, target, declared, store))
-        write_json(origin, {"from": address})  # rewritten because files of older versions may contain a password
+        write_json(
+            origin, {"from": address}
+        )  # rewritten because files of older versions may contain a password
         return target, address
 
 
@@ -187,7 +194,10 @@ def fetch_error(dataset: str, name: str, faults: Mapping[str, SourceError], stor
     """Return the error that lists what each address answered and what the user can do; ``got`` has the answers by address."""
     answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["it has no known address"]
     keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, WrongFileError))
-    advice = [f"if that is the right file, {mismatch_hint(key, dataset, name, store.entries(dataset))}" for key in keys]
+    advice = [
+        f"if that is the right file, {mismatch_hint(key, dataset, name, store.entries(dataset))}"
+        for key in keys
+    ]
     if not all(isinstance(fault, WrongFileError) for fault in faults.values()) or not faults:
         advice.append(
             f"run `snakemake datasets` on a machine with internet, or set a folder (datasets: {{folder: /PATH}}) or "

@@ -24,7 +24,10 @@ CIFAR = "cifar-10-batches-bin"
 CIFAR_BATCHES = tuple(f"{CIFAR}/data_batch_{number}.bin" for number in range(1, 6))
 TINY = "tiny-imagenet-200"
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # of text8, in the order of their tokens
-LINE_END, UNKNOWN = "<eos>", "<unk>"  # tokens of WikiText: at the end of a line, and in the place of rare words
+LINE_END, UNKNOWN = (
+    "<eos>",
+    "<unk>",
+)  # tokens of WikiText: at the end of a line, and in the place of rare words
 WIKITEXT = {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens"}
 
 Block = tuple[np.ndarray, np.ndarray]
@@ -44,7 +47,9 @@ class Content:
 def generate_patterns(entry: Entry, _: Archives) -> Content:
     """Return generated images: the pattern of each class plus noise."""
     generator = np.random.default_rng(SPLIT_SEED)
-    labels = generator.integers(len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"])
+    labels = generator.integers(
+        len(entry["classes"]), size=entry["train_samples"] + entry["validation_samples"]
+    )
     shapes = generator.integers(256, size=(len(entry["classes"]), *entry["shape"]))
     noise = generator.integers(256, size=(len(labels), *entry["shape"]))
     return _split(((shapes[labels] + 3 * noise) // 4).astype(np.uint8), labels, entry)
@@ -56,7 +61,9 @@ def read_digits(entry: Entry, _: Archives) -> Content:
 
     bunch = load_digits()
     order = np.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
-    return _split(bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64), entry)
+    return _split(
+        bunch.images[order].astype(np.uint8)[..., None], bunch.target[order].astype(np.int64), entry
+    )
 
 
 def read_cifar(entry: Entry, archives: Archives) -> Content:
@@ -130,10 +137,14 @@ def read_tiny_imagenet(entry: Entry, archives: Archives) -> Content:
     )
     label = {wnid: number for number, wnid in enumerate(ids)}
     if len(label) != len(ids) or len(ids) != entry["classes"]:
-        problem = f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}"
+        problem = (
+            f"wnids.txt names {len(label)} classes in {len(ids)} lines; the entry says {entry['classes']}"
+        )
         refuse(archive, "contradicts-entry", problem, (len(label), len(ids)))
     meaning = dict(line.split("\t", 1) for line in words if "\t" in line)
-    train = sorted(_training_images(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0]))
+    train = sorted(
+        _training_images(files, archive, label), key=lambda sample: (sample[1], len(sample[0]), sample[0])
+    )
     rows = [line.split("\t") for line in annotations if line]
     if invalid := [row for row in rows if len(row) < 2 or row[1] not in label]:
         problem = f"val_annotations.txt has {' '.join(invalid[0])[:100]!r}, which names none of its classes"
@@ -143,7 +154,9 @@ def read_tiny_imagenet(entry: Entry, archives: Archives) -> Content:
     return Content(classes, _image_blocks(archive, train, entry), _image_blocks(archive, validation, entry))
 
 
-def _training_images(files: list[str], archive: Archive, label: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def _training_images(
+    files: list[str], archive: Archive, label: Mapping[str, int]
+) -> Iterator[tuple[str, int]]:
     for name in files:
         if match := re.fullmatch(rf"{TINY}/train/([^/]+)/images/[^/]+", name):
             if match[1] not in label:
@@ -213,17 +226,25 @@ def read_wikitext(entry: Entry, archives: Archives) -> Content:
         if len(paths) != 1:
             refuse(archive, "wrong-count", f"has {len(paths)} files {name}, not one", len(paths))
     train, validation = (
-        [word for line in io.StringIO(read_text(archive, name, content)) for word in (*line.split(), LINE_END)]
+        [
+            word
+            for line in io.StringIO(read_text(archive, name, content))
+            for word in (*line.split(), LINE_END)
+        ]
         for (name,), content in zip(matches, read_zip(archive, (name for (name,) in matches)), strict=True)
     )
     counts = Counter({UNKNOWN: 0})
     counts.update(train)
-    token = {word: number for number, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
+    token = {
+        word: number for number, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))
+    }
     if len(token) > entry["vocabulary"]:
         problem = f"has {len(token)} different words; the entry says a vocabulary of {entry['vocabulary']}"
         refuse(archive, "contradicts-entry", problem, len(token))
     unknown = token[UNKNOWN]
-    parts = (np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation))
+    parts = (
+        np.array([token.get(word, unknown) for word in words], np.int64) for words in (train, validation)
+    )
     return Content([], *(sequence_blocks(part, entry["shape"][0]) for part in parts))
 
 
@@ -236,7 +257,9 @@ def read_text(archive: Archive, name: str, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        problem = f"member {name!r} has the byte {content[error.start]:#x} at {error.start}, which is not UTF-8"
+        problem = (
+            f"member {name!r} has the byte {content[error.start]:#x} at {error.start}, which is not UTF-8"
+        )
         refuse(archive, "wrong-encoding", problem, (name, error.start))
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -246,7 +269,10 @@ def sequence_blocks(tokens: np.ndarray, length: int) -> Iterator[Block]:
     samples = max(0, len(tokens) - 1) // length
     inputs, labels = (tokens[first : first + samples * length].reshape(samples, length) for first in (0, 1))
     for start in range(0, samples, BLOCK_SIZE):
-        yield inputs[start : start + BLOCK_SIZE].astype(np.int64), labels[start : start + BLOCK_SIZE].astype(np.int64)
+        yield (
+            inputs[start : start + BLOCK_SIZE].astype(np.int64),
+            labels[start : start + BLOCK_SIZE].astype(np.int64),
+        )
 
 
 def sample_blocks(images: np.ndarray, labels: np.ndarray) -> Iterator[Block]:
@@ -259,7 +285,9 @@ def _split(images: np.ndarray, labels: np.ndarray, entry: Entry) -> Content:
     """Split samples that are already in random order into the training and the validation part."""
     train = entry["train_samples"]
     return Content(
-        entry["classes"], sample_blocks(images[:train], labels[:train]), sample_blocks(images[train:], labels[train:])
+        entry["classes"],
+        sample_blocks(images[:train], labels[:train]),
+        sample_blocks(images[train:], labels[train:]),
     )
 
 
@@ -267,14 +295,18 @@ def _single_archive(archives: Archives, entry: Entry) -> Archive:
     if len(archives) != 1:
         expected = f"one for format {entry['format']}"
         problem = f"there are {len(archives)}"
-        raise InputError("wrong-count", problem, file=entry["title"], key="files", got=len(archives), expected=expected)
+        raise InputError(
+            "wrong-count", problem, file=entry["title"], key="files", got=len(archives), expected=expected
+        )
     return next(iter(archives.values()))
 
 
 def _archive_named(archives: Archives, name: str, entry: Entry) -> Archive:
     if name not in archives:
         expected = f"it for format {entry['format']}"
-        raise InputError("missing-file", f"there is no {name}", file=entry["title"], key="files", expected=expected)
+        raise InputError(
+            "missing-file", f"there is no {name}", file=entry["title"], key="files", expected=expected
+        )
     return archives[name]
 
 

@@ -10,7 +10,15 @@ from declared.datasets import DATASETS, FRESH, kind, load_dataset
 from declared.site import Site
 
 # Modules that only fetch archives under checksums or check prepared files do not change what is prepared.
-NON_PREPARING_MODULES = ("__init__.py", "check.py", "fetch.py", "identity.py", "lock.py", "transfer.py", "verified.py")
+NON_PREPARING_MODULES = (
+    "__init__.py",
+    "check.py",
+    "fetch.py",
+    "identity.py",
+    "lock.py",
+    "transfer.py",
+    "verified.py",
+)
 FETCHING_KEYS = ("url", "mirrors", "unpacked_bytes")
 DESCRIPTIVE_KEYS = ("title", "licence", "citation")
 
@@ -18,7 +26,9 @@ DESCRIPTIVE_KEYS = ("title", "licence", "citation")
 @functools.cache
 def data_digest(dataset: str) -> str:
     """Return the SHA-256 of a data set's entry and of the code that prepares it, without its title and addresses."""
-    code = digest_sources(file for file in DATASETS.parent.glob("*.py") if file.name not in NON_PREPARING_MODULES)
+    code = digest_sources(
+        file for file in DATASETS.parent.glob("*.py") if file.name not in NON_PREPARING_MODULES
+    )
     entry = {key: value for key, value in load_dataset(dataset).items() if key not in DESCRIPTIVE_KEYS}
     if "files" in entry:
         entry["files"] = [
@@ -38,4 +48,7 @@ def data_files(folder: Path, dataset: str) -> list[Path]:
     if entry["format"] == FRESH:
         return [folder / "manifest.json"]
     parts = (f"{kind(entry)}.npy", "labels.npy", "manifest.json")
-    return [folder / "manifest.json", *(folder / split / name for split in ("train", "validation") for name in parts)]
+    return [
+        folder / "manifest.json",
+        *(folder / split / name for split in ("train", "validation") for name in parts),
+    ]

@@ -16,9 +16,7 @@ from common.files import dump_yaml, load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import build_lock, print_progress
 
-HEADER = (
-    "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to accept another archive.\n"
-)
+HEADER = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to accept another archive.\n"
 
 
 def lock_path(table: Path) -> Path:
@@ -37,7 +35,9 @@ def read_lock(lock: Path) -> dict[str, Any]:
     return locked
 
 
-def checksum_conflict(dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path) -> tuple[str, str] | None:
+def checksum_conflict(
+    dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path
+) -> tuple[str, str] | None:
     """Return why an archive with this SHA-256 is not the declared one, and the key that disagrees (``sha256`` or ``lock``).
 
     Return None if neither the entry nor the lock disagrees.

@@ -49,9 +49,13 @@ def write_archives(entry: Mapping[str, Any], folder: Path) -> dict[str, Archive]
         TEXT_WRITERS[entry["format"]](folder, entry)
     else:
         classes = entry["classes"]
-        names = classes if isinstance(classes, list) else [f"made-up class {number}" for number in range(classes)]
+        names = (
+            classes if isinstance(classes, list) else [f"made-up class {number}" for number in range(classes)]
+        )
         WRITERS[entry["format"]](folder, generate_parts(entry, len(names)), names)
-    limit = 4 * (entry["train_samples"] + entry["validation_samples"]) * int(np.prod(entry["shape"])) + 1_000_000
+    limit = (
+        4 * (entry["train_samples"] + entry["validation_samples"]) * int(np.prod(entry["shape"])) + 1_000_000
+    )
     return {path.name: Archive(path, limit, "made up") for path in sorted(folder.iterdir())}
 
 
@@ -109,9 +113,13 @@ def write_tiny_imagenet(folder: Path, samples: Parts, classes: list[str]) -> Non
     for number, wnid in enumerate(ids):
         own = images[labels == number]
         names = [f"{wnid}_{i}.JPEG" for i in range(len(own))]
-        members[f"{TINY}/train/{wnid}/{wnid}_boxes.txt"] = "".join(f"{name}\t0\t0\t63\t63\n" for name in names).encode()
+        members[f"{TINY}/train/{wnid}/{wnid}_boxes.txt"] = "".join(
+            f"{name}\t0\t0\t63\t63\n" for name in names
+        ).encode()
         for i, name in enumerate(names):
-            members[f"{TINY}/train/{wnid}/images/{name}"] = jpeg(own[i], grey=i % GREY_EVERY == GREY_EVERY // 2)
+            members[f"{TINY}/train/{wnid}/images/{name}"] = jpeg(
+                own[i], grey=i % GREY_EVERY == GREY_EVERY // 2
+            )
     lines = []
     for i, (image, label) in enumerate(zip(*samples["validation"], strict=True)):
         lines.append(f"val_{i}.JPEG\t{ids[label]}\t0\t0\t63\t63\n")
@@ -168,9 +176,12 @@ def write_wikitext(folder: Path, entry: Entry) -> None:
         text[place] = "\n"
     parts = text[: lengths[0]], text[lengths[0] :], ["\n"]
     members = {
-        name: f" {' '.join(part)}" for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)
+        name: f" {' '.join(part)}"
+        for name, part in zip([*WIKITEXT.values(), "wiki.test.tokens"], parts, strict=True)
     }
-    _write_zip(folder / "wikitext-2-v1.zip", {f"wikitext-2/{name}": text.encode() for name, text in members.items()})
+    _write_zip(
+        folder / "wikitext-2-v1.zip", {f"wikitext-2/{name}": text.encode() for name, text in members.items()}
+    )
 
 
 def _write_zip(file: Path, members: Mapping[str, bytes]) -> None:

@@ -37,7 +37,9 @@ def read_image(file: Path, side: int) -> np.ndarray:
     try:
         with Image.open(file) as opened:
             if (n_frames := getattr(opened, "n_frames", 1)) > 1:
-                raise _input_error(file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame")
+                raise _input_error(
+                    file, "unknown-picture", f"has {n_frames} frames", "a picture of one frame"
+                )
             image = ImageOps.exif_transpose(opened)
             if image.mode in SIXTEEN_BITS:
                 grey = np.asarray(image).astype(np.float64) / 257  # 65535 / 255
@@ -51,7 +53,9 @@ def read_image(file: Path, side: int) -> np.ndarray:
                 image = Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba)
             return np.asarray(image.convert("RGB").resize((side, side)), np.uint8)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _input_error(file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file") from None
+        raise _input_error(
+            file, "unknown-picture", f"cannot be read: {error}", "a picture, or a hidden file"
+        ) from None
 
 
 def pack_images(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
@@ -82,7 +86,9 @@ def pack_images(folder: Path, archive: Path, side: int, validation_share: float)
     train = records[n_validation:]
     if len(train) < len(CIFAR_BATCHES) or not n_validation:
         problem = f"{len(records)} pictures make {len(train)} to train and {n_validation} to validate"
-        raise _input_error(folder, "wrong-count", problem, f"at least {len(CIFAR_BATCHES)} to train and 1 to validate")
+        raise _input_error(
+            folder, "wrong-count", problem, f"at least {len(CIFAR_BATCHES)} to train and 1 to validate"
+        )
     members = {name: b"".join(train[i :: len(CIFAR_BATCHES)]) for i, name in enumerate(CIFAR_BATCHES)}
     members |= {f"{CIFAR}/test_batch.bin": b"".join(records[:n_validation])}
     members |= {f"{CIFAR}/batches.meta.txt": "\n".join(classes).encode()}
@@ -132,7 +138,8 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
             text, "wrong-count", problem, f"one of each at least, of more than {length} words and line ends"
         )
     contents = {
-        WIKITEXT[part]: "".join(f" {' '.join(words)} \n" for words in own).encode() for part, own in parts.items()
+        WIKITEXT[part]: "".join(f" {' '.join(words)} \n" for words in own).encode()
+        for part, own in parts.items()
     }
     with written_whole(archive) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in contents.items():
@@ -148,7 +155,9 @@ def pack_text(text: Path, archive: Path, length: int, validation_share: float) -
 
 def _visible_files(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "Thumbs.db"]
+        return [
+            path for path in folder.iterdir() if not path.name.startswith(".") and path.name != "Thumbs.db"
+        ]
     except OSError as error:
         raise _input_error(folder, "unreadable", error.strerror or str(error), "a folder") from None
 
@@ -169,7 +178,9 @@ def _input_error(file: Path, code: str, problem: str, expected: str) -> InputErr
     return InputError(code, problem, file=file, expected=expected)
 
 
-def pack_dataset(kind: str, source: Path, name: str, size: int, validation_share: float, folder: Path) -> None:
+def pack_dataset(
+    kind: str, source: Path, name: str, size: int, validation_share: float, folder: Path
+) -> None:
     """Pack images or a text for config/datasets.yaml, and print the entry.
 
     Args:
@@ -186,7 +197,9 @@ def pack_dataset(kind: str, source: Path, name: str, size: int, validation_share
     if not 0 < validation_share < 1:
         expected = "a share between 0 and 1"
         problem = f"is {validation_share}"
-        raise InputError("out-of-range", problem, file="--validation-share", got=validation_share, expected=expected)
+        raise InputError(
+            "out-of-range", problem, file="--validation-share", got=validation_share, expected=expected
+        )
     if kind == "images":
         entry = pack_images(source, folder / f"{name}.tar.gz", size, validation_share)
     else:

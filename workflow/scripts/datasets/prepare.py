@@ -66,7 +66,10 @@ def write_parts(dataset: str, entry: Mapping[str, Any], folder: Path, store: Sto
     """Write both parts of a data set into ``folder``, and return its manifest."""
     manifest = {
         "dataset": dataset,
-        **{key: entry[key] for key in ("title", "train_samples", "validation_samples", "shape", "licence", "citation")},
+        **{
+            key: entry[key]
+            for key in ("title", "train_samples", "validation_samples", "shape", "licence", "citation")
+        },
     }
     if entry["format"] == FRESH:
         return {**manifest, "fresh": True, "source": {"format": FRESH}, **_fresh_keys(entry)}
@@ -95,7 +98,9 @@ def _token_keys(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: entry[key] for key in ("vocabulary", "classes") if key in entry}
 
 
-def _write_part(dataset: str, entry: Mapping[str, Any], content: Content, part: str, folder: Path) -> dict[str, Any]:
+def _write_part(
+    dataset: str, entry: Mapping[str, Any], content: Content, part: str, folder: Path
+) -> dict[str, Any]:
     """Write a part to its folder, and return its manifest."""
     blocks, samples, label = getattr(content, part), entry[f"{part}_samples"], f"{dataset}: {part}"
     if kind(entry) == TOKENS:
@@ -128,7 +133,12 @@ def describe_source(entry: Mapping[str, Any], fetched: Mapping[str, Archive]) ->
         return {**description, "made_up": True}
     if fetched:
         description["files"] = [
-            {"name": name, "from": archive.origin, "bytes": archive.path.stat().st_size, "sha256": archive.sha256}
+            {
+                "name": name,
+                "from": archive.origin,
+                "bytes": archive.path.stat().st_size,
+                "sha256": archive.sha256,
+            }
             for name, archive in fetched.items()
         ]
     return description

@@ -42,13 +42,19 @@ def write_images(
     with open(folder / "images.npy", "wb") as file:
         _write_header(file, "|u1", samples, *shape)
         for images, numbers in blocks:
-            if images.dtype != np.uint8 or list(images.shape[1:]) != list(shape) or done + len(images) > samples:
+            if (
+                images.dtype != np.uint8
+                or list(images.shape[1:]) != list(shape)
+                or done + len(images) > samples
+            ):
                 content = f"{done} and {len(images)} images of {list(images.shape[1:])}"
                 got = (done + len(images), list(images.shape[1:]))
                 raise _contradiction(source, content, f"{samples} of {list(shape)}", got)
             labels[done : done + len(images)] = numbers
             done += len(images)
-            counts += [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(shape[2])]
+            counts += [
+                np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(shape[2])
+            ]
             file.write(np.ascontiguousarray(images).data)
     if done != samples:
         raise _contradiction(source, f"{done} images", samples, done)
@@ -107,7 +113,9 @@ def write_tokens(
 
 def _contradiction(source: str, content: str, entry: object, got: object) -> InputError:
     """Return the error for content that contradicts the data set's entry."""
-    return InputError("contradicts-entry", f"there are {content}; the entry says {entry}", file=source, got=got)
+    return InputError(
+        "contradicts-entry", f"there are {content}; the entry says {entry}", file=source, got=got
+    )
 
 
 def _write_manifest(
@@ -141,5 +149,8 @@ def channel_statistics(counts: np.ndarray) -> dict[str, list[float]]:
     squares = [int(channel.astype(object) @ PIXEL_VALUES**2) for channel in counts]
     return {
         "mean": [total / n for n, total in zip(numbers, sums, strict=True)],
-        "std": [math.sqrt((n * s - t * t) / (n * n)) or 1.0 for n, t, s in zip(numbers, sums, squares, strict=True)],
+        "std": [
+            math.sqrt((n * s - t * t) / (n * n)) or 1.0
+            for n, t, s in zip(numbers, sums, squares, strict=True)
+        ],
     }

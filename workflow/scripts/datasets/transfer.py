@@ -84,7 +84,9 @@ def transfer(url: str, partial: Path, size: int, retry_policy: RetryPolicy, labe
         except TransientError as fault:
             if number == retry_policy.n_attempts:
                 raise SourceError(f"{fault} (tried {number} times)") from None
-            pause = min(max(fault.pause_s, retry_policy.pause_s * 2 ** (number - 1)), retry_policy.max_pause_s)
+            pause = min(
+                max(fault.pause_s, retry_policy.pause_s * 2 ** (number - 1)), retry_policy.max_pause_s
+            )
             print_progress(f"{label}: {url}: {fault}; retrying in {pause:g} s")
             time.sleep(pause)
         else:
@@ -103,7 +105,9 @@ def _attempt(url: str, partial: Path, size: int, retry_policy: RetryPolicy, labe
     offset = _resumable_bytes(partial, size)
     if offset == size:
         return
-    print_progress(f"{label}: fetching {size_text(size)} from {url}" + f", from byte {offset} on" * (offset > 0))
+    print_progress(
+        f"{label}: fetching {size_text(size)} from {url}" + f", from byte {offset} on" * (offset > 0)
+    )
     begun = now = 0
     try:
         with _open_source(url, partial, offset, size, retry_policy) as (begun, chunks):
@@ -125,7 +129,9 @@ def _attempt(url: str, partial: Path, size: int, retry_policy: RetryPolicy, labe
                         checked_at, checked_bytes = at, now
                     if at - reported_at >= retry_policy.progress_s:
                         reported_at = at
-                        print_progress(f"{label}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}")
+                        print_progress(
+                            f"{label}: {size_text(now)} of {size_text(size)}, {_rate(now - begun, started)}"
+                        )
                 os.fsync(file.fileno())
     except SourceError:
         remove_partial(partial)
@@ -133,7 +139,9 @@ def _attempt(url: str, partial: Path, size: int, retry_policy: RetryPolicy, labe
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
         raise TransientError(f"no data for {retry_policy.read_s:g} s, after {now} of {size} bytes") from None
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise TransientError(f"the connection broke after {now} of {size} bytes ({type(error).__name__})") from None
+        raise TransientError(
+            f"the connection broke after {now} of {size} bytes ({type(error).__name__})"
+        ) from None
     if now < size:
         raise TransientError(f"ended after {now} of {size} bytes")
     print_progress(f"{label}: fetched {size_text(now - begun)}, {_rate(now - begun, started)}")
@@ -151,7 +159,9 @@ def _open_source(
     with _request(url, partial, offset, retry_policy) as response:
         begun = offset if response.status_code == requests.codes.partial_content else 0
         if _file_size(response, begun) not in (None, size):
-            raise WrongFileError(f"has {_file_size(response, begun)} bytes there, the entry says {size}", "bytes")
+            raise WrongFileError(
+                f"has {_file_size(response, begun)} bytes there, the entry says {size}", "bytes"
+            )
         if begun == 0:
             remove_partial(partial)
             _store_validator(response, partial)
@@ -181,7 +191,10 @@ def _request(url: str, partial: Path, offset: int, retry_policy: RetryPolicy) ->
     """Yield the server's successful response."""
     headers = {"Accept-Encoding": "identity", "User-Agent": "ringside"}
     if offset:
-        headers |= {"Range": f"bytes={offset}-", "If-Range": _validator_file(partial).read_text(encoding="utf-8")}
+        headers |= {
+            "Range": f"bytes={offset}-",
+            "If-Range": _validator_file(partial).read_text(encoding="utf-8"),
+        }
     try:
         response = requests.get(
             url, headers=headers, stream=True, timeout=(retry_policy.connect_s, retry_policy.read_s)

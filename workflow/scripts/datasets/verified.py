@@ -14,7 +14,10 @@ VERIFIED = "verified.json"
 
 def write_verified(folder: Path, files: Iterable[Path]) -> None:
     """Write verified.json of newly written files."""
-    entries = {str(file.relative_to(folder)): {"written": written(file), "sha256": digest_file(file)} for file in files}
+    entries = {
+        str(file.relative_to(folder)): {"written": written(file), "sha256": digest_file(file)}
+        for file in files
+    }
     write_json(folder / VERIFIED, entries)
 
 

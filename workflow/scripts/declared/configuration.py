@@ -26,7 +26,9 @@ class Configuration(Keys):
         "nothing), "
         "or a folder with runs.csv and epochs.csv"
     )
-    base: Maybe[Text] = optional("for snakemake compare: the campaign to compare with, a folder with runs.csv")
+    base: Maybe[Text] = optional(
+        "for snakemake compare: the campaign to compare with, a folder with runs.csv"
+    )
     other: Maybe[Text] = optional(
         "for snakemake compare: the campaign that is compared with base, a folder with runs.csv"
     )
@@ -60,7 +62,9 @@ def read_config(file: Path) -> dict[str, Any]:
     content = load_yaml(file)
     if not isinstance(content, dict):
         problem = "is empty" if content is None else f"holds {str(content)[:60]!r}"
-        raise InputError("wrong-type", problem, file=shown(file), got=content, expected="keys, such as study: NAME")
+        raise InputError(
+            "wrong-type", problem, file=shown(file), got=content, expected="keys, such as study: NAME"
+        )
     return content
 
 

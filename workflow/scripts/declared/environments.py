@@ -18,14 +18,20 @@ from common.written import Keys, Maybe, Rules, Unique, key, optional, parse
 CONTAINERS = CHECKOUT / "containers"
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
-DEPLOYMENTS = ("venv", "apptainer")  # how a site wants what locks describe; what it has installed itself is "installed"
+DEPLOYMENTS = (
+    "venv",
+    "apptainer",
+)  # how a site wants what locks describe; what it has installed itself is "installed"
 WHOLE = "whole.json"  # beside a stamp, which it is a copy of: there once all else is
 BASE = "docker://debian:bookworm-slim"  # what images are built on, unless the site has another
 IMAGE_ABI = "cp311-linux_x86_64"
 
 
 Name = Annotated[
-    str, Rules("small letters, digits and single dashes, such as horovod-pytorch", pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
+    str,
+    Rules(
+        "small letters, digits and single dashes, such as horovod-pytorch", pattern="^[a-z0-9]+(-[a-z0-9]+)*$"
+    ),
 ]
 Names = Unique[tuple[Name, ...]]
 Flags = dict[Annotated[str, Rules(pattern="^[A-Z][A-Z0-9_]*$")], str]  # environment variables
@@ -54,9 +60,9 @@ class Wheel(Keys):
     index: Literal["torch_index"] = key(
         "the site's setting that names an index which has the wheel, if what pip is configured for has not"
     )
-    sha256: Annotated[dict[Annotated[str, Rules(pattern="^cp[0-9]+t?-[a-z0-9_]+$")], Sha256], Rules(min_length=1)] = (
-        key("the wheel's SHA-256 by Python ABI and platform, such as cp311-linux_x86_64")
-    )
+    sha256: Annotated[
+        dict[Annotated[str, Rules(pattern="^cp[0-9]+t?-[a-z0-9_]+$")], Sha256], Rules(min_length=1)
+    ] = key("the wheel's SHA-256 by Python ABI and platform, such as cp311-linux_x86_64")
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class ImageKeys(Keys):
     """The key `image`."""
 
     index: Maybe[str] = optional(
-        "where a recipe that is built by hand finds the wheels (a URL)", pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z"
+        "where a recipe that is built by hand finds the wheels (a URL)",
+        pattern=r"^https://[A-Za-z0-9./_~%+-]+\Z",
     )
     brought: bool = key("nothing here builds it: a site brings the image, or has it installed", default=False)
     spack: Maybe[SpackKeys] = optional(
@@ -152,7 +159,8 @@ class EnvironmentKeys(Keys):
         default_factory=dict,
     )
     lock_excludes: Excluded = key(
-        "packages that are left out of a variant's lock although something asks for them", default_factory=Excluded
+        "packages that are left out of a variant's lock although something asks for them",
+        default_factory=Excluded,
     )
     wheels: tuple[Wheel, ...] = key(
         "wheels that the lock cannot hold, each installed by its own recorded SHA-256", default=()
@@ -166,7 +174,8 @@ class EnvironmentKeys(Keys):
         pattern=r"^[A-Za-z0-9._-]+\Z",
     )
     supported: dict[str, Annotated[str, Rules(pattern=r"^[0-9]+(\.[0-9]+)*\Z")]] = key(
-        "the oldest versions that ranks can use, where a site has installed them: MODULE: VERSION", default_factory=dict
+        "the oldest versions that ranks can use, where a site has installed them: MODULE: VERSION",
+        default_factory=dict,
     )
     dispensable: tuple[Annotated[str, Rules(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")], ...] = key(
         "modules that the oldest of these do without", default=()
@@ -299,7 +308,9 @@ class Environment:
 
     def brought(self, realization: Realization) -> str | None:
         """The image that the site brings for this environment, if it does: a path or docker://..."""
-        return dict(realization.brought).get(self.name) if self.deployment(realization) == "apptainer" else None
+        return (
+            dict(realization.brought).get(self.name) if self.deployment(realization) == "apptainer" else None
+        )
 
     def built_over(self, realization: Realization) -> "Environment | None":
         """The environment that has to be there first: the parent, unless the site has this one."""
@@ -332,7 +343,9 @@ def read(
 ) -> Environment:
     """Read and check `containers/<name>/environment.yaml`, and its parent's. InputError when it is wrong."""
     if variant not in VARIANTS:
-        raise InputError("not-one-of", f"'{variant}' is unknown", file="variant", got=variant, expected=VARIANTS)
+        raise InputError(
+            "not-one-of", f"'{variant}' is unknown", file="variant", got=variant, expected=VARIANTS
+        )
     folder = containers / name
     file = folder / "environment.yaml"
     if not file.is_file():
@@ -355,7 +368,9 @@ def read(
         if variant not in TOOL_VARIANTS or "image" in content:
             problem = f"it has one lock, {TOOL_VARIANTS[0]}, and no image"
             raise InputError("conflicting-keys", problem, file=shown(file), key="tool")
-    elif origin != "locks" and (extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))):
+    elif origin != "locks" and (
+        extra := sorted({"parent", "wheels", "sources", "lock_excludes"} & set(content))
+    ):
         problem = "has no meaning for an image that no lock describes"
         raise InputError("conflicting-keys", problem, file=shown(file), key=extra[0], hint="take it out")
     return Environment(
@@ -396,7 +411,9 @@ def tools(containers: Path = CONTAINERS) -> list[str]:
     return [name for name in _described(containers) if read(name, containers=containers).origin == "tool"]
 
 
-def lineage(wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV) -> list[str]:
+def lineage(
+    wanted: Iterable[str], containers: Path = CONTAINERS, realization: Realization = VENV
+) -> list[str]:
     """The wanted environments and the parents over which they are built, each once, parents first."""
     found: dict[str, None] = {}
     for name in wanted:

@@ -12,7 +12,16 @@ from declared.mesh import NEEDS
 Levels = dict[str, Any]
 
 # Factors that are no treatments: frameworks have their own colours, the others are axes and panels.
-NOT_TREATMENTS = ("framework", "model", "dataset", "nodes", "devices_per_node", "device", "batch_size", "bandwidth")
+NOT_TREATMENTS = (
+    "framework",
+    "model",
+    "dataset",
+    "nodes",
+    "devices_per_node",
+    "device",
+    "batch_size",
+    "bandwidth",
+)
 WORK = ("model", "dataset")
 OF_STRATEGIES = tuple(NEEDS)  # factors that only some levels of parallelism use
 # Levels that a factor needs on several nodes, so that prediction can hold some of them out of a fit.
@@ -27,7 +36,13 @@ def factor_table() -> dict[str, dict[str, Any]]:
 
 
 TYPES = {"integer": int, "number": float, "string": str}
-LIMITS = {"minimum": "ge", "maximum": "le", "exclusiveMaximum": "lt", "maxLength": "max_length", "pattern": "pattern"}
+LIMITS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMaximum": "lt",
+    "maxLength": "max_length",
+    "pattern": "pattern",
+}
 
 
 @functools.cache
@@ -44,7 +59,10 @@ def factor_lists() -> Any:
     """Return a dataclass with the list of levels of every factor; a factor that a study does not name has its default."""
     keys: list[tuple[str, Any, Any]] = []
     for name, rules in factor_table().items():
-        meaning, levels = rules["description"], Annotated[list[level_type(name)], Rules(unique=True, min_length=1)]  # type: ignore[misc]
+        meaning, levels = (
+            rules["description"],
+            Annotated[list[level_type(name)], Rules(unique=True, min_length=1)],
+        )  # type: ignore[misc]
         default = {"default_factory": functools.partial(_default, rules)} if "default" in rules else {}
         keys.append((name, levels, key(meaning, **default)))
     return make_dataclass("FactorLists", keys, bases=(Keys,), kw_only=True)

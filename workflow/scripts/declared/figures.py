@@ -24,7 +24,8 @@ Levels = Mapping[str, Any]
 @dataclass(frozen=True)
 class Declared:
     """One figure. `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are drawn.
-    `target`: a validation accuracy, a share."""
+    `target`: a validation accuracy, a share.
+    """
 
     name: str
     kind: str
@@ -74,7 +75,9 @@ def read_figures(
                 raise _Mistake("not-possible-here", "y", problem, got="perplexity", hint="use accuracy")
         except _Mistake as mistake:
             key = f"figures.{place}.{mistake.key}"
-            raise InputError(mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields) from None
+            raise InputError(
+                mistake.code, mistake.problem, file=shown(file), key=key, **mistake.fields
+            ) from None
     return figures
 
 
@@ -90,7 +93,9 @@ def from_json(text: str) -> Declared:
         entry = None
     if not isinstance(entry, dict) or entry.get("kind") not in KINDS:
         expected = f"JSON with a kind, one of {', '.join(KINDS)}"
-        raise InputError("not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected)
+        raise InputError(
+            "not-one-of", "is no figure", file=f"--figure {text[:80]}", got=text, expected=expected
+        )
     kind = entry.pop("kind")
     if unknown := sorted(set(entry) - {"name", *KINDS[kind].takes}):
         raise InputError(
@@ -118,15 +123,21 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _checked(entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None) -> Declared:
+def _checked(
+    entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None
+) -> Declared:
     """The figure that is written, all of whose keys are right. `cells`: the levels of all cells, of
-    the factors that vary; `names`: of the figures before it; `target`: the study's."""
+    the factors that vary; `names`: of the figures before it; `target`: the study's.
+    """
     kind = entry["kind"]
     if kind not in KINDS:
         raise _Mistake("unknown-name", "kind", f"'{kind}' is unknown", got=kind, **alternatives(kind, KINDS))
     figure_kind = KINDS[kind]
     if figure_kind.of_traces and not any(is_traced(levels) for levels in cells):
-        problem, hint = f"{kind} draws traced runs, and the study has none", "add trace: [none, phases] to its factors"
+        problem, hint = (
+            f"{kind} draws traced runs, and the study has none",
+            "add trace: [none, phases] to its factors",
+        )
         raise _Mistake("not-possible-here", "kind", problem, got=kind, hint=hint)
     cells = _drawn(figure_kind, cells)
     for key in entry:
@@ -198,7 +209,9 @@ def _check_places(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> 
                 raise _Mistake("duplicate", key, problem, got=name, hint="name it once")
             places[name] = key
     if kind.one_colour and (n_factors := len(figure.colour or ())) != 1:
-        raise _Mistake("wrong-count", "colour", f"{figure.kind} takes one factor, not {n_factors}", got=n_factors)
+        raise _Mistake(
+            "wrong-count", "colour", f"{figure.kind} takes one factor, not {n_factors}", got=n_factors
+        )
     if figure.colour and figure.facet and (rest := _rest(figure, kind, varied)):
         keys = [key for key in ("x", "colour", "facet") if key in kind.takes and not (key == "x" and kind.x)]
         hint = f"name it in {' or '.join(keys)}, or restrict it to one level by filter"
@@ -211,7 +224,10 @@ def _check_series(colour: Sequence[str], cells: Sequence[Levels]) -> None:
     limit, scope = (MOST_SERIES, "") if len(factors) == len(colour) else (MAX_VARIANTS, " of a framework")
     count = len({tuple(levels[name] for name in factors) for levels in cells})
     if count > limit:
-        problem, hint = f"{', '.join(colour)} would make {count} series{scope}", "name a factor in facet or filter"
+        problem, hint = (
+            f"{', '.join(colour)} would make {count} series{scope}",
+            "name a factor in facet or filter",
+        )
         raise _Mistake("too-many", "colour", problem, got=count, expected=f"at most {limit}", hint=hint)
 
 
@@ -230,7 +246,11 @@ def _rest(figure: Declared, kind: FigureKind, varied: Sequence[str]) -> list[str
 
 def _varied(cells: Sequence[Levels]) -> list[str]:
     redundant = implied(cells)
-    return [name for name in (cells[0] if cells else ()) if len(_levels(cells, name)) > 1 and name not in redundant]
+    return [
+        name
+        for name in (cells[0] if cells else ())
+        if len(_levels(cells, name)) > 1 and name not in redundant
+    ]
 
 
 def _levels(cells: Sequence[Levels], name: str) -> list[Any]:

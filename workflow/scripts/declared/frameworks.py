@@ -36,13 +36,14 @@ class ExchangeKeys(Keys):
         "limit; fusion: of what is ready when the last has arrived, up to a limit; units: parameters of "
         "layers that reach a limit are gathered before they are used, their gradients reduced to shares"
     )
-    limits_mib: Maybe[Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]] = (
-        optional("of the first message and of all others, MiB")
-    )
+    limits_mib: Maybe[
+        Annotated[tuple[Annotated[float, Rules(gt=0)], ...], Rules(min_length=2, max_length=2)]
+    ] = optional("of the first message and of all others, MiB")
     cycle_s: float = key("how long the library waits between two looks for gradients, s", default=0, ge=0)
     channels: int = key("messages under way at once", default=1, ge=1)
     extra: dict[str, Annotated[int, Rules(ge=0)]] = key(
-        "messages of a few bytes beside the gradients in each exchange, by training loop", default_factory=dict
+        "messages of a few bytes beside the gradients in each exchange, by training loop",
+        default_factory=dict,
     )
 
 
@@ -64,7 +65,8 @@ class FrameworkKeys(Keys):
     distributed: bool = key("false: one rank whatever the site")
     mirrored: bool = key("true: a rank has a replica on each of its node's devices", default=False)
     mpi: bool = key(
-        "true: what its ranks start is a program of MPI: srun --mpi=pmix, mpirun on one machine", default=False
+        "true: what its ranks start is a program of MPI: srun --mpi=pmix, mpirun on one machine",
+        default=False,
     )
     devices: Annotated[tuple[Literal["cpu", "cuda"], ...], Rules(unique=True, min_length=1)] = key(
         "what it trains on", default=("cpu", "cuda")
@@ -106,7 +108,9 @@ class FrameworkKeys(Keys):
         min_length=1,
     )
     meshes: tuple[
-        Annotated[frozenset[str], Written(Annotated[tuple[Axis, ...], Rules(unique=True, min_length=1)], frozenset)],
+        Annotated[
+            frozenset[str], Written(Annotated[tuple[Axis, ...], Rules(unique=True, min_length=1)], frozenset)
+        ],
         ...,
     ] = key(
         "the axes of meshes (factor parallelism) that it can combine: a cell is possible where its axes are "
@@ -193,7 +197,12 @@ def load_framework(name: str) -> Framework:
             location = f"capabilities.{i}.{factor}"
             if factor not in table:
                 raise InputError(
-                    "unknown-name", "unknown factor", file=shown(file), key=location, got=factor, expected=list(table)
+                    "unknown-name",
+                    "unknown factor",
+                    file=shown(file),
+                    key=location,
+                    got=factor,
+                    expected=list(table),
                 )
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
@@ -206,7 +215,12 @@ def load_framework(name: str) -> Framework:
 
 def _unknown(name: str, file: Path, key: str, choices: Iterable[str]) -> InputError:
     return InputError(
-        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, choices)
+        "unknown-name",
+        f"'{name}' is unknown",
+        file=shown(file),
+        key=key,
+        got=name,
+        **alternatives(name, choices),
     )
 
 

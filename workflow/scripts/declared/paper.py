@@ -48,7 +48,9 @@ def printed_tables() -> "dict[str, Table]":
         TABLES,
     )  # few programs need these entries, and reading them takes time
 
-    return {name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)}
+    return {
+        name: table for name, table in TABLES.items() if not (PROGRAM_OF[name].on_request or table.csv_only)
+    }
 
 
 def check_paper(paper: Paper, figures: Sequence[str], file: Path) -> None:

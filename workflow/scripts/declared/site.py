@@ -85,7 +85,9 @@ PLACEMENTS = {
 }
 # Keys of `scheduler` that a launcher has no word for, with what to do instead.
 UNKNOWN = {
-    "pbs": {"exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist")},
+    "pbs": {
+        "exclude": ("PBS cannot leave nodes out", "take it out, or name those to use in scheduler.nodelist")
+    },
     "flux": {"memory_mb": ("Flux's jobs take nodes whole, with their memory", "take it out")},
 }
 
@@ -96,7 +98,18 @@ ShellLine = Annotated[str, Rules(min_length=1, pattern=r"^[^\n]+\Z")]
 Cores = Annotated[float, Rules(gt=0, le=1024, exact=True)]  # processor time of a node
 VariableName = Annotated[str, Rules(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 SHELL_VARIABLES = (
-    *("UID", "EUID", "PPID", "GROUPS", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "DIRSTACK", "FUNCNAME", "HISTCMD"),
+    *(
+        "UID",
+        "EUID",
+        "PPID",
+        "GROUPS",
+        "SHELLOPTS",
+        "BASHOPTS",
+        "BASH_VERSINFO",
+        "DIRSTACK",
+        "FUNCNAME",
+        "HISTCMD",
+    ),
     *("LINENO", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME"),
 )
 RankVariableName = Annotated[
@@ -118,7 +131,8 @@ class Scheduler(Keys):
     nodelist: Maybe[Word] = optional("nodes to use, such as node[1-4]")
     exclude: Maybe[Word] = optional("nodes not to use (not with PBS)")
     memory_mb: Maybe[int] = optional(
-        "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)", ge=1
+        "memory to request on each node, MB; needed where the cluster's default is small (not with Flux)",
+        ge=1,
     )
     options: tuple[Annotated[str, Rules(pattern="^-")], ...] = key(
         "further options for sbatch, oarsub, qsub or flux batch, one per entry, as --name=value; for qsub "
@@ -175,7 +189,8 @@ class InstalledKeys(Keys):
         default=(),
     )
     variables: Pairs[VariableName, str] = key(
-        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI", default=()
+        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with the mpirun of its MPI",
+        default=(),
     )
 
 
@@ -252,7 +267,10 @@ class SiteKeys(Keys):
     )
     binds: Annotated[
         tuple[
-            Annotated[str, Rules("an absolute path, or two as SOURCE:INSIDE", pattern=r"^/[^:\n]*(:/[^:\n]*)?\Z")], ...
+            Annotated[
+                str, Rules("an absolute path, or two as SOURCE:INSIDE", pattern=r"^/[^:\n]*(:/[^:\n]*)?\Z")
+            ],
+            ...,
         ],
         Rules(unique=True),
     ] = key(
@@ -282,12 +300,15 @@ class SiteKeys(Keys):
     ranks_per_node: int = key("ranks of a distributed framework on each node", ge=1)
     interface: str = key("network interface that carries the gradients", min_length=1, max_length=15)
     fabric: Literal["ethernet", "infiniband"] = key(
-        "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid", default="ethernet"
+        "network between the nodes; with infiniband, a run that fell back to TCP sockets is invalid",
+        default="ethernet",
     )
     bandwidth_bytes_s: Maybe[Annotated[float, Rules(gt=0, exact=True)]] = optional(
         "rate of the interface in one direction, bytes/s"
     )
-    sweep_max_bytes: int = key("largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296)
+    sweep_max_bytes: int = key(
+        "largest message of the network sweep, bytes", default=67108864, ge=1024, le=4294967296
+    )
     frameworks: Maybe[Annotated[tuple[str, ...], Rules(unique=True, min_length=1)]] = optional(
         "frameworks that the site has, if not all; runs of the others are listed as missing"
     )
@@ -315,7 +336,8 @@ class SiteKeys(Keys):
         default=(),
     )
     torch_index: Maybe[str] = optional(
-        "URL of the index with PyTorch's own wheels, used only for what pip does not find", pattern="^https?://"
+        "URL of the index with PyTorch's own wheels, used only for what pip does not find",
+        pattern="^https?://",
     )
     time_limit_s: float = key(
         "seconds after which a run is ended and recorded as timeout; keep it below Slurm's SlurmdTimeout, "
@@ -378,7 +400,9 @@ class Site(SiteKeys):
     @property
     def realization(self) -> Realization:
         """How it wants its environments."""
-        return Realization(self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed)
+        return Realization(
+            self.deployment, self.images.base, self.images.brought, self.python_abi, self.installed
+        )
 
     @property
     def longest_run_s(self) -> float:
@@ -422,7 +446,9 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
         "installed": installed,
         "scheduler": scheduler,
     }
-    return Site(name=name, file=file, python_abi=python_abi(), cpu_shares=cpu_shares, **vars(written) | changed)
+    return Site(
+        name=name, file=file, python_abi=python_abi(), cpu_shares=cpu_shares, **vars(written) | changed
+    )
 
 
 def _cores(site: SiteKeys) -> int:
@@ -431,7 +457,12 @@ def _cores(site: SiteKeys) -> int:
 
 def _unknown(name: str, key: str, known: Iterable[str], file: Path) -> InputError:
     return InputError(
-        "unknown-name", f"'{name}' is unknown", file=shown(file), key=key, got=name, **alternatives(name, known)
+        "unknown-name",
+        f"'{name}' is unknown",
+        file=shown(file),
+        key=key,
+        got=name,
+        **alternatives(name, known),
     )
 
 
@@ -545,7 +576,13 @@ def _check_together(site: SiteKeys, file: Path) -> None:
         refuse("not-possible-here", "cores", "auto is for this machine", got="auto", hint=hint)
     if launcher == "local" and site.scheduler is not None:
         problem = "has no meaning with launcher local"
-        refuse("not-possible-here", "scheduler", problem, got=launcher, hint="take it out, or take launcher slurm")
+        refuse(
+            "not-possible-here",
+            "scheduler",
+            problem,
+            got=launcher,
+            hint="take it out, or take launcher slurm",
+        )
     if site.cpu_share is not None and placement != "virtual":
         problem = "only nodes of the virtual cluster have one"
         hint = "take it out, or take placement virtual"
@@ -553,7 +590,11 @@ def _check_together(site: SiteKeys, file: Path) -> None:
     devices, ranks = site.devices_per_node, site.ranks_per_node
     if site.device == "cpu" and devices:
         refuse(
-            "not-possible-here", "devices_per_node", "has no meaning with device cpu", got=devices, hint="take it out"
+            "not-possible-here",
+            "devices_per_node",
+            "has no meaning with device cpu",
+            got=devices,
+            hint="take it out",
         )
     if site.device == "cuda" and launcher != "local" and devices < ranks:
         problem = f"{devices} is less than ranks_per_node"
@@ -580,7 +621,11 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
     for name, (problem, hint) in UNKNOWN.get(site.launcher, {}).items():
         if (value := getattr(scheduler, name)) is not None:
             refuse("not-possible-here", f"scheduler.{name}", problem, got=value, hint=hint)
-    if site.launcher == "pbs" and (constraint := scheduler.constraint) and not _RESOURCES.fullmatch(constraint):
+    if (
+        site.launcher == "pbs"
+        and (constraint := scheduler.constraint)
+        and not _RESOURCES.fullmatch(constraint)
+    ):
         problem = f"'{constraint}' is not of the form resource=value:resource=value"
         refuse("bad-pattern", "scheduler.constraint", problem, got=constraint)
     for i, option in enumerate(scheduler.options):
@@ -597,7 +642,9 @@ def _check_scheduler(scheduler: Scheduler, site: SiteKeys, refuse: _Refuse) -> N
         refuse("duplicate", "scheduler.nodelist", problem, got=twice, hint="name each node once")
     if both := [name for name in named if name in listed["exclude"]]:
         problem = f"names {', '.join(both)}, which exclude names too"
-        refuse("conflicting-keys", "scheduler.nodelist", problem, got=both, hint="take it out of one of the two")
+        refuse(
+            "conflicting-keys", "scheduler.nodelist", problem, got=both, hint="take it out of one of the two"
+        )
     if named and len(named) < site.nodes:
         problem = f"names {len(named)} nodes, nodes is {site.nodes}"
         refuse("too-few", "scheduler.nodelist", problem, got=len(named), hint="name as many or more")
@@ -653,7 +700,9 @@ def _archives(written: Archives, file: Path) -> Archives:
         return written
     folder = _at_home(written.folder)
     if not folder.is_absolute() or written.mirror:
-        expected = "one of folder and mirror" if written.mirror else "an absolute folder or one that starts with ~"
+        expected = (
+            "one of folder and mirror" if written.mirror else "an absolute folder or one that starts with ~"
+        )
         raise InputError(
             "conflicting-keys" if written.mirror else "bad-pattern",
             f"'{folder}' is not right",
@@ -668,9 +717,13 @@ def _archives(written: Archives, file: Path) -> Archives:
 def _check_wattmeter(wattmeter: Wattmeter | None, file: Path) -> None:
     """InputError where the address of the site's wattmeters leads nowhere, or is still that of the template."""
     if wattmeter and ("CHANGE-ME" in wattmeter.url or not _leads_somewhere(wattmeter.url)):
-        expected = "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
+        expected = (
+            "the address of a site's metrics, such as https://api.grid5000.fr/stable/sites/lyon/metrics"
+        )
         key, problem = "energy.wattmeter.url", f"'{wattmeter.url}' is not right"
-        raise InputError("bad-pattern", problem, file=shown(file), key=key, got=wattmeter.url, expected=expected)
+        raise InputError(
+            "bad-pattern", problem, file=shown(file), key=key, got=wattmeter.url, expected=expected
+        )
 
 
 def _leads_somewhere(url: str) -> bool:

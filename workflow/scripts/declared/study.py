@@ -27,9 +27,7 @@ from declared.products.traits import Traits
 DEFAULT_RESOLUTION = 4
 NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
 FEWEST_REPLICATES = 3  # from which precision is judged
-KNOWN_OF_ALL = (
-    16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
-)
+KNOWN_OF_ALL = 16.0  # degrees of freedom of the spread of all cells together, before any is called precise (precision.stopping)
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,9 @@ class FigureKeys(Keys):
         "draw only cells with these levels: a level or a list of levels for each factor", min_length=1
     )
     target: Maybe[float] = optional(
-        "for time_to_accuracy: validation accuracy as a share; default: target_accuracy of the study", gt=0, le=1
+        "for time_to_accuracy: validation accuracy as a share; default: target_accuracy of the study",
+        gt=0,
+        le=1,
     )
 
 
@@ -170,7 +170,9 @@ class StudyKeys(Keys):
         "first is the product of the levels of the others (first level -1, second level +1)",
         min_length=1,
     )
-    replicates: Annotated[Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)] = key(
+    replicates: Annotated[
+        Replicates, Written(Annotated[int, Rules(ge=1, le=1000)] | Precision, as_replicates)
+    ] = key(
         "independent repetitions of every cell, each with new processes: a number, or the precision that "
         "they are to reach"
     )
@@ -203,12 +205,12 @@ class StudyKeys(Keys):
         "licence of the study's records, figures and tables: an SPDX identifier such as CC-BY-4.0",
         pattern=r"^[A-Za-z0-9.+-]+\Z",
     )
-    figures: Annotated[tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)] = (
-        key(
-            "figures of the study, in this order, in place of the default ones; docs/reference/figures.md "
-            "lists the keys of each kind",
-            default=(),
-        )
+    figures: Annotated[
+        tuple[Any, ...], Written(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
+    ] = key(
+        "figures of the study, in this order, in place of the default ones; docs/reference/figures.md "
+        "lists the keys of each kind",
+        default=(),
     )
     paper: Annotated[Paper, Rules(filled=True)] = key(
         "what stands in the paper; all other figures and tables are in its supplement", default_factory=Paper
@@ -240,7 +242,11 @@ class Study(StudyKeys):
 
     def cells(self) -> list[Levels]:
         """The combinations that are not excluded."""
-        return [levels for levels in self.combinations() if not any(matches(levels, entry) for entry in self.exclude)]
+        return [
+            levels
+            for levels in self.combinations()
+            if not any(matches(levels, entry) for entry in self.exclude)
+        ]
 
     @property
     def timed(self) -> list[Levels]:
@@ -260,7 +266,11 @@ class Study(StudyKeys):
         rule = self.replicates
         if not rule.contrasts:
             return self.timed
-        asked = {tuple(cell.values()) for name, among in rule.contrasts.items() for cell in self.compared(name, among)}
+        asked = {
+            tuple(cell.values())
+            for name, among in rule.contrasts.items()
+            for cell in self.compared(name, among)
+        }
         return [levels for levels in self.timed if tuple(levels.values()) in asked]
 
     @property
@@ -271,7 +281,10 @@ class Study(StudyKeys):
     @property
     def unlike(self) -> bool:
         """Whether the ranks of some cells may be unlike, or have unlike shares."""
-        return self.factors["shares"] != [factor_table()["shares"]["default"]] or "hybrid" in self.factors["device"]
+        return (
+            self.factors["shares"] != [factor_table()["shares"]["default"]]
+            or "hybrid" in self.factors["device"]
+        )
 
     @property
     def traced(self) -> bool:
@@ -311,7 +324,9 @@ class Study(StudyKeys):
     @property
     def _held_out(self) -> bool:
         several = [levels for levels in self.cells() if levels["nodes"] > 1]
-        return any(len({levels[name] for levels in several}) >= fewest for name, fewest in FEWEST_HELD_OUT.items())
+        return any(
+            len({levels[name] for levels in several}) >= fewest for name, fewest in FEWEST_HELD_OUT.items()
+        )
 
 
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
@@ -474,7 +489,9 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
 
 
 def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
-    lists = vars(parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors"))
+    lists = vars(
+        parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
+    )
     known = {"framework": framework_names(), "model": model_names()}
     for name in (*known, "dataset"):
         for i, level in enumerate(lists[name]):

@@ -20,8 +20,12 @@ class DeviceKeys(Keys):
     tflops: float = key("floating point operations, in 10^12 a second, at the peak", gt=0, le=1e9)
     memory_gb_s: float = key("what it reads and writes of its memory, in 10^9 bytes a second", gt=0, le=1e9)
     memory_gb: float = key("memory, in 10^9 bytes", gt=0, le=1e9)
-    reached: float = key("the share of these that convolutions and matrix products reach", default=1, gt=0, le=1)
-    launch_us: float = key("what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9)
+    reached: float = key(
+        "the share of these that convolutions and matrix products reach", default=1, gt=0, le=1
+    )
+    launch_us: float = key(
+        "what starting an operator takes at least, in microseconds", default=0, ge=0, le=1e9
+    )
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def address(node: int) -> str:
     return f"{SUBNET}.{node}"
 
 
-def parse(nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm") -> Settings:
+def parse(
+    nodes: str, bandwidth: str, cpu: str, memory: str, accounting: bool, scheduler: str = "slurm"
+) -> Settings:
     """Parse settings such as 3 nodes, bandwidth 1gbit, CPU 0.6, memory 4G; ``none`` removes a limit."""
     if scheduler not in SCHEDULERS:
         raise _not_possible("--scheduler", scheduler, "unknown-name", list(SCHEDULERS))
@@ -118,7 +120,9 @@ def _share(text: str) -> float | None:
     except ValueError:
         share = 0.0
     if not 0.2 <= share <= 1024:  # the kernel's smallest quota is 1 ms per period of 5 ms
-        raise _not_possible("--cpu", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none")
+        raise _not_possible(
+            "--cpu", text, "out-of-range", "cores of one node, such as 0.6 (at least 0.2), or none"
+        )
     return share
 
 
@@ -128,5 +132,7 @@ def _size(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     size = int(float(match[1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[match[2]]) if match else 0
     if size < 2**26:
-        raise _not_possible("--memory", text, "out-of-range", "a size such as 4G or 512M (at least 64M), or none")
+        raise _not_possible(
+            "--memory", text, "out-of-range", "a size such as 4G or 512M (at least 64M), or none"
+        )
     return size

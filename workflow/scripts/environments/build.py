@@ -106,7 +106,9 @@ def _realize(
     log = folder / LOG
     deployment = environment.deployment(realization)
     doing = "testing what is installed as" if deployment == "installed" else "building"
-    print_progress(f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}")
+    print_progress(
+        f"{doing} the environment {environment.name} ({environment.variant}, {deployment}); log: {log}"
+    )
     watch = Stopwatch()
     if deployment == "venv":
         outcome = venv.realize(environment, folder, parent, cache, indexes, watch, log)
@@ -131,7 +133,9 @@ def restart_behind_setup(setup: Sequence[str]) -> None:
     """Start this program again in a login shell after the site's setup lines, unless that has happened."""
     if setup and SET_UP not in os.environ:
         variables = {SET_UP: "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        command = shell_command(setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]])
+        command = shell_command(
+            setup, "", variables, [sys.executable, "-m", "environments.build", *sys.argv[1:]]
+        )
         os.execvp(command[0], command)  # noqa: S606
 
 

@@ -59,7 +59,9 @@ def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
     With a bundle, pip searches the bundle's wheels alone, whatever it is configured for.
     """
-    remaining = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {"PIP_USER": "0"}
+    remaining = {key: value for key, value in variables.items() if key not in PLACES_OF_PIP} | {
+        "PIP_USER": "0"
+    }
     if not has_bundle():
         return remaining
     remaining = {key: value for key, value in remaining.items() if not key.startswith("PIP_")}
@@ -106,13 +108,16 @@ def has_lock(name: str, lock: Path) -> bool:
 
 def has_file(sha256: str) -> bool:
     """Tell whether a bundle on this machine has a file with this SHA-256."""
-    return any(sha256 == file["sha256"] for manifest in read_manifests() for file in manifest["files"].values())
+    return any(
+        sha256 == file["sha256"] for manifest in read_manifests() for file in manifest["files"].values()
+    )
 
 
 def missing_error(missing: str) -> InputError:
     """Return the error that no bundle on this machine has `missing`, with what to do about it."""
     bundles = [
-        f"{manifest['study']} at {manifest['site']} for {manifest['python_abi']}" for manifest in read_manifests()
+        f"{manifest['study']} at {manifest['site']} for {manifest['python_abi']}"
+        for manifest in read_manifests()
     ]
     return InputError(
         "not-in-bundle",

@@ -92,7 +92,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the wheel's folder")
     options = parser.parse_args()
     try:
-        compile_wheel(json.loads(options.source.read_text()), options.sdist, options.parent, options.out.resolve())
+        compile_wheel(
+            json.loads(options.source.read_text()), options.sdist, options.parent, options.out.resolve()
+        )
     except (ValueError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: {error}")
 

@@ -82,7 +82,9 @@ def is_unchanged(image: Mapping[str, Any]) -> bool:
         and not is_written(Path(source["path"]), source["written"][:2])
     ):
         return False
-    return written(file) is not None and (is_written(file, image["written"]) or digest_file(file) == image["sha256"])
+    return written(file) is not None and (
+        is_written(file, image["written"]) or digest_file(file) == image["sha256"]
+    )
 
 
 def inside(

@@ -63,9 +63,7 @@ def make_environment(checkout: Path) -> None:
         if is_current(checkout):
             return
         if is_in_use(checkout):
-            note = (
-                "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after the campaign"
-            )
+            note = "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after the campaign"
             print(f"ringside: {note}", file=sys.stderr)
             return
         _make(checkout)
@@ -103,7 +101,9 @@ def is_in_use(checkout: Path) -> bool:
 
 def _make(checkout: Path) -> None:
     venv = checkout / ".venv"
-    print("ringside: installing the controller's environment into .venv (once; a few minutes)", file=sys.stderr)
+    print(
+        "ringside: installing the controller's environment into .venv (once; a few minutes)", file=sys.stderr
+    )
     date_ns = (checkout / "requirements.txt").stat().st_mtime_ns
     (venv / STAMP).unlink(missing_ok=True)
     if venv.is_symlink():
@@ -129,11 +129,15 @@ def _make(checkout: Path) -> None:
             file=".venv",
             hint="run the same command again",
         )
-    _run([str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables)  # on all cores
+    _run(
+        [str(python), "-m", "compileall", "-q", "-j", "0", str(venv / "lib")], checkout, variables
+    )  # on all cores
     _finish(checkout, venv, date_ns)
 
 
-def _run(command: list[str], folder: Path, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
+def _run(
+    command: list[str], folder: Path, variables: Mapping[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
     """Run a program and discard its output."""
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, check=False)
 

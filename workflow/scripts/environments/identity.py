@@ -40,7 +40,13 @@ def environment_digest(
 
 def stamp_of(environment: Environment, cache: str | Path, realization: Realization = VENV) -> Path:
     """Return the path of an environment's environment.json, which exists once the environment is complete."""
-    return Path(cache) / "environments" / environment.name / digest(environment, realization)[:12] / "environment.json"
+    return (
+        Path(cache)
+        / "environments"
+        / environment.name
+        / digest(environment, realization)[:12]
+        / "environment.json"
+    )
 
 
 def environment_stamp(
@@ -71,7 +77,9 @@ def _decides_venv(environment: Environment, realization: Realization) -> dict[st
     return {
         "deployment": "venv",
         "abi": realization.abi or python_abi(),
-        "description": {key: value for key, value in environment.content.items() if key not in IMAGE_ONLY_KEYS},
+        "description": {
+            key: value for key, value in environment.content.items() if key not in IMAGE_ONLY_KEYS
+        },
         "files": environment.digests([environment.lock, environment.selftest, *build_lock]),
         "parent": digest(environment.parent, realization) if environment.parent else None,
     }
@@ -98,7 +106,12 @@ def _decides_image(environment: Environment, realization: Realization) -> dict[s
     parent = environment.parent
     if brought := environment.brought(realization):
         selftest = environment.digests([environment.selftest])
-        return {"deployment": "apptainer", "brought": brought, "variables": environment.variables, "files": selftest}
+        return {
+            "deployment": "apptainer",
+            "brought": brought,
+            "variables": environment.variables,
+            "files": selftest,
+        }
     if environment.origin == "site":
         raise InputError(
             "not-installed",

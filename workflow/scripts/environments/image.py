@@ -28,7 +28,9 @@ from environments.recipe import PACKAGES, recipe
 from environments.steps import Stopwatch, call, isolated_variables
 
 IMAGE = "image.sif"
-COMPRESSION = "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
+COMPRESSION = (
+    "-comp zstd -Xcompression-level 3"  # half of gzip's time to build, and quicker to open; as small
+)
 
 
 def check_machine(environment: Environment, realization: Realization) -> None:
@@ -45,7 +47,9 @@ def check_machine(environment: Environment, realization: Realization) -> None:
         return
     key, source = (f"brought.{environment.name}", brought) if brought else ("base", realization.base)
     if not is_address(source) and not Path(source).exists():
-        raise InputError("missing-file", f"there is no {source}", file="the site", key=f"images.{key}", got=source)
+        raise InputError(
+            "missing-file", f"there is no {source}", file="the site", key=f"images.{key}", got=source
+        )
     _with_mirror(source)
 
 
@@ -85,7 +89,9 @@ def realize(
             program = ["python3", *files, "--limit", f"{environment.selftest_limit_s:g}"]
             command = inside(draft, program, map(Bind, files), environment.variables)
             tested = selftest.run(command, environment.variables, environment.name, log)
-        outputs = [_run_python(draft, program, environment.name, log) for program in (DESCRIBE_PYTHON, LIST_PACKAGES)]
+        outputs = [
+            _run_python(draft, program, environment.name, log) for program in (DESCRIBE_PYTHON, LIST_PACKAGES)
+        ]
         draft.replace(folder / IMAGE)
     finally:
         draft.unlink(missing_ok=True)
@@ -142,7 +148,9 @@ def _build(
     write_text(definition, text)
     with watch.step("build"):
         options = ["--fakeroot", "--notest", "--force", f"--mksquashfs-args={COMPRESSION}", *hand_over]
-        _apptainer(["build", *options, draft, definition], f"building the image {environment.name}", scratch, log)
+        _apptainer(
+            ["build", *options, draft, definition], f"building the image {environment.name}", scratch, log
+        )
 
 
 def _copy_brought(source: str, draft: Path, scratch: Path, log: Path) -> None:
@@ -150,7 +158,9 @@ def _copy_brought(source: str, draft: Path, scratch: Path, log: Path) -> None:
     if Path(source).is_file():
         shutil.copyfile(source, draft)
     else:
-        _apptainer(["build", "--fakeroot", "--force", draft, source], f"taking the image {source}", scratch, log)
+        _apptainer(
+            ["build", "--fakeroot", "--force", draft, source], f"taking the image {source}", scratch, log
+        )
 
 
 def _link(packed: Path, draft: Path) -> None:
@@ -199,9 +209,14 @@ def _with_mirror(base: str) -> str:
         mirrors = []
     if not mirrors:
         problem, hint = "apt of this machine names no Debian archive", "say debootstrap:MIRROR"
-        raise InputError("not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint)
+        raise InputError(
+            "not-possible-here", problem, file="the site", key="images.base", got=base, hint=hint
+        )
     if secret := find_secret(mirrors[0]):
-        problem, hint = f"apt's address of Debian has {secret}, which the image would keep", "say debootstrap:MIRROR"
+        problem, hint = (
+            f"apt's address of Debian has {secret}, which the image would keep",
+            "say debootstrap:MIRROR",
+        )
         raise InputError("secret-in-file", problem, file="the site", key="images.base", hint=hint)
     return f"debootstrap:{mirrors[0]}"
 

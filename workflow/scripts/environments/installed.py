@@ -92,7 +92,10 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
     packages = {} if environment.program else parse_packages(lines[-1])
     program = digest_file(Path(installation.executable)) if environment.program else None
     if older(about_python["version"], OLDEST_PYTHON):
-        problem, hint = f"{python} is Python {about_python['version']}", f"ranks need {OLDEST_PYTHON} or newer"
+        problem, hint = (
+            f"{python} is Python {about_python['version']}",
+            f"ranks need {OLDEST_PYTHON} or newer",
+        )
         raise InputError("too-old", problem, key=f"installed.{name}", got=about_python["version"], hint=hint)
     decisive = {"python": about_python["version"], "packages": packages, **modules, "program": program}
     return {
@@ -144,7 +147,9 @@ def is_unchanged(installed: Mapping[str, Any]) -> bool:
     return is_same_file and _distributions(installed["path"]) == installed["distributions"]
 
 
-def realize(environment: Environment, realization: Realization, watch: Stopwatch, log: Path) -> dict[str, Any]:
+def realize(
+    environment: Environment, realization: Realization, watch: Stopwatch, log: Path
+) -> dict[str, Any]:
     """Test the site's installation, and return its part of environment.json."""
     installation = _installed(environment, realization)
     contents = inspect_installation(environment, installation)

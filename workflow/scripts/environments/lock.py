@@ -50,11 +50,16 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
             package = entry.split()[0]
             raise InputError("missing-hash", f"{package} has no hash", file=shown(file), got=package)
     local = sorted(
-        f"{name}=={version}" for name, versions in pins(text).items() for version in versions if "+" in version
+        f"{name}=={version}"
+        for name, versions in pins(text).items()
+        for version in versions
+        if "+" in version
     )
     if local:
         hint = "locks hold what registries have"
-        raise InputError("local-build", f"{local[0]} is a local build", file=shown(file), got=local[0], hint=hint)
+        raise InputError(
+            "local-build", f"{local[0]} is a local build", file=shown(file), got=local[0], hint=hint
+        )
     has_cuda = any(name.startswith("nvidia-") for name in pins(text))
     if variant == "cuda" and not has_cuda:
         problem = "has no nvidia-* package, so its framework is not the CUDA build"
@@ -64,7 +69,9 @@ def check_lock(text: str, file: Path, variant: str | None = None) -> None:
         raise InputError("wrong-build", problem, file=shown(file), got="cuda")
 
 
-def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), excludes: Sequence[str] = ()) -> str:
+def resolve(
+    source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), excludes: Sequence[str] = ()
+) -> str:
     """Return the text of the lock for `source`.
 
     The resolver uses the default registry alone and no configuration, so that no local wheel gets into a
@@ -87,7 +94,14 @@ def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), 
         write_text(excluded, "".join(f"{name}\n" for name in excludes))
         below = sorted({name for file in over for name in pins(file.read_text(encoding="utf-8"))})
         command = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--system-certs", "--quiet"]
-        command += ["--universal", "--python-version", PYTHON, "--generate-hashes", "--no-annotate", "--no-header"]
+        command += [
+            "--universal",
+            "--python-version",
+            PYTHON,
+            "--generate-hashes",
+            "--no-annotate",
+            "--no-header",
+        ]
         command += ["--no-emit-index-url", "--excludes", str(excluded), "--output-file", str(draft)]
         command += ["--upgrade"] if upgrade else []
         command += [part for file in over for part in ("--constraints", str(file))]
@@ -99,14 +113,18 @@ def resolve(source: Path, lock: Path, upgrade: bool, over: Sequence[Path] = (), 
         if done.returncode != 0:
             reason = " ".join(done.stderr.split())
             raise InputError("command-failed", f"no lock can be made: {reason[:600]}", file=shown(source))
-        pinned = "".join(f"{line}\n" for line in draft.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
+        pinned = "".join(
+            f"{line}\n" for line in draft.read_text(encoding="utf-8").splitlines() if line[:1] != "#"
+        )
     return f"# Made from {source.name} by `make lock`. Do not edit.\n{pinned}"
 
 
 def lock_environment(environment: Environment, upgrade: bool) -> list[Path]:
     """Make the lock of an environment's variant, and that of what builds its sources; return the files."""
     over = [environment.parent.lock] if environment.parent else []
-    text = resolve(environment.lock.with_suffix(".in"), environment.lock, upgrade, over, environment.lock_excludes)
+    text = resolve(
+        environment.lock.with_suffix(".in"), environment.lock, upgrade, over, environment.lock_excludes
+    )
     complete_text = "".join([*(file.read_text(encoding="utf-8") for file in over), text])
     check_lock(complete_text, environment.lock, environment.variant)
     write_text(environment.lock, text)

@@ -78,7 +78,9 @@ def image_pythons(lock: str = "") -> list[Target]:
     tags += ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux2014_x86_64", "linux_x86_64"]
     options = ["--python-version", version, "--implementation", "cp"]
     options += [part for tag in tags for part in ("--platform", tag)]
-    return [Target(IMAGE_ABI, tuple(options), {"python_version": python, "python_full_version": f"{python}.0"})]
+    return [
+        Target(IMAGE_ABI, tuple(options), {"python_version": python, "python_full_version": f"{python}.0"})
+    ]
 
 
 Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetched for
@@ -117,7 +119,11 @@ def fetch_lock(lock: Path, folder: Path, targets: Targets, log: Path, *options: 
 
 
 def fetch(
-    environment: Environment, folder: Path, indexes: Mapping[str, str], log: Path, targets: Targets = image_pythons
+    environment: Environment,
+    folder: Path,
+    indexes: Mapping[str, str],
+    log: Path,
+    targets: Targets = image_pythons,
 ) -> set[str]:
     """Fetch into `folder` the files of an environment that are missing there, as pip is configured on this machine.
 

@@ -98,7 +98,9 @@ def copied_files(environment: Environment) -> list[Path]:
     return own
 
 
-def recipe(environment: Environment, base: str = BASE, parent: str | None = None, digest: str | None = None) -> str:
+def recipe(
+    environment: Environment, base: str = BASE, parent: str | None = None, digest: str | None = None
+) -> str:
     """Return the definition file of an environment's image.
 
     Args:
@@ -111,14 +113,18 @@ def recipe(environment: Environment, base: str = BASE, parent: str | None = None
     image_recipe.fromHeader = "-"  # SingularityWriter knows docker alone; the header is ours
     image_recipe.files = [[shown(file), f"{HOME}/{file.name}"] for file in copied_files(environment)]
     image_recipe.labels = [[f"ringside.{key}", value] for key, value in _labels(environment, digest).items()]
-    image_recipe.install = [line if line == "END" else f"    {line}" for line in _post(environment).splitlines()]
+    image_recipe.install = [
+        line if line == "END" else f"    {line}" for line in _post(environment).splitlines()
+    ]
     path = f"{HOME}/view/bin" if environment.spack else f"{VENV}/bin"
     image_recipe.environ = [
         f"PATH={path}:$PATH",
         *(f"{key}={shlex.quote(value)}" for key, value in environment.variables.items()),
     ]
     image_recipe.entrypoint = "exec python3"
-    image_recipe.test = [f"    python3 {HOME}/two_ranks.py {HOME}/selftest.py --limit {environment.selftest_limit_s:g}"]
+    image_recipe.test = [
+        f"    python3 {HOME}/two_ranks.py {HOME}/selftest.py --limit {environment.selftest_limit_s:g}"
+    ]
     body = SingularityWriter({"": image_recipe}).convert().split("Stage: ", 1)[1].lstrip()
     if environment.spack:
         header = _header(environment.spack.base)
@@ -132,9 +138,15 @@ def recipe(environment: Environment, base: str = BASE, parent: str | None = None
 def _header(base: str) -> list[str]:
     if base.split(":", maxsplit=1)[0] == "debootstrap":
         mirror = base.partition(":")[2]
-        return ["Bootstrap: debootstrap", "OSVersion: bookworm", *([f"MirrorURL: {mirror}"] if mirror else [])]
+        return [
+            "Bootstrap: debootstrap",
+            "OSVersion: bookworm",
+            *([f"MirrorURL: {mirror}"] if mirror else []),
+        ]
     agent, address, source = base.partition("://")
-    return [f"Bootstrap: {agent}", f"From: {source}"] if address else ["Bootstrap: localimage", f"From: {base}"]
+    return (
+        [f"Bootstrap: {agent}", f"From: {source}"] if address else ["Bootstrap: localimage", f"From: {base}"]
+    )
 
 
 def _labels(environment: Environment, digest: str | None) -> dict[str, str]:
@@ -166,7 +178,9 @@ def _post(environment: Environment) -> str:
         }
         steps.append(_WHEEL.format(**{**words, **pinned}))
     for source in environment.sources:
-        steps += [_BROUGHT.format(program=program) for program, package in source.needs.items() if package is None]
+        steps += [
+            _BROUGHT.format(program=program) for program, package in source.needs.items() if package is None
+        ]
         steps.append(_SOURCE.format(**{**words, **_source_words(source, environment)}))
     return "".join(steps) + _END.format(**words)
 
@@ -177,7 +191,9 @@ def _source_words(source: Source, environment: Environment) -> dict[str, str]:
         "version": source.version,
         "sha256": source.sha256,
         "flags": source.flags,
-        "patches": [{"file": patch.file, "find": patch.find, "replace": patch.replace} for patch in source.patches],
+        "patches": [
+            {"file": patch.file, "find": patch.find, "replace": patch.replace} for patch in source.patches
+        ],
     }
     return {
         "name": source.name,
@@ -191,7 +207,11 @@ def _source_words(source: Source, environment: Environment) -> dict[str, str]:
 
 def _spaced(lines: Sequence[str]) -> list[str]:
     """Return the lines with a blank line before every section but the first."""
-    return [part for i, line in enumerate(lines) for part in (["", line] if i and line.startswith("%") else [line])]
+    return [
+        part
+        for i, line in enumerate(lines)
+        for part in (["", line] if i and line.startswith("%") else [line])
+    ]
 
 
 def recipe_files() -> Mapping[Path, str]:

@@ -58,7 +58,9 @@ def write_starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str
     folder.mkdir()
     tool = str(prefix / "bin" / "scorep-preload-init")
     try:
-        libraries = _run(shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)]))
+        libraries = _run(
+            shell_command(setup, "", {}, [tool, "--value-only", *PARADIGMS, program, str(folder)])
+        )
     except subprocess.CalledProcessError as error:
         lines = (error.stderr or error.stdout or "").strip().splitlines()
         reason = lines[-1] if lines else f"status {error.returncode}"
@@ -67,11 +69,16 @@ def write_starter(prefix: Path, program: str, attempt: Path, setup: Sequence[str
         raise InputError("command-failed", str(error), file=tool) from None
     script = folder / Path(program).name
     values = {"folder": attempt / FOLDER, "libraries": libraries.splitlines()[-1], "program": program}
-    write_text(script, _START.format(memory=MEMORY, **{name: shlex.quote(str(text)) for name, text in values.items()}))
+    write_text(
+        script,
+        _START.format(memory=MEMORY, **{name: shlex.quote(str(text)) for name, text in values.items()}),
+    )
     script.chmod(0o755)
     return script
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT_S
+    )
     return done.stdout.strip()

@@ -22,7 +22,9 @@ BYTECODE = "__pycache__"
 
 def write_seal(folder: Path) -> None:
     """Write the seal of the virtual environment in `folder`/venv."""
-    write_json(folder / SEAL, {"stat": stat_digest(folder / "venv"), "content": content_digest(folder / "venv")})
+    write_json(
+        folder / SEAL, {"stat": stat_digest(folder / "venv"), "content": content_digest(folder / "venv")}
+    )
 
 
 def check_seal(folder: Path) -> None:
@@ -68,7 +70,9 @@ def content_digest(folder: Path) -> str:
 
 def _file_digest(file: str) -> str:
     with open(file, "rb") as content:
-        return hashlib.file_digest(content, hashlib.blake2b).hexdigest()  # twice as fast as SHA-256 on gigabytes
+        return hashlib.file_digest(
+            content, hashlib.blake2b
+        ).hexdigest()  # twice as fast as SHA-256 on gigabytes
 
 
 def _read_seal(folder: Path) -> dict[str, Any] | None:

@@ -35,7 +35,9 @@ def run(command: Sequence[str], variables: Mapping[str, str], name: str, log: Pa
     if done.returncode or not lines:
         reason = _failure_reason(log.read_bytes()[before:].decode(errors="replace"))
         file = f"containers/{name}/selftest.py"
-        raise InputError("selftest-failed", f"failed: {reason}", file=file, got=reason, hint=f"its output is in {log}")
+        raise InputError(
+            "selftest-failed", f"failed: {reason}", file=file, got=reason, hint=f"its output is in {log}"
+        )
     return parse_answer(lines[-1], name)
 
 

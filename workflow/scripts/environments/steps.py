@@ -26,7 +26,11 @@ def build_lock(path: Path, task: str) -> contextlib.AbstractContextManager[None]
 
 
 def call(
-    command: Sequence[str | Path], task: str, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: Sequence[str | Path],
+    task: str,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> None:
     """Run a command, and append its output to `log` without passwords.
 
@@ -57,7 +61,9 @@ def call(
             redact_file(log, start)
     if process.returncode != 0:
         reason = _last_error(log, start)
-        raise InputError("command-failed", f"{task} failed: {reason}", got=reason, hint=f"the full output is in {log}")
+        raise InputError(
+            "command-failed", f"{task} failed: {reason}", got=reason, hint=f"the full output is in {log}"
+        )
 
 
 def _last_error(log: Path, start: int) -> str:
@@ -136,5 +142,9 @@ def compile_bytecode(python: Path, folder: Path, log: Path) -> None:
     command = [python, "-m", "compileall", "-q", "-j", "0", folder]
     with open(log, "ab") as output:
         subprocess.run(
-            list(map(str, command)), check=False, stdout=output, stderr=subprocess.STDOUT, env=isolated_variables()
+            list(map(str, command)),
+            check=False,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=isolated_variables(),
         )

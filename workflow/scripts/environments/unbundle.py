@@ -40,7 +40,8 @@ UNREADABLE = (tarfile.TarError, EOFError, ValueError, RecursionError, MemoryErro
 PROGRESS_S = 5.0
 # Files of a bundle have a plain name in one of these folders of the cache.
 PLACE = re.compile(
-    r"(bundle/wheels|bundle/images|wheels/[0-9a-f]{12}|downloads/[A-Za-z0-9][\w.-]*)/[A-Za-z0-9_][\w.+!-]*", re.A
+    r"(bundle/wheels|bundle/images|wheels/[0-9a-f]{12}|downloads/[A-Za-z0-9][\w.-]*)/[A-Za-z0-9_][\w.+!-]*",
+    re.A,
 )
 TYPES: dict[str, type] = {
     "study": str, "site": str, "variant": str, "deployment": str, "python_abi": str, "glibc": str, "commit": str,
@@ -98,7 +99,9 @@ def unbundle(file: Path, expected: Mapping[str, str], checkout: Path = CHECKOUT)
                 _place(manifest, staged, cache, staging)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-    return Unpacked(len(staged), len(manifest["files"]) - len(staged), _total_bytes(manifest["files"].values()), cache)
+    return Unpacked(
+        len(staged), len(manifest["files"]) - len(staged), _total_bytes(manifest["files"].values()), cache
+    )
 
 
 @contextlib.contextmanager
@@ -137,7 +140,9 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
             )
         is_valid = all(isinstance(manifest[key], kind) for key, kind in TYPES.items())
         for listed in manifest["files"].values():
-            is_valid &= isinstance(listed["bytes"], int) and bool(re.fullmatch("[0-9a-f]{64}", listed["sha256"]))
+            is_valid &= isinstance(listed["bytes"], int) and bool(
+                re.fullmatch("[0-9a-f]{64}", listed["sha256"])
+            )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -154,7 +159,9 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_manifest(manifest: Mapping[str, Any], file: Path, expected: Mapping[str, str], checkout: Path) -> None:
+def check_manifest(
+    manifest: Mapping[str, Any], file: Path, expected: Mapping[str, str], checkout: Path
+) -> None:
     """Check that a bundle is for this study, site, Python and C library, and was made with the locks of `checkout`.
 
     Raises:
@@ -162,7 +169,10 @@ def check_manifest(manifest: Mapping[str, Any], file: Path, expected: Mapping[st
     """
     for key, name in expected.items():
         if manifest[key] != name:
-            problem, hint = f"is for the {key} {manifest[key]}, not {name}", "make one for it: ./ringside bundle"
+            problem, hint = (
+                f"is for the {key} {manifest[key]}, not {name}",
+                "make one for it: ./ringside bundle",
+            )
             raise InputError(f"wrong-{key}", problem, file=file, got=manifest[key], hint=hint)
     if manifest["python_abi"] != python_abi():
         abi = re.fullmatch(r"cp(\d)(\d+)-(.+)", manifest["python_abi"])
@@ -248,7 +258,9 @@ def _stage(
                 code, problem = "unlisted-member", "is not in its manifest, or is there twice"
             else:
                 code, problem = "unsafe-member", "is no plain file"
-            raise InputError(code, f"'{member.name}' {problem}", file=file, got=member.name, hint=NOTHING_UNPACKED)
+            raise InputError(
+                code, f"'{member.name}' {problem}", file=file, got=member.name, hint=NOTHING_UNPACKED
+            )
         listed = left.pop(member.name)
         draft = staging / str(len(staged))
         _copy(bundle, member, None if member.name in present else draft, listed, file)
@@ -265,7 +277,11 @@ def _stage(
 
 
 def _copy(
-    bundle: tarfile.TarFile, member: tarfile.TarInfo, draft: Path | None, listed: Mapping[str, Any], file: Path
+    bundle: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    draft: Path | None,
+    listed: Mapping[str, Any],
+    file: Path,
 ) -> None:
     """Read a member, and write it to `draft` if there is one.
 
@@ -315,7 +331,9 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
 
 
 def _is_there(path: Path, listed: Mapping[str, Any]) -> bool:
-    return path.is_file() and path.stat().st_size == listed["bytes"] and bundled.digest(path) == listed["sha256"]
+    return (
+        path.is_file() and path.stat().st_size == listed["bytes"] and bundled.digest(path) == listed["sha256"]
+    )
 
 
 def _total_bytes(files: Any) -> int:

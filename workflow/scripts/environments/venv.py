@@ -40,7 +40,10 @@ def read_complete_record(folder: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = read_json(folder / WHOLE)
         started = subprocess.run(
-            [record["python"]["executable"], "-c", ""], check=False, env=isolated_variables(), capture_output=True
+            [record["python"]["executable"], "-c", ""],
+            check=False,
+            env=isolated_variables(),
+            capture_output=True,
         )
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -123,7 +123,9 @@ def check_needs(source: Source) -> None:
 
 def program_version(program: str) -> str:
     """Return the line with the version from a program's `--version`."""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace", check=True)
+    done = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, errors="replace", check=True
+    )
     return next((line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)), done.stdout)
 
 
@@ -217,15 +219,21 @@ def built_wheel(
             shutil.rmtree(folder, ignore_errors=True)
             staging = folder.with_name(f".{key}.partial")
             shutil.rmtree(staging, ignore_errors=True)
-            seconds = _build(source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log)
+            seconds = _build(
+                source, environment, [Path(prefix) for prefix in parent["prefixes"]], staging, log
+            )
             (wheel,) = staging.glob("*.whl")
             built = folder / wheel.name, digest_file(wheel)
-            write_json(staging / "wheel.json", {"file": wheel.name, "sha256": built[1], **parts, "seconds": seconds})
+            write_json(
+                staging / "wheel.json", {"file": wheel.name, "sha256": built[1], **parts, "seconds": seconds}
+            )
             staging.rename(folder)
     return built
 
 
-def _build(source: Source, environment: Environment, parents: list[Path], staging: Path, log: Path) -> dict[str, float]:
+def _build(
+    source: Source, environment: Environment, parents: list[Path], staging: Path, log: Path
+) -> dict[str, float]:
     """Build the wheel into `staging` and return the seconds of each step."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory(prefix="ringside-") as scratch:
@@ -240,7 +248,9 @@ def _build(source: Source, environment: Environment, parents: list[Path], stagin
             try:
                 tree = compiling.patched_tree(archive, patches, Path(scratch) / "tree")
             except ValueError as error:
-                raise InputError("patch-does-not-fit", str(error), file=shown(environment.description)) from None
+                raise InputError(
+                    "patch-does-not-fit", str(error), file=shown(environment.description)
+                ) from None
         with watch.step("compile"):
             command: list[str | Path] = [python, *compiling.COMMAND, staging]
             env = compiling.build_variables(source.flags, tools / "bin", site_packages(parents[0]))
@@ -254,5 +264,7 @@ def sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
     write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
     download = ["download", "--no-deps", "--require-hashes", "--no-build-isolation", "--no-binary", ":all:"]
     folder = scratch / "sdist"
-    pip(python, [*download, "-d", folder, "-r", requirements], f"fetching {source.name} {source.version}", log)
+    pip(
+        python, [*download, "-d", folder, "-r", requirements], f"fetching {source.name} {source.version}", log
+    )
     return next(folder.iterdir())

@@ -133,16 +133,24 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     rows = epochs.groupby("cell").indices
     panel_levels = view.panels
     is_small = len(panel_levels) > LARGE_PANELS
-    max_columns, panel_in = (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if is_small else (panels.PANELS_IN_PAGE, PANEL_IN)
+    max_columns, panel_in = (
+        (SMALL_PANELS_IN_PAGE, SMALL_PANEL_IN) if is_small else (panels.PANELS_IN_PAGE, PANEL_IN)
+    )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
     # Models differ in time and number of steps, so every pair of panels has its own axis.
     separate_axes = bool(panels.axis_factors(view.facet)) and x_axis is not AXES["epochs"]
     pair_in = (
-        len(responses) * panel_in + panels.titles_height(panel_levels, characters) + TICK_LABELS_IN * separate_axes
+        len(responses) * panel_in
+        + panels.titles_height(panel_levels, characters)
+        + TICK_LABELS_IN * separate_axes
     )
-    figure = style.new_figure(width, n_bands * pair_in + 0.15 + panels.legend_height(len(legend_series), width))
-    axes = figure.subplots(n_bands * len(responses), n_columns, squeeze=False, sharex=not separate_axes, sharey=True)
+    figure = style.new_figure(
+        width, n_bands * pair_in + 0.15 + panels.legend_height(len(legend_series), width)
+    )
+    axes = figure.subplots(
+        n_bands * len(responses), n_columns, squeeze=False, sharex=not separate_axes, sharey=True
+    )
     for ax in axes.flat:
         ax.set_axis_off()
         ax.autoscale(False)  # it is slow with dozens of panels that share axes
@@ -155,7 +163,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             if separate_axes
             else view.ok
         )
-        limits = _axis_limits(epochs[epochs["cell"].isin(set(axis_runs["cell"]))]["x"], integer=x_axis.integer)
+        limits = _axis_limits(
+            epochs[epochs["cell"].isin(set(axis_runs["cell"]))]["x"], integer=x_axis.integer
+        )
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
@@ -165,9 +175,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
                 if indices:
                     first = position % epochs["epoch"].nunique()
                     markevery = slice(first, None, len(view.series)) if thinned else slice(None)
-                    shift = (position - (len(view.series) - 1) / 2) * SINGLE_EPOCH_OFFSET * (limits[1] - limits[0])
+                    shift = (
+                        (position - (len(view.series) - 1) / 2)
+                        * SINGLE_EPOCH_OFFSET
+                        * (limits[1] - limits[0])
+                    )
                     _draw_curve(
-                        ax, series, epochs.iloc[np.concatenate(indices)], (response, quantity), (markevery, shift)
+                        ax,
+                        series,
+                        epochs.iloc[np.concatenate(indices)],
+                        (response, quantity),
+                        (markevery, shift),
                     )
             if not ax.lines:
                 panels.write_remark(ax, panels.NO_SUCCESS if panel_runs.empty else "not recorded")
@@ -178,7 +196,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             last = row == len(responses) - 1
             ax.tick_params(labelbottom=last and (separate_axes or panel + n_columns >= len(panel_levels)))
             ax.grid(True)
-            ax.xaxis.set_major_locator(MaxNLocator(4 if separate_axes else 5, integer=x_axis.integer, min_n_ticks=2))
+            ax.xaxis.set_major_locator(
+                MaxNLocator(4 if separate_axes else 5, integer=x_axis.integer, min_n_ticks=2)
+            )
     figure.supxlabel(x_axis.label, fontsize=style.FONT_SIZE)
     panels.add_legend(figure, legend_series)
     recorded_runs = epochs.groupby(["cell", "epoch"])[responses].count().stack()  # runs that recorded it
@@ -203,13 +223,18 @@ def _epochs(records: Records, view: View, x: str) -> pd.DataFrame:
     epochs = records.epochs_of(view.runs)
     has_perplexity = epochs["run_id"].isin(set(view.runs.loc[view.runs["perplexity"].notna(), "run_id"]))
     epochs = epochs.assign(
-        **{f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(has_perplexity)) for part in PARTS}
+        **{
+            f"{part}_perplexity": np.exp(epochs[f"{part}_loss"].astype(float).where(has_perplexity))
+            for part in PARTS
+        }
     )
     if x == "epochs":
         return epochs.assign(x=epochs["epoch"].astype(float))
     epochs = epochs.sort_values("epoch", kind="stable")
     increments = (
-        epochs["exchanges"] if x == "updates" else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
+        epochs["exchanges"]
+        if x == "updates"
+        else epochs["epoch_time_s"] + epochs["validation_time_s"].fillna(0.0)
     )
     return epochs.assign(x=increments.astype(float).groupby(epochs["run_id"], sort=False).cumsum())
 
@@ -235,7 +260,11 @@ def _axis_limits(x: pd.Series, *, integer: bool) -> tuple[float, float]:
 
 
 def _draw_curve(
-    ax: Axes, series: Series, epochs: pd.DataFrame, content: tuple[str, Quantity], placement: tuple[slice, float]
+    ax: Axes,
+    series: Series,
+    epochs: pd.DataFrame,
+    content: tuple[str, Quantity],
+    placement: tuple[slice, float],
 ) -> None:
     """Draw one series.
 
@@ -243,7 +272,9 @@ def _draw_curve(
     single epoch.
     """
     response, quantity = content
-    means = intervals.means(epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum)
+    means = intervals.means(
+        epochs[response], epochs["epoch"], minimum=quantity.minimum, maximum=quantity.maximum
+    )
     if means.empty:
         return
     marked, shift = placement
@@ -258,5 +289,9 @@ def _draw_curve(
         x,
         quantity.scale * means["value"].to_numpy(),
         **panels.marker_style(series_style)
-        | {"linestyle": series_style.line, "linewidth": 0.8, "markevery": slice(None) if is_single else marked},
+        | {
+            "linestyle": series_style.line,
+            "linewidth": 0.8,
+            "markevery": slice(None) if is_single else marked,
+        },
     )

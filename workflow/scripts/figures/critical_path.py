@@ -42,4 +42,6 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         if EXCHANGE in names
         else ""
     )
-    return figure, view.caption([HEADING, share_note], notes=[path.PATH, *measured.notes], with_intervals=False)
+    return figure, view.caption(
+        [HEADING, share_note], notes=[path.PATH, *measured.notes], with_intervals=False
+    )

@@ -75,7 +75,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.grid(True, axis="y")
     _draw_reference(top, data)
     middle.plot(
-        data["middle"], 100 * (data["epoch_time"] - 1), rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE
+        data["middle"],
+        100 * (data["epoch_time"] - 1),
+        rasterized=len(data) > MAX_VECTOR_DOTS,
+        zorder=2,
+        **DOT_STYLE,
     )
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
@@ -124,7 +128,9 @@ def _add_positions(data: pd.DataFrame, every_run: pd.DataFrame) -> tuple[pd.Data
 def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
     """Return the stretches of runs of one block of a session: ends, means of reference and epoch time (%)."""
     change = (data[["session", "block"]].ne(data[["session", "block"]].shift())).any(axis=1).cumsum()
-    percent = data.assign(reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"]))
+    percent = data.assign(
+        reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"])
+    )
     return percent.groupby(change).agg(
         left=("left", "min"),
         right=("right", "max"),
@@ -144,7 +150,9 @@ def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
     """Draw a line at the mean of each block."""
     if len(bands) <= MAX_BANDS:
         for left, right, value in bands[["left", "right", column]].itertuples(index=False):
-            ax.plot([left, right], [100 * math.expm1(value / 100)] * 2, color=style.INK, linewidth=1.0, zorder=4)
+            ax.plot(
+                [left, right], [100 * math.expm1(value / 100)] * 2, color=style.INK, linewidth=1.0, zorder=4
+            )
 
 
 def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
@@ -158,14 +166,23 @@ def _draw_reference(ax: Axes, data: pd.DataFrame) -> None:
     lines.set_rasterized(len(data) > MAX_VECTOR_DOTS)
     ax.add_collection(lines)
     ax.plot(
-        data["middle"], 100 * (data["reference"] - 1), zorder=3, rasterized=len(data) > MAX_VECTOR_DOTS, **DOT_STYLE
+        data["middle"],
+        100 * (data["reference"] - 1),
+        zorder=3,
+        rasterized=len(data) > MAX_VECTOR_DOTS,
+        **DOT_STYLE,
     )
     values = np.append(percent.ravel(), [0.0, *(100 * (data["reference"] - 1))])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margins = (high - low or 1.0) * np.array([0.08, 0.2])  # below, and above for the triangles
     ax.set_ylim(low - margins[0], high + margins[1])
     waited = data["waited_s"] > 0
-    ax.plot(data.loc[waited, "left"], [0.96] * int(waited.sum()), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
+    ax.plot(
+        data.loc[waited, "left"],
+        [0.96] * int(waited.sum()),
+        transform=ax.get_xaxis_transform(),
+        **WAIT_MARKER,
+    )
 
 
 def _draw_shares(ax: Axes, data: pd.DataFrame) -> bool:
@@ -207,7 +224,9 @@ def _draw_epoch_time_over_covariate(ax: Axes, runs: pd.DataFrame, adjusted: Adju
         return
     ax.set_xlabel(DEVIATION[adjusted.leading])
     ax.set_ylabel("epoch time: deviation (%)")
-    ax.plot(data["covariate"], data["epoch_time"], rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE)
+    ax.plot(
+        data["covariate"], data["epoch_time"], rasterized=len(data) > MAX_VECTOR_DOTS, zorder=2, **DOT_STYLE
+    )
     x = np.linspace(data["covariate"].min(), data["covariate"].max(), 50)
     logs, slope = np.log1p(x / 100), adjusted.alone[adjusted.leading].estimates[0]
     lines = [100 * np.expm1(value * logs) for value in (slope.value, slope.low, slope.high)]

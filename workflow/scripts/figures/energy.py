@@ -34,9 +34,7 @@ FRONT_STYLE: dict[str, Any] = {
     "drawstyle": "steps-post",
     "zorder": 2,
 }
-HEADING = (
-    "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
-)
+HEADING = "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
 PER_SCOPE = {"node": "per machine", "package": "per machine (CPU packages)", "device": "per GPU"}
 PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel needs less of both).")
 NO_ENERGY = Note("no-energy", "no run recorded energy")
@@ -83,7 +81,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         has_front |= _draw_front(ax, panel_points)
         for number, series in enumerate(legend_series):
             _draw_markers(
-                ax, series, series.select(panel_points), CORNERS[number % len(CORNERS)] if is_numbered else None
+                ax,
+                series,
+                series.select(panel_points),
+                CORNERS[number % len(CORNERS)] if is_numbered else None,
             )
         _draw_power_lines(ax, unit)
         ax.set_title(panels.panel_title(levels))
@@ -110,7 +111,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 def _missing_note(cells: Sequence[str]) -> str:
     """Return which cells have no energy; empty for none."""
     return (
-        Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells) if cells else ""
+        Note("cells-without-energy", f"Without energy: {conditions.join_names(cells)}.", cells=cells)
+        if cells
+        else ""
     )
 
 
@@ -120,7 +123,9 @@ def idle_note(ok: pd.DataFrame, meters: EnergyScope) -> str:
     if meters.scope is None or watts.empty:
         return ""
     smallest, largest = _power_text(float(f"{watts.min():.3g}")), _power_text(float(f"{watts.max():.3g}"))
-    text = f"Idle: {smallest if smallest == largest else f'{smallest} to {largest}'} {PER_SCOPE[meters.scope]}."
+    text = (
+        f"Idle: {smallest if smallest == largest else f'{smallest} to {largest}'} {PER_SCOPE[meters.scope]}."
+    )
     return Note("idle-power", text, least=watts.min(), most=watts.max(), scope=meters.scope)
 
 
@@ -189,7 +194,9 @@ def _draw_markers(ax: Axes, series: Series, points: pd.DataFrame, corner: tuple[
         return
     right, up = corner
     for x, y, number in points[["x", "y", "scale"]].itertuples(index=False):
-        label = ax.annotate(str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5)
+        label = ax.annotate(
+            str(number), (x, y), (2.2 * right, 1.8 * up), textcoords="offset points", zorder=5
+        )
         label.set(ha="left" if right > 0 else "right", va="bottom" if up > 0 else "top")
         label.set(fontsize=SMALL_FONT_SIZE, color=series.style.colour)
 
@@ -206,7 +213,12 @@ def _draw_power_lines(ax: Axes, unit: float) -> None:
         ax.plot(x, power * x, color=style.MUTED, linewidth=0.7, linestyle=POWER_LINE, zorder=1)
         at_side = x[1] == right
         label = ax.text(
-            x[1], power * x[1], _power_text(power * unit), zorder=1.5, fontsize=SMALL_FONT_SIZE, color=style.MUTED
+            x[1],
+            power * x[1],
+            _power_text(power * unit),
+            zorder=1.5,
+            fontsize=SMALL_FONT_SIZE,
+            color=style.MUTED,
         )
         label.set(ha="right" if at_side else "center", va="center" if at_side else "top")
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3})

@@ -64,7 +64,9 @@ def examples(kinds: Mapping[str, FigureKind] = KINDS) -> Iterator[Example]:
             written = Path(folder) / f"{study}.yaml"
             written.write_text(json.dumps(load_yaml(STUDIES / written.name) | {"figures": [entry]}))
             (declaration,) = load_study(study, Path(folder)).figures
-        yield Example(kind, study, records, entry, declaration, PICTURES / f"{name}.png" if kind.alt else None)
+        yield Example(
+            kind, study, records, entry, declaration, PICTURES / f"{name}.png" if kind.alt else None
+        )
 
 
 def make(example: Example, folder: Path) -> None:
@@ -76,7 +78,8 @@ def make(example: Example, folder: Path) -> None:
         return
     stem = folder / example.declaration.name
     inputs = [
-        f"{name}={_input_file(name, example.records, folder)}" for name in ("runs", "epochs", *example.kind.inputs)
+        f"{name}={_input_file(name, example.records, folder)}"
+        for name in ("runs", "epochs", *example.kind.inputs)
     ]
     draw.main(figure=example.declaration.to_json(), inputs=inputs, out=stem)
     with Image.open(f"{stem}.png") as image, written_whole(example.picture) as partial:
@@ -92,7 +95,11 @@ def _input_file(name: str, campaign: Path, folder: Path) -> Path:
     program, tables = PROGRAM_OF[name.removesuffix(".md")], folder / campaign.name
     if not (file := tables / (name if name.endswith(".md") else f"{name}.csv")).exists():
         tables.mkdir(exist_ok=True)
-        inputs = [part for read in program.inputs for part in (f"--{read.replace('_', '-')}", f"{campaign}/{read}.csv")]
+        inputs = [
+            part
+            for read in program.inputs
+            for part in (f"--{read.replace('_', '-')}", f"{campaign}/{read}.csv")
+        ]
         command = [sys.executable, "-m", program.name, *inputs, "--out", str(tables / program.tables[0].name)]
         subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SCRIPTS)}, check=True)
     return file
@@ -106,7 +113,9 @@ def main(kinds: Sequence[str] = ()) -> None:
     """
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         problem = f"'{unknown[0]}' is no kind of figure"
-        raise InputError("unknown-name", problem, key="KIND", got=unknown[0], **alternatives(unknown[0], KINDS))
+        raise InputError(
+            "unknown-name", problem, key="KIND", got=unknown[0], **alternatives(unknown[0], KINDS)
+        )
     with TemporaryDirectory() as folder:
         for example in examples():
             if example.picture and (not kinds or example.kind.name in kinds):

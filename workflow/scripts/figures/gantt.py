@@ -55,7 +55,12 @@ class Panel:
         all_ranks = self.traced.ranks.tolist()
         if len(all_ranks) <= MAX_RANKS:
             return all_ranks
-        busy = self.traced.phases[self.traced.phases["phase"] != WAIT].groupby("rank")["length"].sum().sort_values()
+        busy = (
+            self.traced.phases[self.traced.phases["phase"] != WAIT]
+            .groupby("rank")["length"]
+            .sum()
+            .sort_values()
+        )
         order = busy.index.tolist()
         return [order[-1], order[len(order) // 2], order[0]]
 
@@ -88,10 +93,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         for name in phase_styles.PHASE_STYLES
         if any(name in set(panel.traced.phases["phase"]) for panel in drawn_panels)
     ]
-    unlisted = sorted({str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases))
+    unlisted = sorted(
+        {str(name) for panel in drawn_panels for name in panel.traced.phases["phase"]} - set(phases)
+    )
     handles = _legend_handles([*phases, *unlisted], drawn_panels)
     above_in = panels.legend_height(len(handles), style.PAGE_IN)
-    figure = style.new_figure(style.PAGE_IN, sum(panel.height_in for panel in drawn_panels) + AXIS_IN + above_in)
+    figure = style.new_figure(
+        style.PAGE_IN, sum(panel.height_in for panel in drawn_panels) + AXIS_IN + above_in
+    )
     ratios = [panel.height_in for panel in drawn_panels]
     axes = figure.subplots(len(drawn_panels), 1, squeeze=False, sharex=True, height_ratios=ratios)[:, 0]
     for ax, panel in zip(axes, drawn_panels, strict=True):
@@ -115,7 +124,9 @@ def _panels(view: View, steps: pd.DataFrame) -> list[Panel]:
     runs = successful(view.runs)
     titles, of_run = cell_words(view.runs), runs.set_index("run_id")["cell"]
     steps_of_cell = {
-        of_run[run]: cell_steps for run, cell_steps in steps.groupby("run_id", sort=False) if run in of_run.index
+        of_run[run]: cell_steps
+        for run, cell_steps in steps.groupby("run_id", sort=False)
+        if run in of_run.index
     }
     typed_steps = {
         cell: cell_steps.drop(columns="run_id").astype({"rank": int, "epoch": int, "step": int})
@@ -138,7 +149,9 @@ def _select_panels(candidates: Sequence[Panel], view: View) -> list[Panel]:
         return multi_rank
     largest: dict[str, Panel] = {}
     for panel in multi_rank:
-        name = next((series.name for series in view.series if panel.cell in set(series.select(view.runs)["cell"])), "")
+        name = next(
+            (series.name for series in view.series if panel.cell in set(series.select(view.runs)["cell"])), ""
+        )
         if name not in largest or len(panel.traced.ranks) >= len(largest[name].traced.ranks):
             largest[name] = panel
     selected: list[Panel] = []
@@ -162,13 +175,20 @@ def _draw_panel(ax: Axes, panel: Panel, length: float) -> None:
         (WAIT_LABEL, allreduces.assign(end=transfer_start)),
         (EXCHANGE, allreduces.assign(start=transfer_start)),
     ):
-        for y, bars in _bars_by_row(intervals[intervals["end"] > intervals["start"]], row, panel.start_s, length):
+        for y, bars in _bars_by_row(
+            intervals[intervals["end"] > intervals["start"]], row, panel.start_s, length
+        ):
             ax.broken_barh(bars, (y - 0.45 + BAR + 0.05, LANE), zorder=2, **_lane_style(name))
     _draw_critical_path(ax, panel, row, length)
     for place, number in enumerate(panel.traced.numbers["step"]):
-        start = panel.traced.step_times.loc[panel.traced.step_times["place"] == place, "start"].min() - panel.start_s
+        start = (
+            panel.traced.step_times.loc[panel.traced.step_times["place"] == place, "start"].min()
+            - panel.start_s
+        )
         if start < 0.97 * length:
-            ax.text(1e3 * start, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED)
+            ax.text(
+                1e3 * start, -0.55, f"step {number}", va="bottom", ha="left", fontsize=5, color=style.MUTED
+            )
             ax.axvline(1e3 * start, color=style.GRID, linewidth=0.5, zorder=1)
     ax.set_title(panel.title, pad=9, loc="left")
     ax.set_xlim(0, 1e3 * length)
@@ -186,7 +206,8 @@ def _bars_by_row(
     for rank, y in row.items():
         rank_intervals = intervals[(intervals["rank"] == rank) & (intervals["start"] - panel_start < length)]
         start, end = (
-            1e3 * np.clip(rank_intervals[name].to_numpy() - panel_start, 0, length) for name in ("start", "end")
+            1e3 * np.clip(rank_intervals[name].to_numpy() - panel_start, 0, length)
+            for name in ("start", "end")
         )
         if len(rank_intervals):
             bars.append((y, list(zip(start, end - start, strict=True))))
@@ -200,7 +221,12 @@ def _draw_critical_path(ax: Axes, panel: Panel, row: dict[int, int], length: flo
         first, last = int(step["first"]), int(step["last"])
         if first not in row or last not in row:
             continue
-        times = [starts.at[(place, first), "start"], step["moves"], step["over"], starts.at[(place, last), "end"]]
+        times = [
+            starts.at[(place, first), "start"],
+            step["moves"],
+            step["over"],
+            starts.at[(place, last), "end"],
+        ]
         x = [1e3 * (time - panel.start_s) for time in times]
         if x[-1] > 1e3 * length:
             continue
@@ -242,7 +268,9 @@ def _how_to_read(drawn_panels: Sequence[Panel], length: float) -> str:
     complete = [sum(end <= length for end in panel.step_ends) for panel in drawn_panels]
     bounds = dict.fromkeys((min(complete), max(complete)))
     steps = f"{' to '.join(map(str, bounds))} complete step{'s' * (max(complete) > 1)} of a cell"
-    return Note("how-to-read", HOW_TO_READ.format(steps), fewest_steps=min(complete), most_steps=max(complete))
+    return Note(
+        "how-to-read", HOW_TO_READ.format(steps), fewest_steps=min(complete), most_steps=max(complete)
+    )
 
 
 def _left_out_note(candidates: Sequence[Panel], drawn_panels: Sequence[Panel]) -> str:

@@ -38,7 +38,9 @@ def _test_note(records: Records, factor: str, other_factor: str) -> str:
     if not name or not rows.loc[name, "F"] >= 0:
         problem = analysis.problem or "its design cannot separate it from other terms"
         return Note(
-            "interaction-not-tested", f"The study has no test of this interaction: {problem}.", problem=analysis.problem
+            "interaction-not-tested",
+            f"The study has no test of this interaction: {problem}.",
+            problem=analysis.problem,
         )
     row, error = rows.loc[name], rows.loc[anova.ERROR]
     text = (

@@ -73,18 +73,26 @@ class Scale:
 
     def axis_note(self, name: str) -> str:
         """Return the note on the axis of `name` for the caption."""
-        return Note("logarithmic-axis", f"The {name} axis is logarithmic.", axis=name) if self.doubling else ""
+        return (
+            Note("logarithmic-axis", f"The {name} axis is logarithmic.", axis=name) if self.doubling else ""
+        )
 
     def apply(self, ax: Axes, labels: Sequence[str] = ()) -> None:
         """Set ticks and limits of a panel, and draw the bands of its levels."""
         for place in self.positions.values() if self.n_series > 1 else ():
             half = 0.5 * self.n_series * self.gap
-            ax.axvspan(place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0)
+            ax.axvspan(
+                place - half, place + half + 0.2 * self.gap, color=style.LEVEL_BAND, linewidth=0, zorder=0
+            )
         ax.set_xlim(-self.width / 7, self.width * 6 / 7)
-        ax.set_xticks(list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions])
+        ax.set_xticks(
+            list(self.positions.values()), list(labels) or [level_text(level) for level in self.positions]
+        )
 
 
-BASELINE_BOUND = Note("bases-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing.")
+BASELINE_BOUND = Note(
+    "bases-drawn", "Fine dots: baseline divided by replicas, as if communication cost nothing."
+)
 BASELINE_LINES = Note("undistributed-bases-drawn", "Horizontal lines: single-device baselines.")
 BOUND_EXPLAINED = Note(
     "bases-divided",
@@ -135,29 +143,39 @@ def draw(
     drawn_cells = {cell for levels in panel_levels for cell in panels.rows_at(view.runs, levels)["cell"]}
     drawn_cells |= {baselines[cell] for cell in drawn_cells if cell in baselines}
     drawn_series = [
-        series for series in view.series if not series.select(view.runs)["framework"].isin(single_device).all()
+        series
+        for series in view.series
+        if not series.select(view.runs)["framework"].isin(single_device).all()
     ]
-    single_level = [series for series in drawn_series if for_comparison and series.select(view.runs)[x].nunique() < 2]
+    single_level = [
+        series for series in drawn_series if for_comparison and series.select(view.runs)[x].nunique() < 2
+    ]
     drawn_series = [series for series in drawn_series if series not in single_level]
     legend_series = [
         series
         for series in view.series
         if series not in single_level and set(series.select(view.ok)["cell"]) & drawn_cells
     ]
-    bound_handle = Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND_LINE, label="baseline / replicas")
+    bound_handle = Line2D(
+        [], [], color=style.MUTED, linewidth=0.7, linestyle=BOUND_LINE, label="baseline / replicas"
+    )
     extra = [bound_handle] if any(cell in baselines for cell in drawn_cells) else []
     scale = factor_scale(view.runs, x, 1 if x in view.colour else len(view.series))
     labels = [_tick_label(x, level) for level in scale.positions]
     rows, columns, width = panels.layout(len(panel_levels))
     is_steep = not scale.numeric and len("  ".join(labels)) * TICK_CHARACTER_IN > 0.8 * width / columns
-    below_in = TICK_CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION)) if is_steep else 0
+    below_in = (
+        TICK_CHARACTER_IN * max(map(len, labels)) * math.sin(math.radians(TICK_ROTATION)) if is_steep else 0
+    )
     above_in = panels.legend_height(len([*legend_series, *extra]), width)
     figure = style.new_figure(
         width, rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + below_in + above_in
     )
     axis_factors = panels.axis_factors(view.facet)
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels), share_y=not axis_factors)
-    shifts = panels.dodge_offsets([series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0)
+    shifts = panels.dodge_offsets(
+        [series.name for series in drawn_series], scale.gap if scale.n_series > 1 else 0
+    )
     remarks: list[str] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_runs = panels.rows_at(view.runs, levels)
@@ -220,7 +238,9 @@ def _drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str,
     """
     cells, measured_cells = view.cells, view.cells[view.cells["cell"].isin(set(view.ok["cell"]))]
     if for_comparison:
-        series_of_row = {row: place for place, series in enumerate(view.series) for row in series.select(cells).index}
+        series_of_row = {
+            row: place for place, series in enumerate(view.series) for row in series.select(cells).index
+        }
         cells = _with_two_levels(cells.assign(series=pd.Series(series_of_row)), x, [*view.facet, "series"])
     drawable = panels.nonempty_panels(
         view.panels, _with_two_levels(cells, "series" if for_comparison else x, view.facet)
@@ -251,13 +271,20 @@ def number_scale(levels: Sequence[float], n_series: int) -> Scale:
     return _make_scale({level: float(level - levels[0]) for level in levels}, n_series)
 
 
-def _make_scale(positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False) -> Scale:
+def _make_scale(
+    positions: dict[Any, float], n_series: int, *, numeric: bool = True, doubling: bool = False
+) -> Scale:
     """Return a scale whose gap keeps series from reaching the next level."""
     places = list(positions.values())
     width = 1.4 * (places[-1] or 1)
     step = min(np.diff(places), default=1.0)
     return Scale(
-        positions, min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1)), width, n_series, numeric, doubling
+        positions,
+        min(SERIES_GAP * width, MAX_SPREAD * step / max(n_series, 1)),
+        width,
+        n_series,
+        numeric,
+        doubling,
     )
 
 
@@ -266,7 +293,12 @@ def _tick_label(x: str, level: Any) -> str:
 
 
 def _draw_series(
-    ax: Axes, series: Series, runs: pd.DataFrame, x: str, placement: tuple[Scale, float, bool], pooling: Pooling
+    ax: Axes,
+    series: Series,
+    runs: pd.DataFrame,
+    x: str,
+    placement: tuple[Scale, float, bool],
+    pooling: Pooling,
 ) -> None:
     """Draw the means of one series; the line is broken where a planned cell has no successful run.
 
@@ -283,12 +315,16 @@ def _draw_series(
         if len(ok):
             estimate = pooling.cell_mean(ok["cell"].iloc[0])
             means[-1] = estimate.value
-            panels.draw_interval(ax, series.style, places[-1], estimate, ok["epoch_time_s"], scale.replicate_offset)
+            panels.draw_interval(
+                ax, series.style, places[-1], estimate, ok["epoch_time_s"], scale.replicate_offset
+            )
     if places and joined:
         ax.plot(places, means, color=series.style.colour, linestyle=series.style.line, zorder=2)
 
 
-def _draw_baseline(ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale) -> None:
+def _draw_baseline(
+    ax: Axes, view: View, baseline_runs: pd.DataFrame, replicas: pd.Series, scale: Scale
+) -> None:
     """Draw the baseline's epoch time divided by replicas.
 
     For a single-device baseline also a point and a horizontal line.
@@ -331,7 +367,9 @@ def baselines_note(used: Sequence[str], view: View) -> str:
     single_device = bases(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     kinds += (
-        ["the framework's own cell with one replica"] if set(baseline_runs["framework"]) - set(single_device) else []
+        ["the framework's own cell with one replica"]
+        if set(baseline_runs["framework"]) - set(single_device)
+        else []
     )
     text = f"Baselines: {' or '.join(kinds)}, at the same levels of all other factors that apply to them"
     times = {cell: view.pooling.cell_mean(cell).value for cell in used}
@@ -353,4 +391,6 @@ def left_out_note(left_out: Sequence[dict[str, Any]], cause: Note) -> str:
     if not left_out:
         return ""
     names = join_names([treatment_text(levels) for levels in left_out], "; ")
-    return Note("panels-not-shown", f"Not shown, because {cause}: {names}.", why=cause.code, panels=list(left_out))
+    return Note(
+        "panels-not-shown", f"Not shown, because {cause}: {names}.", why=cause.code, panels=list(left_out)
+    )

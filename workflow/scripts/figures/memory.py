@@ -20,9 +20,7 @@ MB = 1e6
 HEADING = "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
 NO_MEMORY = Note("no-memory", "no successful run on several nodes reports its memory")
 BEST_CORNER = "Strategies to the lower left need less of both."
-MEMORY_NOTE = (
-    "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and libraries."
-)
+MEMORY_NOTE = "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and libraries."
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -52,7 +50,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.set_ylabel("epoch time (s)")
     figure.supxlabel("peak memory of a rank (MB)", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, all_series, lines=False)
-    return figure, view.caption(HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE])
+    return figure, view.caption(
+        HEADING, BEST_CORNER, "The memory axis does not start at 0.", notes=[MEMORY_NOTE]
+    )
 
 
 def peak_memory(ok: pd.DataFrame) -> pd.Series:

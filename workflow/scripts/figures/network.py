@@ -48,7 +48,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     network = records.table("network")
     ok = measured(network)
     if ok.empty:
-        return panels.empty_figure(None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, shortfall(network))
+        return panels.empty_figure(
+            None, NO_BENCHMARK if network.empty else NO_SUCCESSFUL_BENCHMARK, shortfall(network)
+        )
     varying_links = ["bandwidth"] if network["bandwidth"].nunique() > 1 else []
     frameworks = sorted(set(ok["framework"]))  # only what is drawn is in the legend
     n_collectives = network["collective"].nunique()
@@ -71,14 +73,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     extra = [bound_handle] if has_bound else []
     n_links = network["bandwidth"].nunique()
     n_in_row = n_links if n_collectives == 1 else len(places)
-    is_complete = len(panel_levels) == n_in_row * (network["nodes"].nunique() if n_collectives == 1 else n_collectives)
+    is_complete = len(panel_levels) == n_in_row * (
+        network["nodes"].nunique() if n_collectives == 1 else n_collectives
+    )
     fills_rows = (
         is_complete and (2 if n_collectives == 1 else 1) < n_in_row <= panels.PANELS_IN_PAGE
     )  # one row per number of nodes, or per collective
     rows, columns, width = panels.layout(len(panel_levels), n_in_row if fills_rows else panels.PANELS_IN_PAGE)
     titled_panels = panel_levels if len(panel_levels) > 1 else []
     above_in = panels.legend_height(len([*frameworks, *extra]), width)
-    figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(titled_panels)) + 0.15 + above_in)
+    figure = style.new_figure(
+        width, rows * (PANEL_IN + panels.titles_height(titled_panels)) + 0.15 + above_in
+    )
     axes = panels.create_axes(figure, (rows, columns), len(panel_levels))
     shifts = {name: DODGE_FACTOR**place for name, place in panels.dodge_offsets(frameworks, 1).items()}
     unfitted = []
@@ -104,7 +110,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         HEADING.format(collectives_text(network)),
         BOUND_NOTE if has_bound else "",
         "" if titled_panels and len(places) > 1 else same_note,
-        Note("sweeps-not-fitted", f"Without a line: {'; '.join(unfitted)}.", sweeps=unfitted) if unfitted else "",
+        Note("sweeps-not-fitted", f"Without a line: {'; '.join(unfitted)}.", sweeps=unfitted)
+        if unfitted
+        else "",
         rounds_text(network),
         shortfall(network),
         omission_note,
@@ -130,9 +138,19 @@ def _draw_framework(ax: Axes, benchmark: pd.DataFrame, framework: str, shift: fl
         return False
     sizes = np.geomspace(benchmark["bytes"].min(), benchmark["bytes"].max(), 100)
     seconds = law.seconds(sizes)
-    rate = law.seconds_per_byte.value * law.bandwidth_bytes_s.value * sizes / np.where(seconds > 0, seconds, np.nan)
+    rate = (
+        law.seconds_per_byte.value
+        * law.bandwidth_bytes_s.value
+        * sizes
+        / np.where(seconds > 0, seconds, np.nan)
+    )
     ax.plot(
-        sizes * shift, rate / 1e6, color=framework_style.colour, linestyle=framework_style.line, linewidth=0.8, zorder=2
+        sizes * shift,
+        rate / 1e6,
+        color=framework_style.colour,
+        linestyle=framework_style.line,
+        linewidth=0.8,
+        zorder=2,
     )
     return True
 

@@ -46,10 +46,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure, caption = draw_curves(records.table("outlook_curves"), records.table("outlook"), distinct_notes)
     if caption.startswith(panels.NOT_DRAWN):
         return figure, caption
-    return figure, panels.compose_caption(records.runs, caption.below, notes=caption.apart, with_intervals=False)
+    return figure, panels.compose_caption(
+        records.runs, caption.below, notes=caption.apart, with_intervals=False
+    )
 
 
-def draw_curves(projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]) -> tuple[Figure, panels.Caption]:
+def draw_curves(
+    projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str]
+) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption.
 
     `projected` and `rows` are the curves and answers of prediction.extrapolate, with or without bands.
@@ -82,12 +86,20 @@ def draw_curves(projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str
     ]
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     above_in = panels.legend_height(len(all_series), width)
-    figure = style.new_figure(width, n_rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in)
+    figure = style.new_figure(
+        width, n_rows * (PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in
+    )
     axes = panels.create_axes(figure, (n_rows, columns), len(panel_levels))
     for ax, levels in zip(axes, panel_levels, strict=True):
         panel_curves = panels.rows_at(projected, levels)
         for panel in all_series:
-            _draw_curve(ax, panel, panel.select(panel_curves), panel.select(panels.rows_at(rows, levels)), efficiencies)
+            _draw_curve(
+                ax,
+                panel,
+                panel.select(panel_curves),
+                panel.select(panels.rows_at(rows, levels)),
+                efficiencies,
+            )
         for efficiency in efficiencies:
             ax.axhline(efficiency, color=style.MUTED, linewidth=0.7, linestyle=LEVEL_LINE, zorder=1)
         ax.set_title(panels.panel_title(levels))
@@ -97,16 +109,22 @@ def draw_curves(projected: pd.DataFrame, rows: pd.DataFrame, notes: Sequence[str
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, all_series)
     text = f"{n_left_out} of the {len(all_panels)} cases are not drawn; the table has them."
-    left_out = Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels)) if n_left_out else ""
+    left_out = (
+        Note("panels-left-out", text, drawn=len(panel_levels), panels=len(all_panels)) if n_left_out else ""
+    )
     return figure, panels.split_caption([heading, left_out], notes)
 
 
-def _draw_curve(ax: Axes, series: Series, curve: pd.DataFrame, row: pd.DataFrame, efficiencies: Sequence[int]) -> None:
+def _draw_curve(
+    ax: Axes, series: Series, curve: pd.DataFrame, row: pd.DataFrame, efficiencies: Sequence[int]
+) -> None:
     nodes, percent = curve["nodes"].to_numpy(float), 100 * curve["efficiency"].to_numpy()
     ax.plot(nodes, percent, color=series.style.colour, linestyle=series.style.line, zorder=3)
     if "efficiency_low" in curve:
         low, high = (100 * curve[f"efficiency_{end}"].to_numpy() for end in ("low", "high"))
-        ax.fill_between(nodes, low, high, color=series.style.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2)
+        ax.fill_between(
+            nodes, low, high, color=series.style.colour, alpha=style.BAND_ALPHA, linewidth=0, zorder=2
+        )
     for efficiency in efficiencies:
         max_nodes = float(row[f"{COLUMN_PREFIX}{efficiency}"].iloc[0])
         if 1 < max_nodes <= nodes[-1]:

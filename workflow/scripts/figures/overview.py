@@ -25,7 +25,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             rows.write_remark(ax, y, panels.NO_SUCCESS)
             return
         estimate = view.pooling.cell_mean(ok["cell"].iloc[0])
-        panels.draw_interval(ax, series.style, y, estimate, ok["epoch_time_s"], rows.REPLICATE_OFFSET, vertical=False)
+        panels.draw_interval(
+            ax, series.style, y, estimate, ok["epoch_time_s"], rows.REPLICATE_OFFSET, vertical=False
+        )
 
     figure, on_page, remarks = rows.draw(view, "epoch time (s)", draw_cell, View.times)
     return figure, on_page.caption(HEADING, *remarks)

@@ -31,7 +31,10 @@ MANY_TICK_DIGITS = {30: (1, 1.5, 2, 3, 5, 7), 300: (1, 2, 5)}
 MAX_INTERVAL_REACH = 2  # axes reach this factor beyond the runs for the sake of intervals
 AXIS_MARGIN = 0.03  # of a logarithmic axis, at either end, for half a marker
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
-ARROWS: Mapping[str, tuple[str, str]] = {"x": ("<", ">"), "y": ("v", "^")}  # markers at the lower and the upper end
+ARROWS: Mapping[str, tuple[str, str]] = {
+    "x": ("<", ">"),
+    "y": ("v", "^"),
+}  # markers at the lower and the upper end
 PANELS_IN_COLUMN = 2
 PANELS_IN_PAGE = 4
 PANELS_IN_THREE_COLUMNS = (6, 9)
@@ -116,7 +119,9 @@ def nonempty_panels(panel_levels: Sequence[dict[str, Any]], frame: pd.DataFrame)
     names = list(panel_levels[0]) if panel_levels else []
     if not names:
         return list(panel_levels) if len(frame) else []
-    present = {_level_key(levels) for levels in frame[names].drop_duplicates().itertuples(index=False, name=None)}
+    present = {
+        _level_key(levels) for levels in frame[names].drop_duplicates().itertuples(index=False, name=None)
+    }
     return [levels for levels in panel_levels if _level_key(levels.values()) in present]
 
 
@@ -137,13 +142,23 @@ def layout(n_panels: int, max_columns: int = PANELS_IN_PAGE) -> tuple[int, int, 
 
     Two panels or fewer fit one print column. Three columns are used where they leave no row incomplete.
     """
-    columns = 3 if n_panels in PANELS_IN_THREE_COLUMNS and max_columns == PANELS_IN_PAGE else min(n_panels, max_columns)
-    return math.ceil(n_panels / columns), columns, style.COLUMN_IN if n_panels <= PANELS_IN_COLUMN else style.PAGE_IN
+    columns = (
+        3
+        if n_panels in PANELS_IN_THREE_COLUMNS and max_columns == PANELS_IN_PAGE
+        else min(n_panels, max_columns)
+    )
+    return (
+        math.ceil(n_panels / columns),
+        columns,
+        style.COLUMN_IN if n_panels <= PANELS_IN_COLUMN else style.PAGE_IN,
+    )
 
 
 def wide_columns(n_panels: int) -> int:
     """Return the number of columns for panels that need more width."""
-    return 2 if n_panels == PANELS_IN_PAGE else 3 if n_panels <= max(PANELS_IN_THREE_COLUMNS) else PANELS_IN_PAGE
+    return (
+        2 if n_panels == PANELS_IN_PAGE else 3 if n_panels <= max(PANELS_IN_THREE_COLUMNS) else PANELS_IN_PAGE
+    )
 
 
 def create_axes(
@@ -231,10 +246,17 @@ def _draw_arrows(ax: Axes, axis: Literal["x", "y"], limits: tuple[float, float])
     for bar in [line for line in ax.lines if isinstance(line, Bar)]:
         x, y = (np.asarray(values, float) for values in bar.get_data())
         ends, across = (y, x) if axis == "y" else (x, y)
-        for end, limit, is_beyond in zip(ARROWS[axis], limits, (ends < limits[0], ends > limits[1]), strict=True):
+        for end, limit, is_beyond in zip(
+            ARROWS[axis], limits, (ends < limits[0], ends > limits[1]), strict=True
+        ):
             if is_beyond.any():
                 place = ([across[0]], [limit]) if axis == "y" else ([limit], [across[0]])
-                arrow: dict[str, Any] = {"marker": end, "markersize": 2.4, "markeredgewidth": 0.0, "linestyle": "none"}
+                arrow: dict[str, Any] = {
+                    "marker": end,
+                    "markersize": 2.4,
+                    "markeredgewidth": 0.0,
+                    "linestyle": "none",
+                }
                 ax.plot(*place, color=bar.get_color(), clip_on=False, zorder=6, **arrow)
 
 
@@ -278,14 +300,22 @@ def draw_interval(
     bars = ([x, x], [estimate.low, estimate.high])
     point = ([x], [estimate.value])
     ax.add_line(
-        Bar(*bars[:: 1 if vertical else -1], color=series_style.colour, linewidth=0.9, solid_capstyle="butt", zorder=3)
+        Bar(
+            *bars[:: 1 if vertical else -1],
+            color=series_style.colour,
+            linewidth=0.9,
+            solid_capstyle="butt",
+            zorder=3,
+        )
     )
     ax.plot(*point[:: 1 if vertical else -1], zorder=4, **marker_style(series_style))
     if len(values) > 1:
         draw_replicates(ax, series_style, x + replicate_offset, values, vertical=vertical)
 
 
-def draw_replicates(ax: Axes, series_style: SeriesStyle, x: float, values: pd.Series, *, vertical: bool = True) -> None:
+def draw_replicates(
+    ax: Axes, series_style: SeriesStyle, x: float, values: pd.Series, *, vertical: bool = True
+) -> None:
     """Draw the values of single runs as short ticks across their axis."""
     ticks = ([x] * len(values), values.tolist())
     ax.plot(*ticks[:: 1 if vertical else -1], zorder=5, **_replicate_style(series_style, vertical))
@@ -305,7 +335,10 @@ def marker_style(series: SeriesStyle | str) -> dict[str, Any]:
 
 
 def add_legend(
-    figure: Figure, entries: Sequence[Series] | Sequence[str], extra: Sequence[Line2D] = (), lines: bool = True
+    figure: Figure,
+    entries: Sequence[Series] | Sequence[str],
+    extra: Sequence[Line2D] = (),
+    lines: bool = True,
 ) -> None:
     """Add one legend above all panels, of series, or of frameworks given by name."""
     styles = {
@@ -313,10 +346,17 @@ def add_legend(
         **{entry.name: entry.style for entry in entries if isinstance(entry, Series)},
     }
     handles = [
-        Line2D([], [], label=name, **marker_style(series_style) | ({"linestyle": series_style.line} if lines else {}))
+        Line2D(
+            [],
+            [],
+            label=name,
+            **marker_style(series_style) | ({"linestyle": series_style.line} if lines else {}),
+        )
         for name, series_style in styles.items()
     ]
-    figure.legend(handles=[*handles, *extra], loc="outside upper center", ncols=legend_columns(figure.get_figwidth()))
+    figure.legend(
+        handles=[*handles, *extra], loc="outside upper center", ncols=legend_columns(figure.get_figwidth())
+    )
 
 
 def legend_columns(width_in: float) -> int:
@@ -367,7 +407,9 @@ def empty_figure(
     write_remark(ax, cause)
     code, facts = (cause.code, cause.facts) if isinstance(cause, Note) else ("", {})
     reason = Note("not-drawn", f"{NOT_DRAWN}{cause}.", why=code, **facts)
-    return figure, split_caption([reason, *details, conditions.setting_note(runs) if runs is not None else ""], notes)
+    return figure, split_caption(
+        [reason, *details, conditions.setting_note(runs) if runs is not None else ""], notes
+    )
 
 
 def compose_caption(

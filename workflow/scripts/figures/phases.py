@@ -99,13 +99,21 @@ def _draw_lane(ax: Axes, y: float, row: pd.Series, end: float, overlapped: pd.Se
     exposed_start = float(row.iloc[: names.index(TRANSFERRING)].sum())
     left = max(0.0, exposed_start - overlap)
     ax.barh(
-        y + end + LANE / 2, exposed_start + exposed - left, left=left, height=LANE, color=ORANGE, linewidth=0, zorder=2
+        y + end + LANE / 2,
+        exposed_start + exposed - left,
+        left=left,
+        height=LANE,
+        color=ORANGE,
+        linewidth=0,
+        zorder=2,
     )
 
 
 def _legend_handles(phases: Sequence[str]) -> list[Patch]:
     handles = phase_styles.legend_handles(phases)
-    lane = [Patch(facecolor=ORANGE, linewidth=0, label="communication (lane)")] if TRANSFERRING in phases else []
+    lane = (
+        [Patch(facecolor=ORANGE, linewidth=0, label="communication (lane)")] if TRANSFERRING in phases else []
+    )
     return [*handles, *lane]
 
 
@@ -126,5 +134,8 @@ def _exposed_note(measured: Measured, drawn: Collection[str]) -> str:
         for cell in dict.fromkeys((exposed.idxmin(), exposed.idxmax()))
     ]
     return Note(
-        "exposed-share", f"Exposed communication is {' to '.join(bounds)}.", least=exposed.min(), most=exposed.max()
+        "exposed-share",
+        f"Exposed communication is {' to '.join(bounds)}.",
+        least=exposed.min(),
+        most=exposed.max(),
     )

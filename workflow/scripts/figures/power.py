@@ -93,9 +93,13 @@ def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> 
     """Draw the lines of one run over its epochs; return whether its idle power is drawn."""
     opened_at = epochs["opened_at"].astype(float)
     start = float(opened_at.min()) if opened_at.notna().any() else float(power["t"].min())
-    for opened, duration in zip(opened_at, epochs["closed_time_s"].fillna(epochs["epoch_time_s"]), strict=True):
+    for opened, duration in zip(
+        opened_at, epochs["closed_time_s"].fillna(epochs["epoch_time_s"]), strict=True
+    ):
         if np.isfinite(opened):
-            ax.axvspan(opened - start, opened - start + duration, color=style.LEVEL_BAND, zorder=0, linewidth=0)
+            ax.axvspan(
+                opened - start, opened - start + duration, color=style.LEVEL_BAND, zorder=0, linewidth=0
+            )
     is_idle_drawn = False
     for (scope, _), rows in power.sort_values("t").groupby(["scope", "host"], sort=True):
         ax.plot(rows["t"] - start, rows["watt"], linewidth=0.9, zorder=3, **SCOPE_STYLES[scope])
@@ -105,7 +109,11 @@ def _draw_run(ax: Axes, run: Any, power: pd.DataFrame, epochs: pd.DataFrame) -> 
             gpus = (run.replicas - run.nodes * (run.device == "hybrid")) / max(1, power["host"].nunique())
             n_units = gpus if scope == "device" else 1
             ax.axhline(
-                float(watts) * n_units, color=SCOPE_STYLES[scope]["color"], linewidth=0.8, linestyle=":", zorder=2
+                float(watts) * n_units,
+                color=SCOPE_STYLES[scope]["color"],
+                linewidth=0.8,
+                linestyle=":",
+                zorder=2,
             )
             is_idle_drawn = True
     ax.grid(True, axis="y")

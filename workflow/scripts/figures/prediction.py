@@ -35,7 +35,9 @@ REACH_QUANTILE = 0.95  # of predictions that the axis holds if possible
 MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
 SPREAD = 0.6  # of a column's width, for its markers
-HEADING = "Errors of predicted epoch times of cells left out of the fit, by method. Above: mean absolute error (%)"
+HEADING = (
+    "Errors of predicted epoch times of cells left out of the fit, by method. Above: mean absolute error (%)"
+)
 INTERVAL_PHRASE = "and its 95 % interval"
 HOW_TO_READ = (
     "Each marker is a cell on several nodes, once per time it was left out. The axis is logarithmic. Intervals: bootstrap over cells. Grey band: "
@@ -52,9 +54,13 @@ COMPARISON_NOTE = Note(
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure and its caption."""
     runs, cells = records.runs, records.table("prediction_cells")
-    held_out = cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
+    held_out = (
+        cells[cells["kind"].isin(KINDS)] if len(cells) else pd.DataFrame(columns=["method", "predicted_s"])
+    )
     methods = [
-        name for name, method_rows in held_out.groupby("method", sort=False) if method_rows["predicted_s"].notna().any()
+        name
+        for name, method_rows in held_out.groupby("method", sort=False)
+        if method_rows["predicted_s"].notna().any()
     ]
     if not methods:
         return panels.empty_figure(runs, NOTHING_PREDICTED)
@@ -69,13 +75,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     held_out = held_out[held_out["predicted_s"].notna()]
     ratios = held_out["predicted_s"] / held_out["epoch_time_s"]
     positive = ratios > 0
-    reach = np.exp(np.quantile(np.abs(np.log(ratios[positive])), REACH_QUANTILE)) if positive.any() else MIN_REACH
+    reach = (
+        np.exp(np.quantile(np.abs(np.log(ratios[positive])), REACH_QUANTILE)) if positive.any() else MIN_REACH
+    )
     top = float(np.clip(1.1 * reach, MIN_REACH, MAX_REACH))
     figure = style.new_figure(style.PAGE_IN, 2.6)
     (ax,) = panels.create_axes(figure, (1, 1), 1)
     spread = pooled_cv(held_out.drop_duplicates("cell"), of_means=True)
     if np.isfinite(spread):
-        ax.axhspan(max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top), color=style.GRID, linewidth=0)
+        ax.axhspan(
+            max(1 - 1.96 * spread, 1 / top), min(1 + 1.96 * spread, top), color=style.GRID, linewidth=0
+        )
     ax.axhline(1, color=style.MUTED, linewidth=0.7, zorder=2)
     n_beyond = n_impossible = 0
     headings: list[str] = []
@@ -96,24 +106,41 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
                 # even a line without points has an extent, for which the layout would make room
                 if len(indices):
                     ax.plot(
-                        x[indices], [end] * len(indices), clip_on=False, zorder=4, **series_style | {"marker": mark}
+                        x[indices],
+                        [end] * len(indices),
+                        clip_on=False,
+                        zorder=4,
+                        **series_style | {"marker": mark},
                     )
         n_beyond += int(((ratio > top) | ((ratio < 1 / top) & (ratio > 0))).sum())
         n_impossible += int((ratio <= 0).sum())
         headings.append(_heading(method_rows))
-        ax.text(column, 1.02, headings[-1], transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=5.5)
+        ax.text(
+            column,
+            1.02,
+            headings[-1],
+            transform=ax.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=5.5,
+        )
     n_positions = held_out["position"].nunique()
     is_partial_method = [len(held_out[held_out["method"] == method]) < n_positions for method in methods]
     _set_axes(
         ax,
-        [f"{name}{' *' if is_partial else ''}" for name, is_partial in zip(methods, is_partial_method, strict=True)],
+        [
+            f"{name}{' *' if is_partial else ''}"
+            for name, is_partial in zip(methods, is_partial_method, strict=True)
+        ],
         top,
     )
     panels.add_legend(figure, all_series, lines=False)
     has_intervals = any("[" in heading for heading in headings)
     sentences = [
         f"{HEADING}{f' {INTERVAL_PHRASE}' if has_intervals else ''}.",
-        Note("noise", f"Grey: noise of the means ({100 * spread:.1f} %).", share=spread) if np.isfinite(spread) else "",
+        Note("noise", f"Grey: noise of the means ({100 * spread:.1f} %).", share=spread)
+        if np.isfinite(spread)
+        else "",
         Note("predictions-beyond-axis", f"Arrows: {n_beyond} beyond the axis.", predictions=n_beyond)
         if n_beyond
         else "",
@@ -124,13 +151,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         EMULATED if conditions.is_emulated(runs) else "",
     ]
     return figure, panels.compose_caption(
-        runs, *sentences, notes=[HOW_TO_READ, COMPARISON_NOTE if any(is_partial_method) else ""], with_intervals=False
+        runs,
+        *sentences,
+        notes=[HOW_TO_READ, COMPARISON_NOTE if any(is_partial_method) else ""],
+        with_intervals=False,
     )
 
 
 def _heading(method_rows: pd.DataFrame) -> str:
     """Return a method's MAPE in per cent, with its interval in a second line if there is one."""
-    mape = intervals.bootstrap_mean(100 * method_rows["error"].abs().to_numpy(), method_rows["cell"].to_numpy())
+    mape = intervals.bootstrap_mean(
+        100 * method_rows["error"].abs().to_numpy(), method_rows["cell"].to_numpy()
+    )
     if np.isnan(mape.low):
         return f"{mape.value:.1f}"
     return f"{mape.value:.1f}\n[{mape.low:.1f}, {mape.high:.1f}]"

@@ -22,9 +22,7 @@ MARGIN = 1.25  # of the axes beyond the smallest and the largest measured mean
 MAX_BEYOND = 2.0  # factor beyond which predictions are moved to the edge
 SMALL_MARKERS_FROM = 200
 MAX_VECTOR_MARKERS = 2000  # more markers become an image in vector files
-HEADING = (
-    "Cell means predicted by regression, each from all other cells, against measured ones. On the line both agree."
-)
+HEADING = "Cell means predicted by regression, each from all other cells, against measured ones. On the line both agree."
 HOW_TO_READ = (
     "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is that of the F test of lack of fit "
     "(see the table of regression)."
@@ -43,7 +41,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawn_series = [series for series in view.series if len(series.select(view.ok))]
     legend_series = drawn_series if len(drawn_series) > 1 else []
     above_in = panels.legend_height(len(legend_series), style.COLUMN_IN) if legend_series else 0
-    figure = style.new_figure(style.COLUMN_IN, shape[0] * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.15 + above_in)
+    figure = style.new_figure(
+        style.COLUMN_IN, shape[0] * (PANEL_IN + 2 * panels.TITLE_ROW_IN) + 0.15 + above_in
+    )
     axes = panels.create_axes(figure, shape, len(fits), share_x=False, share_y=False)
     styles = [(series.style, set(series.select(view.runs)["cell"])) for series in drawn_series]
     n_outside = 0
@@ -64,7 +64,11 @@ def _not_fitted_note(fits: Mapping[tuple[Response, str], Fit]) -> str:
     """Return which models were not fitted, and why; empty for none."""
     problems = dict.fromkeys((model, fit.problem) for (_, model), fit in fits.items() if fit.problem)
     text = "; ".join(f"the {model} model was not fitted: {problem}" for model, problem in problems)
-    return Note("models-not-fitted", f"Empty: {text}.", models=[model for model, _ in problems]) if problems else ""
+    return (
+        Note("models-not-fitted", f"Empty: {text}.", models=[model for model, _ in problems])
+        if problems
+        else ""
+    )
 
 
 def _at_edges_note(n_outside: int) -> str:
@@ -81,7 +85,9 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]]) 
     points = fit.cells.dropna(subset=["without_cell"]) if not fit.problem else pd.DataFrame()
     if points.empty:
         ax.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
-        panels.write_remark(ax, "not fitted" if fit.problem else "no cell can be predicted from the others", 24)
+        panels.write_remark(
+            ax, "not fitted" if fit.problem else "no cell can be predicted from the others", 24
+        )
         return 0
     low, high = fit.cells["measured"].min() / MARGIN, fit.cells["measured"].max() * MARGIN
     bottom, top = low / MAX_BEYOND, high * MAX_BEYOND
@@ -91,7 +97,9 @@ def _draw_panel(ax: Axes, fit: Fit, styles: list[tuple[SeriesStyle, set[str]]]) 
         is_own = points["cell"].isin(cells)
         if not is_own.any():  # the layout would place empty markers in the figure's corner
             continue
-        marker = panels.marker_style(series_style) | {"markersize": 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6}
+        marker = panels.marker_style(series_style) | {
+            "markersize": 2.6 if len(fit.cells) < SMALL_MARKERS_FROM else 1.6
+        }
         ax.plot(
             points.loc[is_own, "measured"],
             clipped[is_own],

@@ -51,14 +51,18 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     drawable = panels.nonempty_panels(view.panels, multi_replica)
     left_out = [levels for levels in view.panels if levels not in drawable]
     view = view.fit_to_page(2 * PANEL_IN + panels.titles_height(drawable), panel_levels=drawable)
-    rows, multi_replica = (frame[frame["cell"].isin(set(view.cells["cell"]))] for frame in (rows, multi_replica))
+    rows, multi_replica = (
+        frame[frame["cell"].isin(set(view.cells["cell"]))] for frame in (rows, multi_replica)
+    )
     panel_levels = panels.nonempty_panels(view.panels, multi_replica)
     drawn_rows = pd.concat([panels.rows_at(rows, levels) for levels in panel_levels])
     drawn_series = [series for series in view.series if len(series.select(multi_replica))]
     extra = [Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, label="ideal")]
     has_bound = bool(drawn_rows["bound_speedup"].notna().any())
     if has_bound:
-        extra.append(Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="upper bound"))
+        extra.append(
+            Line2D([], [], color=style.MUTED, linewidth=0.7, linestyle=lines.BOUND_LINE, label="upper bound")
+        )
     n_bands, n_columns, width = panels.layout(len(panel_levels))
     above_in = panels.legend_height(len([*drawn_series, *extra]), width)
     height = n_bands * (2 * PANEL_IN + panels.titles_height(panel_levels)) + 0.15 + above_in
@@ -129,7 +133,9 @@ def _cell_rows(records: Records, view: View) -> pd.DataFrame:
     benchmark was run.
     """
     measured = compare(view.study).drop(columns=[*factors(), "replicas"])
-    rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(measured, how="left", on="cell")
+    rows = view.runs.drop_duplicates("cell")[["cell", "replicas", *factors()]].merge(
+        measured, how="left", on="cell"
+    )
     lower_bounds: Mapping[str, float] = {}
     if len(records.table("network")):
         from prediction.bound import shortest_epochs  # slow to import, and few studies need it
@@ -153,7 +159,9 @@ def _draw_ideal(ax: Axes, quantity: str, scale: Scale) -> None:
     ax.plot(scale.position(replicas), y, color=style.MUTED, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
 
 
-def _draw_series(ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: tuple[Scale, float]) -> None:
+def _draw_series(
+    ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: tuple[Scale, float]
+) -> None:
     """Draw one series of one panel, with its bound.
 
     `placement` is the x axis, and the offset of the series on it.

@@ -54,7 +54,9 @@ NO_SINGLE_REPLICA = Note(
     "no cell on one replica was measured with the same framework, model, data set, local batch and treatment",
 )
 NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
-ALL_EPOCHS = "Computation and communication are extrapolated from the timed epochs to all epochs, in the same shares."
+ALL_EPOCHS = (
+    "Computation and communication are extrapolated from the timed epochs to all epochs, in the same shares."
+)
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -62,7 +64,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view, by_run = build_view(records.runs, declaration), declaration.x != EPOCH
     row_in = len(view.rows) * ROW_IN + AXIS_IN
     view = view.fit_to_page(row_in + panels.titles_height(view.panels))
-    data = shares.run_time_parts(records, view.runs) if by_run else _in_percent(shares.epoch_shares(records.runs))
+    data = (
+        shares.run_time_parts(records, view.runs)
+        if by_run
+        else _in_percent(shares.epoch_shares(records.runs))
+    )
     measured_cells = set(view.ok["cell"])
     data = data[data.index.isin(measured_cells)]
     heading = RUNS_HEADING if by_run else EPOCHS_HEADING
@@ -71,7 +77,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view_rows, axis_factors = view.rows, panels.axis_factors(view.facet) if by_run else []
     panel_levels, cells = view.panels, view.cells
     present = [name for name in shares.PARTS if name in data]
-    parts = [name for name in present if data[name].max() > MIN_VISIBLE_SHARE * data[present].sum(axis=1).max()]
+    parts = [
+        name for name in present if data[name].max() > MIN_VISIBLE_SHARE * data[present].sum(axis=1).max()
+    ]
     n_rows, columns, width = panels.layout(len(panel_levels), panels.wide_columns(len(panel_levels)))
     if len(panel_levels) * max(len(text) for _, _, text in view_rows) > MAX_LABEL_CHARACTERS:
         width = style.PAGE_IN
@@ -86,7 +94,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
             for cell in panels.rows_at(series.select(panel_cells), scale_levels)["cell"]
         }
         measured = {y: cell for y, cell in planned.items() if cell in data.index}
-        _draw_bars(ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts)
+        _draw_bars(
+            ax, data.loc[list(measured.values())].set_index(np.array(list(measured), dtype=int)), parts
+        )
         for y in planned.keys() - measured.keys():
             remark_text = CELL_WITHOUT_WALL_TIME if planned[y] in measured_cells else panels.NO_SUCCESS
             remark = ax.text(0.03, y, remark_text, transform=ax.get_yaxis_transform())
@@ -102,7 +112,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         ax.set_title(panels.panel_title(levels))
     axes[0].set_yticks(range(len(view_rows)), [text for _, _, text in view_rows])
     axes[0].set_ylim(len(view_rows) - 0.4, -0.6)
-    figure.supxlabel("wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE)
+    figure.supxlabel(
+        "wall time of a run (s)" if by_run else "share of the epoch (%)", fontsize=style.FONT_SIZE
+    )
     handles = [Patch(label=shares.PARTS[name], **_part_style(name)) for name in parts]
     figure.legend(handles=handles, loc="outside upper center", ncols=panels.legend_columns(width))
     return figure, view.caption(
@@ -113,7 +125,11 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 def _in_percent(data: pd.DataFrame) -> pd.DataFrame:
     """Return `shares.epoch_shares` with the parts of an epoch in %."""
     exchange = data["exchange"].clip(0, 1)
-    parts = {"computation_s": 1 - exchange, "exchange_s": exchange, "training_s": exchange.isna().astype(float)}
+    parts = {
+        "computation_s": 1 - exchange,
+        "exchange_s": exchange,
+        "training_s": exchange.isna().astype(float),
+    }
     return data.assign(**{name: 100 * share.fillna(0) for name, share in parts.items()})
 
 
@@ -126,7 +142,12 @@ def _draw_bars(ax: Axes, data: pd.DataFrame, parts: Sequence[str]) -> None:
     for name in parts:
         present = data[name] > 0
         ax.barh(
-            data.index[present], data.loc[present, name], left=start[present], height=BAR, zorder=2, **_part_style(name)
+            data.index[present],
+            data.loc[present, name],
+            left=start[present],
+            height=BAR,
+            zorder=2,
+            **_part_style(name),
         )
         if name == "computation_s":
             training = data["computation_s"] + data["exchange_s"]

@@ -23,7 +23,9 @@ MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
 HEADING = "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, bars: 95 % intervals of the measured mean."
-LINES_SENTENCE = f"Line: both equal; dark band: {100 * AIMED_ERROR:g} % apart; light band: {100 * BOUND_ERROR:g} %."
+LINES_SENTENCE = (
+    f"Line: both equal; dark band: {100 * AIMED_ERROR:g} % apart; light band: {100 * BOUND_ERROR:g} %."
+)
 NOTHING_SIMULATED = Note("nothing-simulated", "no strategy was both simulated and measured")
 HOW_TO_READ = (
     "Simulated from separately timed parts of layers, messages and collectives, plus the time of one rank beyond its simulation: nothing is fitted to the "
@@ -34,7 +36,9 @@ HOW_TO_READ = (
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
     """Return the figure of the table `simulated`, with one panel per model, and its caption."""
     table = records.table("simulated")
-    multi_rank = filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], declaration) if len(table) else table
+    multi_rank = (
+        filtered(table[table["step_s"].notna() & (table["ranks"] > 1)], declaration) if len(table) else table
+    )
     rows = multi_rank[multi_rank["error"].notna()] if len(multi_rank) else multi_rank
     if rows.empty:
         return panels.empty_figure(records.runs, NOTHING_SIMULATED)
@@ -66,7 +70,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     text = f"Errors: {100 * absolute_errors.mean():.1f} % on average, {100 * absolute_errors.max():.1f} % at most."
     errors = Note("errors", text, mean=absolute_errors.mean(), most=absolute_errors.max())
     left_out_note = Note(
-        "models-left-out", f"{n_left_out} of {len(models)} models are not drawn; the table has them.", models=n_left_out
+        "models-left-out",
+        f"{n_left_out} of {len(models)} models are not drawn; the table has them.",
+        models=n_left_out,
     )
     n_missing = len(multi_rank) - len(rows)
     text = f"{number_of(n_missing, 'measured cell')} {'is' if n_missing == 1 else 'are'} not drawn: the table says why."
@@ -88,7 +94,9 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
     low, high = times.min() / 1.25, times.max() * 1.25
     ends = np.array([low, high])
     for share, shade in ((BOUND_ERROR, 0.4), (AIMED_ERROR, 1.0)):
-        ax.fill_between(ends, ends / (1 + share), ends * (1 + share), color=style.GRID, alpha=shade, linewidth=0)
+        ax.fill_between(
+            ends, ends / (1 + share), ends * (1 + share), color=style.GRID, alpha=shade, linewidth=0
+        )
     ax.plot(ends, ends, color=style.MUTED, linewidth=0.7, zorder=1)
     for one_series in series:
         series_rows = one_series.select(rows)
@@ -97,7 +105,10 @@ def _draw_model(ax: Axes, rows: pd.DataFrame, series: list[Series]) -> None:
         errors = np.nan_to_num(np.abs(bounds.T - x))
         ax.errorbar(x, y, xerr=errors, fmt="none", ecolor=one_series.style.colour, elinewidth=0.7, zorder=2)
         ax.plot(x, y, zorder=3, **panels.marker_style(one_series.style) | {"markersize": MARKER_SIZE})
-    for axis, scale, limits in ((ax.xaxis, ax.set_xscale, ax.set_xlim), (ax.yaxis, ax.set_yscale, ax.set_ylim)):
+    for axis, scale, limits in (
+        (ax.xaxis, ax.set_xscale, ax.set_xlim),
+        (ax.yaxis, ax.set_yscale, ax.set_ylim),
+    ):
         scale("log")
         panels.set_round_ticks(axis, high / low)
         limits(low, high)

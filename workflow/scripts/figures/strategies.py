@@ -21,12 +21,11 @@ DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all se
 HEADING = "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single runs."
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(
-    "predicted-dashes", "Dashes: predicted from one node and the collective benchmark, at links of unknown rate."
+    "predicted-dashes",
+    "Dashes: predicted from one node and the collective benchmark, at links of unknown rate.",
 )
 NOTHING_TO_DRAW = Note("nothing-to-draw", "no successful run on several nodes, and nothing predicted")
-HOW_TO_READ = (
-    "Nothing is fitted to runs on several nodes, so the lines exist before these runs. Both axes are logarithmic."
-)
+HOW_TO_READ = "Nothing is fitted to runs on several nodes, so the lines exist before these runs. Both axes are logarithmic."
 
 
 def multi_node_view(records: Records, declaration: Declared) -> View:
@@ -47,9 +46,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     above_in = panels.legend_height(len(view.series), width)
     figure = style.new_figure(width, rows * (PANEL_IN + panels.titles_height(view.panels)) + 0.3 + above_in)
     axes = panels.create_axes(figure, (rows, columns), len(view.panels), share_y=False)
-    all_rates = pd.concat([view.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]).astype(
-        float
-    )
+    all_rates = pd.concat(
+        [view.runs["bandwidth_bytes_s"], *([predicted["rate"]] if len(predicted) else [])]
+    ).astype(float)
     ticks = {
         position: rate_text(rate)
         for rate, position in zip(all_rates.unique(), _positions(all_rates.unique()), strict=True)
@@ -95,7 +94,10 @@ def _draw_predicted(ax: Axes, series: Series, predicted: pd.DataFrame, shift: fl
     series_rows = panels.rows_at(predicted, own_levels).sort_values("rate") if len(predicted) else predicted
     if series_rows.empty:
         return
-    x, y = np.array(_positions(series_rows["rate"].to_numpy(float))), series_rows["predicted_s"].to_numpy(float)
+    x, y = (
+        np.array(_positions(series_rows["rate"].to_numpy(float))),
+        series_rows["predicted_s"].to_numpy(float),
+    )
     if len(series_rows) == 1:
         ax.plot(x + shift, y, color=series.style.colour, marker="_", markersize=7, linestyle="none", zorder=2)
     else:
@@ -106,4 +108,6 @@ def _draw_measured(ax: Axes, series: Series, panel_runs: pd.DataFrame, view: Vie
     """Draw the means of one series, with intervals and runs."""
     for cell, runs in series.select(panel_runs).groupby("cell"):
         x = _positions(runs["bandwidth_bytes_s"].to_numpy(float))[0] + shift
-        panels.draw_interval(ax, series.style, x, view.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0)
+        panels.draw_interval(
+            ax, series.style, x, view.pooling.cell_mean(str(cell)), runs["epoch_time_s"], 0.0
+        )

@@ -33,7 +33,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         return panels.empty_figure(view.runs)
     factor = scale_factor(view.runs)
     if view.runs[factor].nunique() == 1:
-        return panels.empty_figure(view.runs, Note("one-level", f"{title(factor)} does not vary", factor=factor))
+        return panels.empty_figure(
+            view.runs, Note("one-level", f"{title(factor)} does not vary", factor=factor)
+        )
     rates = cell_rates(view)
     measured_panels = panels.nonempty_panels(view.panels, rates)
     view = view.fit_to_page(PANEL_IN + panels.titles_height(measured_panels), panel_levels=measured_panels)
@@ -49,10 +51,14 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     remarks: list[str] = []
     for ax, levels in zip(axes, panel_levels, strict=True):
         for series in drawn_series:
-            _draw_series(ax, series, series.select(panels.rows_at(rates, levels)), view.ok, scale, shifts[series.name])
+            _draw_series(
+                ax, series, series.select(panels.rows_at(rates, levels)), view.ok, scale, shifts[series.name]
+            )
         axis_levels = {name: levels[name] for name in axis_factors}
         measured = panels.rows_at(view.ok, axis_levels)[RATE].astype(float)
-        remarks += panels.set_time_axis(ax, measured, panels.rows_at(rates, axis_levels), quantity="throughput")
+        remarks += panels.set_time_axis(
+            ax, measured, panels.rows_at(rates, axis_levels), quantity="throughput"
+        )
         scale.apply(ax)
         ax.set_title(panels.panel_title(levels))
     for ax in axes[::columns]:
@@ -67,13 +73,17 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 def cell_rates(view: View) -> pd.DataFrame:
     """Return samples per second of each drawn cell: `mean`, `low`, `high`, `n`, `scale`, factors."""
-    means = cells.summarize(view.study).set_index("cell")[[f"{RATE}_mean", f"{RATE}_low", f"{RATE}_high", "n"]]
+    means = cells.summarize(view.study).set_index("cell")[
+        [f"{RATE}_mean", f"{RATE}_low", f"{RATE}_high", "n"]
+    ]
     means.columns = pd.Index(["mean", "low", "high", "n"])
     rates = view.cells.join(means, on="cell")
     return rates.assign(scale=rates[scale_factor(view.runs)]).dropna(subset=["mean"]).sort_values("scale")
 
 
-def _draw_series(ax: Axes, series: Series, rates: pd.DataFrame, ok: pd.DataFrame, scale: Scale, shift: float) -> None:
+def _draw_series(
+    ax: Axes, series: Series, rates: pd.DataFrame, ok: pd.DataFrame, scale: Scale, shift: float
+) -> None:
     """Draw one series of one panel: means with intervals and runs, and ideal scaling."""
     x = rates["scale"].map(scale.positions).to_numpy(float) + shift
     ax.plot(x, rates["mean"], color=series.style.colour, linestyle=series.style.line, zorder=2)
@@ -85,4 +95,11 @@ def _draw_series(ax: Axes, series: Series, rates: pd.DataFrame, ok: pd.DataFrame
     if len(rates) > 1:
         sizes = np.linspace(rates["scale"].iloc[0], max(scale.positions), 50)
         ideal = rates["mean"].iloc[0] * sizes / sizes[0]
-        ax.plot(scale.position(sizes), ideal, color=series.style.colour, linewidth=0.7, linestyle=IDEAL_LINE, zorder=1)
+        ax.plot(
+            scale.position(sizes),
+            ideal,
+            color=series.style.colour,
+            linewidth=0.7,
+            linestyle=IDEAL_LINE,
+            zorder=1,
+        )

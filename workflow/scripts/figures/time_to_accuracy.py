@@ -18,9 +18,7 @@ from figures.panels import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = (
-    "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: single runs."
-)
+HEADING = "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: single runs."
 NEVER_SENTENCE = "Open arrows: {} in which some runs never reach it, with their number."
 
 
@@ -56,7 +54,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
     def times(view: View, levels: Mapping[str, Any]) -> tuple[pd.Series, pd.DataFrame]:
         axis_cells = set(panels.rows_at(view.cells, levels)["cell"])
-        means = data[data.index.isin(axis_cells)].rename(columns=lambda name: name.removeprefix("time_to_accuracy_s_"))
+        means = data[data.index.isin(axis_cells)].rename(
+            columns=lambda name: name.removeprefix("time_to_accuracy_s_")
+        )
         return times_of_runs.loc[times_of_runs["cell"].isin(axis_cells), "time_to_accuracy_s"].dropna(), means
 
     figure, view, remarks = rows.draw(view, "time to accuracy (s)", draw_cell, times)
@@ -65,7 +65,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     return figure, view.caption(
         Note("heading", HEADING.format(100 * target), target=target),
         time_to_accuracy.runs_without_accuracy_note(view.runs, drawn_cells),
-        Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never) if n_never else "",
+        Note("cells-not-reaching", NEVER_SENTENCE.format(number_of(n_never, "cell")), cells=n_never)
+        if n_never
+        else "",
         *remarks,
         notes=[time_to_accuracy.METHOD_NOTE],
         counted=drawn_cells["n"],
@@ -79,7 +81,9 @@ def _draw_cell(ax: Axes, series: Series, y: float, row: pd.Series, times: pd.Ser
     """
     if row["reached"] == row["n"]:
         ends = (row[f"time_to_accuracy_s{end}"] for end in ("", "_low", "_high"))
-        panels.draw_interval(ax, series.style, y, Estimate(*ends), times, rows.REPLICATE_OFFSET, vertical=False)
+        panels.draw_interval(
+            ax, series.style, y, Estimate(*ends), times, rows.REPLICATE_OFFSET, vertical=False
+        )
         return
     panels.draw_replicates(ax, series.style, y + rows.REPLICATE_OFFSET, times, vertical=False)
     across = ax.get_yaxis_transform()

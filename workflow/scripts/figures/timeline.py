@@ -44,9 +44,7 @@ MIN_UNITS = 2  # of the axis unit, that a campaign lasts
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 UNKNOWN_HOST = "unknown host"
 HEADING = "Timeline of the campaign. Each bar is a run{}."
-HOW_TO_READ = (
-    "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
-)
+HOW_TO_READ = "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
 CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
 ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
@@ -70,7 +68,9 @@ class Time:
         """Return the positions of these hours."""
         return np.interp(hours, self.hours, self.axis)
 
-    def ticks(self, low: float, high: float, max_ticks: int, unit: float = 1.0) -> tuple[list[float], list[str]]:
+    def ticks(
+        self, low: float, high: float, max_ticks: int, unit: float = 1.0
+    ) -> tuple[list[float], list[str]]:
         """Return positions and labels of about `max_ticks` round multiples of `unit` hours, outside cuts."""
         step = unit * _round_up((high - low) / max_ticks / unit, ROUND_TICKS)
         ticks: list[tuple[float, str]] = []
@@ -88,7 +88,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     view = replace(build_view(records.runs, declaration), runs=filtered(records.every_run, declaration))
     ran = started_runs(view.runs)
     if ran.empty:
-        return panels.empty_figure(view.runs, NOT_STARTED if view.runs["started_at"].isna().all() else NO_CLOCK)
+        return panels.empty_figure(
+            view.runs, NOT_STARTED if view.runs["started_at"].isna().all() else NO_CLOCK
+        )
     lanes, bars = _make_lanes(ran, view.series)
     by_host = lanes[0] != view.series[0].name
     strips, time = _make_strips(ran), time_axis(ran)
@@ -129,7 +131,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
 
 def _heading_note(view: View, by_host: bool) -> str:
     """Return what the figure shows, and what its lanes are."""
-    lanes = ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
+    lanes = (
+        ", on each of its nodes" if by_host else f", in lanes by {view.series_description.partition(' (')[0]}"
+    )
     return Note("heading", HEADING.format(lanes), lanes=["host"] if by_host else view.colour)
 
 
@@ -139,14 +143,17 @@ def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
     Hours since the first start: `start_h`, `ready_h` (end of start-up; NaN if unknown), `end_h`.
     """
     start, end = (
-        pd.to_datetime(runs[name], utc=True, format="ISO8601", errors="coerce") for name in ("started_at", "ended_at")
+        pd.to_datetime(runs[name], utc=True, format="ISO8601", errors="coerce")
+        for name in ("started_at", "ended_at")
     )
     has_clock = start.notna() & end.notna() & (end >= start)
     ran = runs[has_clock].assign(at=start[has_clock]).sort_values("at", kind="stable")
     since_s = (start[ran.index] - start[has_clock].min()).dt.total_seconds()
     lasted_s = (end - start)[ran.index].dt.total_seconds()
     ready = ran["startup_s"].astype(float).clip(upper=lasted_s)
-    return ran.assign(start_h=since_s / 3600, ready_h=(since_s + ready) / 3600, end_h=(since_s + lasted_s) / 3600)
+    return ran.assign(
+        start_h=since_s / 3600, ready_h=(since_s + ready) / 3600, end_h=(since_s + lasted_s) / 3600
+    )
 
 
 def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
@@ -164,9 +171,10 @@ def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str],
     if not 1 < len(names) <= MAX_LANES:
         has_others = (bars["series"] < 0).any()
         lane = bars["series"].where(bars["series"] >= 0, len(series))
-        return [*(one_series.name for one_series in series), *(["others"] if has_others else [])], bars.assign(
-            lane=lane
-        )
+        return [
+            *(one_series.name for one_series in series),
+            *(["others"] if has_others else []),
+        ], bars.assign(lane=lane)
     lane_of_host = {name: lane for lane, name in enumerate(names)} | {UNKNOWN_HOST: len(names)}
     has_unknown = (hosts.str.len() == 0).any()
     lane_of_bar = hosts.map(lambda host_names: host_names or [UNKNOWN_HOST]).explode().map(lane_of_host)
@@ -228,7 +236,13 @@ def _is_in_panel(ax: Axes, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _draw_boxes(
-    ax: Axes, left: np.ndarray, right: np.ndarray, y: np.ndarray | float, *, height: float = BAR, **options: Any
+    ax: Axes,
+    left: np.ndarray,
+    right: np.ndarray,
+    y: np.ndarray | float,
+    *,
+    height: float = BAR,
+    **options: Any,
 ) -> None:
     """Draw bars as one collection, which is fast with thousands of them."""
     if not len(left):
@@ -265,7 +279,9 @@ def _draw_bars(ax: Axes, bars: pd.DataFrame, time: Time, series: Sequence[Series
         facecolors=_lighten(colours[is_divided]),
         **options,
     )
-    _draw_boxes(ax, ready[is_divided], end[is_divided], lane[is_divided], facecolors=colours[is_divided], **options)
+    _draw_boxes(
+        ax, ready[is_divided], end[is_divided], lane[is_divided], facecolors=colours[is_divided], **options
+    )
     is_framed = is_visible & ~has_startup
     _draw_boxes(
         ax,
@@ -297,7 +313,9 @@ def _make_strips(ran: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if number.nunique() > 1:
             stretch = number.ne(number.shift()).cumsum()
             by = ran.assign(number=number).groupby(stretch)
-            strips[name] = by.agg(start_h=("start_h", "min"), end_h=("end_h", "max"), number=("number", "first"))
+            strips[name] = by.agg(
+                start_h=("start_h", "min"), end_h=("end_h", "max"), number=("number", "first")
+            )
     return strips
 
 
@@ -315,7 +333,9 @@ def _draw_strip(ax: Axes, bands: pd.DataFrame, time: Time, y: float, digit: floa
         rasterized=len(bands) > MAX_VECTOR_BARS,
     )
     low, high = ax.get_xlim()
-    for start, end, number in zip(left[is_visible], right[is_visible], bands["number"][is_visible], strict=True):
+    for start, end, number in zip(
+        left[is_visible], right[is_visible], bands["number"][is_visible], strict=True
+    ):
         start, end = max(start, low), min(end, high)
         if end - start > digit * len(str(number)):
             ax.text((start + end) / 2, y, str(number), fontsize=BAND_FONT, ha="center", va="center_baseline")
@@ -405,14 +425,24 @@ def _span_note(ran: pd.DataFrame) -> str:
     took = f"{100 * share:.0f} % of {duration(3600 * total)} in runs{longest}"
     text = f"{number_of(len(ran), 'run')} from {first:%Y-%m-%d %H:%M} to {until} UTC, {took}."
     longest_s = 3600 * float(lengths.max()) if len(lengths) else 0.0
-    facts = {"first": first, "last": last, "total_s": 3600 * total, "share": share, "longest_gap_s": longest_s}
+    facts = {
+        "first": first,
+        "last": last,
+        "total_s": 3600 * total,
+        "share": share,
+        "longest_gap_s": longest_s,
+    }
     return Note("campaign-span", text, runs=len(ran), **facts)
 
 
 def _blocks_note(ran: pd.DataFrame, strips: dict[str, pd.DataFrame]) -> str:
     """Return how many blocks and sessions there are."""
     sessions = ran["session"].nunique()
-    counted = f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}" if sessions else ""
+    counted = (
+        f"{number_of(ran['block'].nunique(), 'block')} in {number_of(sessions, 'session')}"
+        if sessions
+        else ""
+    )
     if "session" not in strips and "block" in strips and sessions > 1:
         counted = f"{number_of(sessions, 'block')}, each in a session of its own"
     facts = {"strips": list(strips), "blocks": ran["block"].nunique(), "sessions": sessions}
@@ -438,6 +468,8 @@ def _not_drawn_notes(runs: pd.DataFrame, ran: pd.DataFrame) -> list[str]:
         text = f"Not drawn: {number_of(n_without_times, 'run')} without a start or an end."
         notes.append(Note("runs-without-times", text, runs=n_without_times))
     if n_retried:
-        text = f"{number_of(n_retried, 'run')} had earlier attempts, which recorded no times and are not drawn."
+        text = (
+            f"{number_of(n_retried, 'run')} had earlier attempts, which recorded no times and are not drawn."
+        )
         notes.append(Note("earlier-attempts", text, runs=n_retried))
     return notes

@@ -74,9 +74,12 @@ class View:
         all_panels = list(self.panels if panel_levels is None else panel_levels)
         fitting = _select_fitting(all_panels, self.ok, panels.max_panels_on_page(height_in, across))
         kept_levels, all_levels = (
-            {name: _occurring_levels(selection, name) for name in self.facet} for selection in (fitting, all_panels)
+            {name: _occurring_levels(selection, name) for name in self.facet}
+            for selection in (fitting, all_panels)
         )
-        restricted = {name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])}
+        restricted = {
+            name: levels for name, levels in kept_levels.items() if len(levels) < len(all_levels[name])
+        }
         if not restricted:
             return self
         runs = self.runs
@@ -94,7 +97,9 @@ class View:
             for first, *following in [levels]
         )
         text = f"{len(fitting)} of {len(all_panels)} panels are drawn, those at {at_levels}; a `filter` shows others."
-        omission_note = Note("panels-left-out", text, drawn=len(fitting), panels=len(all_panels), levels=restricted)
+        omission_note = Note(
+            "panels-left-out", text, drawn=len(fitting), panels=len(all_panels), levels=restricted
+        )
         return replace(self, runs=runs, facet=facet, omission_note=omission_note)
 
     @cached_property
@@ -118,7 +123,9 @@ class View:
 
         A treatment keeps the style that it has by default in the study, as a framework does.
         """
-        own_series = [series for series in _make_series(self.study, self.colour) if len(series.select(self.runs))]
+        own_series = [
+            series for series in _make_series(self.study, self.colour) if len(series.select(self.runs))
+        ]
         if len(own_series) < len(
             level_combinations(self.runs, self.colour)
         ):  # the study has more series than there are styles
@@ -131,7 +138,9 @@ class View:
             [candidate.style for candidate in usual_series if len(candidate.select(series.select(self.runs)))]
             for series in own_series
         ]
-        if any(len(styles) != 1 for styles in matching) or len({styles[0] for styles in matching}) < len(own_series):
+        if any(len(styles) != 1 for styles in matching) or len({styles[0] for styles in matching}) < len(
+            own_series
+        ):
             return own_series
         return [replace(series, style=styles[0]) for series, styles in zip(own_series, matching, strict=True)]
 
@@ -160,7 +169,11 @@ class View:
     def series_description(self) -> str:
         """Return what distinguishes series, such as `framework` or `treatment (training loop, schedule)`."""
         names = [title(name) for name in self.colour]
-        return " and ".join(names) if set(self.colour) <= set(NOT_TREATMENTS) else f"treatment ({', '.join(names)})"
+        return (
+            " and ".join(names)
+            if set(self.colour) <= set(NOT_TREATMENTS)
+            else f"treatment ({', '.join(names)})"
+        )
 
     def caption(
         self,
@@ -185,14 +198,19 @@ class View:
         """Return which factors distinguish series, unless it is the framework alone."""
         if self.colour == ["framework"]:
             return ""
-        return Note("series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour)
+        return Note(
+            "series", f"Series: {', '.join(title(name) for name in self.colour)}.", factors=self.colour
+        )
 
     @property
     def _filter_note(self) -> str:
         """Return which levels the filter keeps; empty for none."""
         parts = [
             _shorten_levels(
-                name, levels, levels_in_order(self.study, name), f"{title(name)} {', '.join(map(level_text, levels))}"
+                name,
+                levels,
+                levels_in_order(self.study, name),
+                f"{title(name)} {', '.join(map(level_text, levels))}",
             )
             for name, levels in self.declaration.filter.items()
         ]
@@ -239,7 +257,11 @@ def build_view(runs: pd.DataFrame, declaration: Declared) -> View:
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
     treatments = treatments_of(unplaced)  # in the order that they have as series
     return View(
-        runs, drawn, declaration, colour, [*facet, *(name for name in unplaced if name not in treatments), *treatments]
+        runs,
+        drawn,
+        declaration,
+        colour,
+        [*facet, *(name for name in unplaced if name not in treatments), *treatments],
     )
 
 
@@ -253,7 +275,10 @@ def _select_fitting(panel_levels: PanelLevels, ok: pd.DataFrame, max_panels: int
             with_runs = Counter(panel[name] for panel in panel_levels if tuple(panel.values()) in measured)
             kept_levels: list[Any] = []
             for level, _ in (with_runs or sizes).most_common():
-                if not kept_levels or sum(sizes[kept_level] for kept_level in [*kept_levels, level]) <= max_panels:
+                if (
+                    not kept_levels
+                    or sum(sizes[kept_level] for kept_level in [*kept_levels, level]) <= max_panels
+                ):
                     kept_levels.append(level)
             panel_levels = [panel for panel in panel_levels if panel[name] in kept_levels]
     return panel_levels
@@ -280,7 +305,9 @@ def _shorten_levels(name: str, levels: Sequence[Any], all_levels: Sequence[Any],
 
 def _level_order(runs: pd.DataFrame, names: Sequence[str]) -> Callable[[dict[str, Any]], list[int]]:
     """Return a key that sorts combinations of levels as tables do."""
-    positions = {name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names}
+    positions = {
+        name: {level: rank for rank, level in enumerate(levels_in_order(runs, name))} for name in names
+    }
     return lambda levels: [positions[name].get(levels[name], -1) for name in names]
 
 
@@ -288,16 +315,23 @@ def _make_series(runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
     """Return a series for each combination of levels of `names` that occurs, as many as there are styles."""
     combined = sorted(level_combinations(runs, names), key=_level_order(runs, names))
     if list(names) == ["framework"]:
-        return [Series(levels["framework"], levels, style.framework_style(levels["framework"])) for levels in combined]
+        return [
+            Series(levels["framework"], levels, style.framework_style(levels["framework"]))
+            for levels in combined
+        ]
     if "framework" not in names:
         return [
             Series(treatment_text(levels), levels, series_style)
             for levels, series_style in zip(combined, style.TREATMENT_STYLES, strict=False)
         ]
-    texts = [treatment_text({name: levels[name] for name in names if name != "framework"}) for levels in combined]
+    texts = [
+        treatment_text({name: levels[name] for name in names if name != "framework"}) for levels in combined
+    ]
     number = {text: position for position, text in enumerate(dict.fromkeys(texts))}
     return [
-        Series(f"{levels['framework']}, {text}", levels, style.variant_style(levels["framework"], number[text]))
+        Series(
+            f"{levels['framework']}, {text}", levels, style.variant_style(levels["framework"], number[text])
+        )
         for levels, text in zip(combined, texts, strict=True)
         if number[text] < len(style.VARIANTS)
     ]

@@ -42,7 +42,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     axes = panels.create_axes(figure, (n_rows, columns), len(drawn_cells))
     for ax, cell in zip(axes, drawn_cells, strict=True):
         cell_rows = rows[rows["cell"] == cell].set_index("change").reindex(changes)
-        for name, series_style, shift in (("ratio", PREDICTED, -ROW_OFFSET), ("measured_ratio", MEASURED, ROW_OFFSET)):
+        for name, series_style, shift in (
+            ("ratio", PREDICTED, -ROW_OFFSET),
+            ("measured_ratio", MEASURED, ROW_OFFSET),
+        ):
             _draw_points(ax, gain(cell_rows, name), series_style, shift)
         ax.axvline(0, color=style.MUTED, linewidth=0.7, zorder=1)
         ax.grid(True, axis="x")
@@ -56,7 +59,9 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     errors_note = _errors_note(errors)
     text = f"{len(cells) - len(drawn_cells)} of {len(cells)} traced cells are not drawn; the table has them."
     left_out = (
-        Note("cells-left-out", text, drawn=len(drawn_cells), cells=len(cells)) if len(cells) > len(drawn_cells) else ""
+        Note("cells-left-out", text, drawn=len(drawn_cells), cells=len(cells))
+        if len(cells) > len(drawn_cells)
+        else ""
     )
     return figure, panels.split_caption(
         [HEADING, errors_note, _intervals_note(rows), left_out, conditions.setting_note(records.runs)],
@@ -82,7 +87,9 @@ def _intervals_note(rows: pd.DataFrame) -> str:
     min_runs, max_runs = int(rows["runs"].min()), int(rows["runs"].max())
     if max_runs == 1:
         return ""
-    text = f"Bars: 95 % intervals over {min_runs if min_runs == max_runs else f'{min_runs} to {max_runs}'} runs."
+    text = (
+        f"Bars: 95 % intervals over {min_runs if min_runs == max_runs else f'{min_runs} to {max_runs}'} runs."
+    )
     return Note("intervals", text, least_runs=min_runs, most_runs=max_runs)
 
 
@@ -91,5 +98,11 @@ def _draw_points(ax: Axes, saved: pd.DataFrame, series_style: style.SeriesStyle,
     for y, (value, low, high) in enumerate(saved.itertuples(index=False, name=None)):
         if pd.notna(value):
             panels.draw_interval(
-                ax, series_style, y + shift, Estimate(value, low, high), pd.Series(dtype=float), 0.0, vertical=False
+                ax,
+                series_style,
+                y + shift,
+                Estimate(value, low, high),
+                pd.Series(dtype=float),
+                0.0,
+                vertical=False,
             )

@@ -209,7 +209,13 @@ class Call:
             self.start_server()
         if "base" not in self._config:  # which is about other campaigns
             campaign = self.campaign
-            print(campaign.summary(), *campaign.skipped_runs(), *campaign.unreachable_precision(), sep="\n", flush=True)
+            print(
+                campaign.summary(),
+                *campaign.skipped_runs(),
+                *campaign.unreachable_precision(),
+                sep="\n",
+                flush=True,
+            )
         if disturbed:
             print(f"ringside: {disturbed}", flush=True)
 

@@ -95,7 +95,9 @@ class ContentCheck:
         code = self._code[name]
         inputs = sorted({*data, *(code(values) if callable(code) else code)})
         params = {
-            key: value(values) if callable(value) else value for key, value in rule.params.items() if _is_told(value)
+            key: value(values) if callable(value) else value
+            for key, value in rule.params.items()
+            if _is_told(value)
         }
         return ProductRecord(
             " ".join(rule.rule.shellcmd.split()),
@@ -132,7 +134,9 @@ class ContentCheck:
 
     def _begin(self, job: int, rule: str, wildcards: Mapping[str, str], inputs: Sequence[str]) -> None:
         """Prepare the inputs of a job that is about to run, and note what it is made of."""
-        self._finish([one for one, (_, _, made) in self._begun.items() if not made.outputs.keys().isdisjoint(inputs)])
+        self._finish(
+            [one for one, (_, _, made) in self._begun.items() if not made.outputs.keys().isdisjoint(inputs)]
+        )
         _correct_dates(inputs)
         self._digest.cache_clear()
         if rule in self._code and not self._touch:

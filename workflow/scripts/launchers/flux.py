@@ -47,7 +47,9 @@ class Flux:
             raise too_few_nodes("flux resource list", len(hosts), spec["nodes"])
         self._site, self._spec = site, spec
         self._id, self._process = "", None  # type: tuple[str, subprocess.Popen[bytes] | None]
-        self._requirements = [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
+        self._requirements = (
+            [f"--requires=host:{','.join(hosts[: spec['nodes']])}"] if hosts[spec["nodes"] :] else []
+        )
         self._enclosing_job = os.environ.get("FLUX_ENCLOSING_ID")  # unset in the outermost instance
         self.job = _describe_job(self._enclosing_job)
         self.hosts = hosts[: spec["nodes"]]
@@ -76,7 +78,9 @@ class Flux:
         events = self._events()
         if not any(event["name"] == "start" for event in events):
             text = f"Flux did not start job {self._id} within {PATIENCE_S:.0f} s: nodes are busy"
-            raise Lost(_exception_note(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S))
+            raise Lost(
+                _exception_note(events) or Note("not-started", text, job=self._id, within_s=PATIENCE_S)
+            )
         with open(log, "ab") as output:
             self._process = spawn(["flux", "job", "attach", self._id], _environment(), output)
         return [self._process]
@@ -160,7 +164,9 @@ def _describe_job(number: str | None) -> dict[str, Any]:
     """Return number and times (UTC) of this instance's own job in the enclosing instance."""
     if not number:
         return {"number": "?", "submitted_at": None, "started_at": None}
-    fields = ask("--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number).split()
+    fields = ask(
+        "--parent", "jobs", "--no-header", "--format={id.f58plain} {t_submit} {t_run}", number
+    ).split()
     return {"number": fields[0], "submitted_at": utc(float(fields[1])), "started_at": utc(float(fields[2]))}
 
 

@@ -133,7 +133,9 @@ def run(
     command = [environment["python"]["executable"], "-m", program, str(folder)]
     rank_variables = {**variables(site, spec), **environment["variables"]}
     if environment.get("image"):
-        command = in_image(environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder)
+        command = in_image(
+            environment["image"]["path"], command, rank_variables, site, [SCRIPTS, *reads], folder
+        )
     elif (installed := environment.get("installed")) and installed["executable"] == command[0]:
         command = modules_first(command)
         rank_variables.pop("PYTHONPATH")
@@ -149,11 +151,15 @@ def run(
     return Outcome(status, reason, time.monotonic() - started)
 
 
-def required_paths(environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]) -> list[str]:
+def required_paths(
+    environment: Mapping[str, Any], site: Site, folder: Path, reads: Sequence[Path]
+) -> list[str]:
     """Return the paths that every node must see, without software that the site's setup may provide."""
     if site.launcher == "local":
         return []
-    software = environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
+    software = (
+        environment["image"]["path"] if environment.get("image") else environment["python"]["executable"]
+    )
     paths = [SCRIPTS, folder, *reads, *([] if environment.get("installed") else [software])]
     return [str(path) for path in paths]
 
@@ -189,7 +195,12 @@ def read_end(log: Path) -> str:
 
 
 def in_image(
-    image: str, command: Sequence[str], variable_names: Iterable[str], site: Site, reads: Sequence[Path], writes: Path
+    image: str,
+    command: Sequence[str],
+    variable_names: Iterable[str],
+    site: Site,
+    reads: Sequence[Path],
+    writes: Path,
 ) -> list[str]:
     """Return `command` inside an image that sees the named variables, `reads` and `writes`."""
     command = modules_first(command)
@@ -247,10 +258,17 @@ def kept_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in names}
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def spawn(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, with stdout and stderr in `output`."""
     return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
     )
 
 
@@ -272,7 +290,9 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             raise Lost(Note("does-not-end", text, process=process.pid, within_s=KILLED_S)) from None
 
 
-def query_job_field(command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]) -> str | None:
+def query_job_field(
+    command: Sequence[str], pattern: re.Pattern[str], environment: Mapping[str, str]
+) -> str | None:
     """Return a field of a job from the output of a scheduler's client, or None on a node without the client.
 
     Args:
@@ -322,7 +342,9 @@ def pkill(command: Sequence[str]) -> list[str]:
 def outside_of_job(site: Site, job_kind: str, hint: str) -> InputError:
     """Return the error of a launcher that needs a job; `job_kind` is for example "a Slurm job"."""
     problem = f"{site.launcher} starts ranks inside {job_kind} only"
-    return InputError("outside-of-job", problem, file=shown(site.file), key="launcher", got=site.launcher, hint=hint)
+    return InputError(
+        "outside-of-job", problem, file=shown(site.file), key="launcher", got=site.launcher, hint=hint
+    )
 
 
 def too_few_nodes(job: str, n_nodes: int, needed: int) -> InputError:
@@ -336,7 +358,9 @@ def job_ended(number: str, state: str, prefix: str = "") -> Lost:
 
     `prefix` stands before its state.
     """
-    return Lost(Note("job-ended", f"job {number} ended during the run ({prefix}{state})", job=number, state=state))
+    return Lost(
+        Note("job-ended", f"job {number} ended during the run ({prefix}{state})", job=number, state=state)
+    )
 
 
 def rank_failure(rank: int, code: int, host: str | None = None) -> Note:
@@ -359,7 +383,11 @@ def starter_failure(program: str, code: int) -> Note:
 def describe_exit(code: int) -> str:
     """Describe how a process ended."""
     signal_names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
-    return f"was killed by {signal_names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
+    return (
+        f"was killed by {signal_names.get(-code, f'signal {-code}')}"
+        if code < 0
+        else f"ended with status {code}"
+    )
 
 
 def _watch(

@@ -26,7 +26,9 @@ class Local:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mark = f"RINGSIDE_LAUNCH={secrets.token_hex(8)}"
         self.job = None
-        self.hosts = [f"node{i}" for i in range(1, spec["nodes"] + 1)]  # emulated nodes; Horovod needs distinct names
+        self.hosts = [
+            f"node{i}" for i in range(1, spec["nodes"] + 1)
+        ]  # emulated nodes; Horovod needs distinct names
 
     def start(self, program: Program, log: Path) -> list[subprocess.Popen[bytes]]:
         """See Launcher."""
@@ -35,8 +37,12 @@ class Local:
         with open(log, "ab") as output:
             for rank in range(spec["ranks"]):
                 cores = rank_cores(rank, spec["cores"], core_counts)
-                identity = f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
-                command = program.behind(self._setup, f"{identity} RINGSIDE_CORES={','.join(map(str, cores))}")
+                identity = (
+                    f"{self._mark} RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={rank % spec['ranks_per_node']}"
+                )
+                command = program.behind(
+                    self._setup, f"{identity} RINGSIDE_CORES={','.join(map(str, cores))}"
+                )
                 self._processes.append(spawn(command, kept_variables(), output))
         return self._processes
 

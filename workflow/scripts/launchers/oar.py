@@ -32,12 +32,15 @@ from launchers.launch import (
 )
 from sites import virtual
 
-SSH_FAILED = 255  # status of ssh and oarsh for their own failures, and for a remote process that a signal ended
+SSH_FAILED = (
+    255  # status of ssh and oarsh for their own failures, and for a remote process that a signal ended
+)
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # 61 to 66: oarsh found no job on the node
 RUNNING = "Running"
 # Lines of ssh and oarsh themselves. A rank that lost its peer prints "Connection closed by peer" within a line.
 _CONNECTION_ERROR = re.compile(
-    r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*", re.MULTILINE
+    r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*",
+    re.MULTILINE,
 )
 _STATE = re.compile(r"^\s*state = (\w+)", re.MULTILINE)
 # mpirun is called with its full path, by which it also finds its daemon on other nodes.
@@ -45,7 +48,9 @@ _MPIRUN = """
 mpirun=$(command -v mpirun) || { echo "Error: mpirun not found; add it to PATH in the site's variables or setup"; exit 1; }
 exec "$mpirun" "$@"
 """
-_ALLOW_ROOT = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"  # whoever may start jobs may start ranks
+_ALLOW_ROOT = (
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"  # whoever may start jobs may start ranks
+)
 # Messages of Open MPI 4 and 5: a lost node, a killed rank, a rank that exited with an error.
 _MPIRUN_LOST_NODE = re.compile(
     r"^(ORTE has lost communication|ORTE was unable to reliably start|PRTE has lost).*", re.MULTILINE
@@ -84,7 +89,9 @@ class Oar:
                 node, local_rank = divmod(rank, self._spec["ranks_per_node"])
                 identity = f"RINGSIDE_RANK={rank} RINGSIDE_LOCAL_RANK={local_rank}"
                 remote = program.behind(self._site.setup, identity)
-                self._processes.append(spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), output))
+                self._processes.append(
+                    spawn(["oarsh", self.hosts[node], shlex.join(remote)], _environment(), output)
+                )
         return self._processes
 
     def _mpirun(self, program: Program) -> list[str]:
@@ -93,7 +100,11 @@ class Oar:
         slots = min(spec["ranks"], spec["ranks_per_node"])
         words = [
             *("--mca", "plm_rsh_agent", "oarsh"),
-            *(("--mca", "oob_tcp_if_include", self._site.interface) if self._site.fabric == "ethernet" else ()),
+            *(
+                ("--mca", "oob_tcp_if_include", self._site.interface)
+                if self._site.fabric == "ethernet"
+                else ()
+            ),
             *("--host", ",".join(f"{host}:{slots}" for host in self.hosts)),
             *("--map-by", "slot", "--bind-to", "none"),
             *("-n", str(spec["ranks"])),
@@ -119,7 +130,9 @@ class Oar:
             if killed := _RANK_KILLED.search(text):
                 return self._failure(int(killed[1]), -int(killed[2]))
             exited = _RANK_EXITED.search(text)
-            return self._failure(int(exited[1]), int(exited[2])) if exited else starter_failure("mpirun", code)
+            return (
+                self._failure(int(exited[1]), int(exited[2])) if exited else starter_failure("mpirun", code)
+            )
         if code == SSH_FAILED:
             text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {code}"
             return Note("rank-failed", text, rank=rank, host=self._host(rank), status=code)
@@ -137,7 +150,11 @@ class Oar:
         for host in self.hosts if any(process.poll() != 0 for process in self._processes) else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 subprocess.run(
-                    ["oarsh", host, kill_ranks], env=_environment(), capture_output=True, check=False, timeout=30
+                    ["oarsh", host, kill_ranks],
+                    env=_environment(),
+                    capture_output=True,
+                    check=False,
+                    timeout=30,
                 )
         kill(self._processes)
 
@@ -152,7 +169,10 @@ def job_state(number: str) -> str | None:
 
 def _environment() -> dict[str, str]:
     """Return the environment of oarsh and oarstat, with OAR's variables of the job."""
-    return {**kept_variables(), **{name: value for name, value in os.environ.items() if name.startswith("OAR")}}
+    return {
+        **kept_variables(),
+        **{name: value for name, value in os.environ.items() if name.startswith("OAR")},
+    }
 
 
 launcher = Oar

@@ -67,7 +67,9 @@ class Pbs:
                 redirected = ["bash", "-c", _REDIRECT_OUTPUT, "ringside", str(_rank_log(log, rank)), *remote]
                 if program.paths:  # checked before the redirection: the rank's log lies in one of them
                     redirected = [*check_node(program.paths), "--", *redirected]
-                self._processes.append(spawn(["pbs_tmrsh", self.hosts[node], *redirected], _environment(), output))
+                self._processes.append(
+                    spawn(["pbs_tmrsh", self.hosts[node], *redirected], _environment(), output)
+                )
         return self._processes
 
     def explain(self, codes: Sequence[int | None], log: Path) -> Note:
@@ -138,7 +140,10 @@ def _gather_logs(log: Path, n_ranks: int) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the environment of pbs_tmrsh and qstat, with PBS's variables of the job."""
-    return {**kept_variables(), **{name: value for name, value in os.environ.items() if name.startswith("PBS")}}
+    return {
+        **kept_variables(),
+        **{name: value for name, value in os.environ.items() if name.startswith("PBS")},
+    }
 
 
 launcher = Pbs

@@ -67,7 +67,9 @@ def current_job() -> Job | None:
     answer = ask("scontrol", "show", "job", number, "--oneliner")
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(answer):
-        fields.setdefault(name, value)  # the first counts: a job's comment, which comes last, may look like a field
+        fields.setdefault(
+            name, value
+        )  # the first counts: a job's comment, which comes last, may look like a field
     try:
         hosts = ask("scontrol", "show", "hostnames", fields["NodeList"]).split()
         return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
@@ -97,7 +99,11 @@ class Slurm:
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
-        self.job = {"number": job.number, "submitted_at": utc(job.submitted_at), "started_at": utc(job.started_at)}
+        self.job = {
+            "number": job.number,
+            "submitted_at": utc(job.submitted_at),
+            "started_at": utc(job.started_at),
+        }
         self.hosts = job.hosts[: spec["nodes"]]
         if site.placement == "virtual":
             virtual.shape(self.hosts, spec["bandwidth_bytes_s"])
@@ -124,7 +130,9 @@ class Slurm:
         ]
         identity = 'RINGSIDE_RANK="$SLURM_PROCID" RINGSIDE_LOCAL_RANK="$SLURM_LOCALID"'
         # Slurm's other variables describe the job's geometry and would become defaults of the step.
-        job_variables = {name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ}
+        job_variables = {
+            name: os.environ[name] for name in ("SLURM_JOB_ID", "SLURM_CONF") if name in os.environ
+        }
         with open(log, "ab") as output:
             step = [*srun, *program.behind(self._site.setup, identity)]
             self._process = spawn(step, {**kept_variables(), **job_variables}, output)
@@ -156,7 +164,9 @@ class Slurm:
         deadline = time.monotonic() + PATIENCE_S
         while steps := self._steps():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30)
+                subprocess.run(
+                    ["scancel", "--signal=KILL", *steps], capture_output=True, check=False, timeout=30
+                )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
             if time.monotonic() > deadline:
@@ -188,7 +198,11 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
     for pause_s in (1, 2, 0):
         try:
             answer = slurm.ask(
-                "sacct", f"--jobs={job}", "--format=JobIDRaw,JobName,ConsumedEnergyRaw", "--parsable2", "--noheader"
+                "sacct",
+                f"--jobs={job}",
+                "--format=JobIDRaw,JobName,ConsumedEnergyRaw",
+                "--parsable2",
+                "--noheader",
             )
         except slurm.Unanswered as unanswered:
             return None, Note("scheduler-silent", str(unanswered), program="sacct")
@@ -197,9 +211,7 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
             joules = float(values[-1]) if values[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            text = (
-                f"sacct reports {values[-1] or 'no'} energy: this cluster has no energy plugin (AcctGatherEnergyType)"
-            )
+            text = f"sacct reports {values[-1] or 'no'} energy: this cluster has no energy plugin (AcctGatherEnergyType)"
             reason = Note("no-meter", text, answer=values[-1])
         time.sleep(pause_s)
     return None, reason

@@ -83,7 +83,9 @@ AXIS_COLLECTIVES = {
     "tensor": (ALL_REDUCE,),
     "pipeline": (POINT_TO_POINT,),
 }
-MESH_COLLECTIVES = tuple(name for name in COLLECTIVES if any(name in used for used in AXIS_COLLECTIVES.values()))
+MESH_COLLECTIVES = tuple(
+    name for name in COLLECTIVES if any(name in used for used in AXIS_COLLECTIVES.values())
+)
 
 
 def titles(names: Iterable[str]) -> str:

@@ -25,11 +25,17 @@ def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
         if operator.kind == "attention":
             _check_divisible(graph, operator, "heads", parts)
             divided[operator.name] = HEADS
-        elif operator.kind == "dense" and operator.name not in divided and (after := _next_dense(graph, operator)):
+        elif (
+            operator.kind == "dense"
+            and operator.name not in divided
+            and (after := _next_dense(graph, operator))
+        ):
             _check_divisible(graph, operator, "units", parts)
             divided |= {operator.name: COLUMNS, after.name: ROWS}
     if not divided:
-        raise ValueError(f"{graph.model} has neither attention nor two dense operators, one after the other, to divide")
+        raise ValueError(
+            f"{graph.model} has neither attention nor two dense operators, one after the other, to divide"
+        )
     return divided
 
 

@@ -214,7 +214,9 @@ class Builder:
         """Add a depthwise convolution: each channel has its own kernel."""
         channels = self.shape(x)[-1]
         weights: dict[str, Shape] = {"kernel": (kernel, kernel, channels, 1)}
-        return self._convolution("depthwise_conv", x, (channels, weights), kernel, stride, padding, bias, name)
+        return self._convolution(
+            "depthwise_conv", x, (channels, weights), kernel, stride, padding, bias, name
+        )
 
     def batch_norm(self, x: str, *, epsilon: float = 1e-5, momentum: float = 0.9, name: str = "") -> str:
         """Add batch normalization over the samples of one replica (Ioffe & Szegedy 2015).
@@ -258,7 +260,9 @@ class Builder:
     def multiply_channels(self, x: str, gate: str, *, name: str = "") -> str:
         """Add the product of an image with a vector that has one element per channel."""
         if self.shape(x)[-1:] != self.shape(gate):
-            raise ValueError(f"cannot multiply the channels of {x} {self.shape(x)} by {gate} {self.shape(gate)}")
+            raise ValueError(
+                f"cannot multiply the channels of {x} {self.shape(x)} by {gate} {self.shape(gate)}"
+            )
         return self._add("multiply_channels", (x, gate), self.shape(x), name=name)
 
     def squeeze_excite(self, x: str, units: int, *, function: str = "relu", name: str = "") -> str:
@@ -283,13 +287,17 @@ class Builder:
         if len(shape := self.shape(x)) > 2:
             raise ValueError(f"{x} {shape} is an image; flatten it before a dense layer")
         weights: dict[str, Shape] = {"kernel": (shape[-1], units), "bias": (units,)}
-        return self._add("dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name)
+        return self._add(
+            "dense", (x,), (*shape[:-1], units), {"units": units}, weights, math.prod(shape) * units, name
+        )
 
     def tied_dense(self, x: str, embedding: str, *, name: str = "") -> str:
         """Add a dense layer without bias by the transposed table of an embedding (Press & Wolf 2017)."""
         vocabulary, units = self._operators[embedding].weights["table"]
         if self.shape(x)[-1] != units:
-            raise ValueError(f"cannot multiply {x} {self.shape(x)} by the table of {embedding}, of {units} units")
+            raise ValueError(
+                f"cannot multiply {x} {self.shape(x)} by the table of {embedding}, of {units} units"
+            )
         shape, macs = (*self.shape(x)[:-1], vocabulary), math.prod(self.shape(x)) * vocabulary
         return self._add("tied_dense", (x,), shape, {"of": embedding}, macs=macs, name=name)
 
@@ -348,7 +356,9 @@ class Builder:
             "bias": (4 * units,),
         }
         macs = length * (inputs + units) * 4 * units
-        return self._add("lstm", (x, state) if state else (x,), (length, units), {"units": units}, weights, macs, name)
+        return self._add(
+            "lstm", (x, state) if state else (x,), (length, units), {"units": units}, weights, macs, name
+        )
 
     def final_state(self, lstm: str, *, name: str = "") -> str:
         """Add the final state of an LSTM, (2, units): output and cell state at the last position."""
@@ -378,7 +388,9 @@ class Builder:
         shapes = [self.shape(x) for x in inputs]
         if len({shape[:-1] for shape in shapes}) > 1:
             raise ValueError(f"cannot concatenate {' and '.join(f'{x} {self.shape(x)}' for x in inputs)}")
-        return self._add("concatenate", inputs, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), name=name)
+        return self._add(
+            "concatenate", inputs, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)), name=name
+        )
 
     def dropout(self, x: str, rate: float, *, name: str = "") -> str:
         """Add dropout: in training, an element is 0 with probability `rate`, else divided by 1 - `rate`."""
@@ -407,7 +419,9 @@ class Builder:
 
     def _pool(self, kind: str, x: str, kernel: int, stride: int, padding: int, name: str) -> str:
         shape = (*self._windows(kind, x, kernel, stride, padding), self.shape(x)[-1])
-        return self._add(kind, (x,), shape, {"kernel": kernel, "stride": stride, "padding": padding}, name=name)
+        return self._add(
+            kind, (x,), shape, {"kernel": kernel, "stride": stride, "padding": padding}, name=name
+        )
 
     def _windows(self, kind: str, x: str, kernel: Size, stride: int, padding: Size) -> Shape:
         height, width, _ = self._image(x)
@@ -448,5 +462,7 @@ class Builder:
         name = name or f"{kind}{self._next(kind)}"
         if name in self._operators:
             raise ValueError(f"two operators are named {name}")
-        self._operators[name] = Operator(name, kind, tuple(inputs), shape, settings or {}, weights or {}, macs)
+        self._operators[name] = Operator(
+            name, kind, tuple(inputs), shape, settings or {}, weights or {}, macs
+        )
         return name

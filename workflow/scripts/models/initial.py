@@ -36,10 +36,16 @@ def initial_weights(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     return weights
 
 
-def _glorot(graph: Graph, operator: Operator, weight: str, generator: np.random.Generator) -> np.ndarray | None:
+def _glorot(
+    graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+) -> np.ndarray | None:
     if weight == "table":
         return normal(operator.weights[weight], 0.02, generator)
-    return glorot_uniform(operator.weights[weight], fans(operator, weight), generator) if is_kernel(weight) else None
+    return (
+        glorot_uniform(operator.weights[weight], fans(operator, weight), generator)
+        if is_kernel(weight)
+        else None
+    )
 
 
 def _he(graph: Graph, operator: Operator, weight: str, generator: np.random.Generator) -> np.ndarray | None:
@@ -48,7 +54,9 @@ def _he(graph: Graph, operator: Operator, weight: str, generator: np.random.Gene
     return _glorot(graph, operator, weight, generator)
 
 
-def _gpt_2(graph: Graph, operator: Operator, weight: str, generator: np.random.Generator) -> np.ndarray | None:
+def _gpt_2(
+    graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+) -> np.ndarray | None:
     if weight != "table" and not is_kernel(weight):
         return None
     is_linear = operator.kind == "dense" or weight == "output_kernel"
@@ -68,11 +76,19 @@ def _vit(graph: Graph, operator: Operator, weight: str, generator: np.random.Gen
     return _glorot(graph, operator, weight, generator)
 
 
-def _uniform(graph: Graph, operator: Operator, weight: str, generator: np.random.Generator) -> np.ndarray | None:
+def _uniform(
+    graph: Graph, operator: Operator, weight: str, generator: np.random.Generator
+) -> np.ndarray | None:
     shape = operator.weights[weight]
     if weight != "table" and not is_kernel(weight):
         return None
-    n = operator["units"] if operator.kind == "lstm" else shape[-1] if weight == "table" else math.prod(shape[:-1])
+    n = (
+        operator["units"]
+        if operator.kind == "lstm"
+        else shape[-1]
+        if weight == "table"
+        else math.prod(shape[:-1])
+    )
     limit = 1 / math.sqrt(n)
     return generator.uniform(-limit, limit, shape).astype(np.float32)
 

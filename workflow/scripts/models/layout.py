@@ -8,7 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.graph import BYTES, Graph
-from models.soap import DIMENSIONS, POSITIONS, Degrees, Layer, Space, divide, part_of, region_needed, region_of
+from models.soap import (
+    DIMENSIONS,
+    POSITIONS,
+    Degrees,
+    Layer,
+    Space,
+    divide,
+    part_of,
+    region_needed,
+    region_of,
+)
 from models.strategy import Strategy
 
 Region = Sequence[tuple[int, int]]
@@ -130,7 +140,9 @@ def lay_out(graph: Graph, batch: int, strategy: Strategy) -> Layout:
         for part in range(len(devices[layer]))
         for fields in _message_fields(space, degrees, (layer, part))
     )
-    return Layout(space, degrees, devices, tuple(Message(number, *fields) for number, fields in enumerate(unnumbered)))
+    return Layout(
+        space, degrees, devices, tuple(Message(number, *fields) for number, fields in enumerate(unnumbered))
+    )
 
 
 MessageFields = tuple[int | None, Place, Place, Region, bool]

@@ -16,7 +16,16 @@ INPUTS: dict[str, tuple[Samples, ...]] = {
     TEXTS: (((40,), 2, 10_000, "class"),),
     TOKENS: (((40,), 10_000, 10_000, "next"), ((64,), 256, 256, "next"), ((1024,), 50_257, 50_257, "next")),
 }  # fmt: skip
-HEADER = ("model", "sample", "classes", "stem", "parameters", "MMACs", "gradients, MB", "activations, MB a sample")
+HEADER = (
+    "model",
+    "sample",
+    "classes",
+    "stem",
+    "parameters",
+    "MMACs",
+    "gradients, MB",
+    "activations, MB a sample",
+)
 WORDS = HEADER[:4]
 DASH = "–"
 MIN_CLASSES = 2
@@ -135,10 +144,14 @@ def show_models(
     """
     if unknown := [name for name in names if name not in models()]:
         problem = f"'{unknown[0]}' is no model"
-        raise InputError("unknown-name", problem, got=unknown[0], **alternatives(unknown[0], sorted(models())))
+        raise InputError(
+            "unknown-name", problem, got=unknown[0], **alternatives(unknown[0], sorted(models()))
+        )
     if classes < MIN_CLASSES:
         problem = f"{classes} is too small"
-        raise InputError("out-of-range", problem, file="--classes", got=classes, expected=f"at least {MIN_CLASSES}")
+        raise InputError(
+            "out-of-range", problem, file="--classes", got=classes, expected=f"at least {MIN_CLASSES}"
+        )
     inputs = choose_inputs(image, tokens, classes)
     chosen = names or [name for name in sorted(models()) if models()[name].sample_kind in inputs]
     print(to_json(chosen, inputs) if as_json else listing(chosen, inputs))

@@ -14,7 +14,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.collectives import ALL_GATHER, ALL_REDUCE, COLLECTIVES, MESH_COLLECTIVES, POINT_TO_POINT, REDUCE_SCATTER
+from models.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    COLLECTIVES,
+    MESH_COLLECTIVES,
+    POINT_TO_POINT,
+    REDUCE_SCATTER,
+)
 from models.division import COLUMNS, HEADS, ROWS, divided_outputs, stages, tensor_parts
 from models.graph import BYTES, SHARED, Graph, Operator, is_trained
 from models.mesh import Mesh
@@ -72,7 +79,8 @@ class Need:
     def sent(self) -> dict[str, float]:
         """Bytes sent in a step, by collective."""
         return {
-            kind: sum(message.sent for message in self.messages if message.kind == kind) for kind in MESH_COLLECTIVES
+            kind: sum(message.sent for message in self.messages if message.kind == kind)
+            for kind in MESH_COLLECTIVES
         }
 
     @property
@@ -86,7 +94,9 @@ def bubble(mesh: Mesh, microbatches: int) -> float:
     return (mesh.pipeline - 1) / (microbatches + mesh.pipeline - 1)
 
 
-def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf) -> list[Need]:
+def needs(
+    graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_bytes: float = math.inf
+) -> list[Need]:
     """Return the needs of a rank of each pipeline stage.
 
     Args:
@@ -105,12 +115,17 @@ def needs(graph: Graph, mesh: Mesh, batch: int, levels: Mapping[str, Any], unit_
     microbatches = levels["microbatches"] if mesh.pipeline > 1 else 1
     batches = levels["sync_every"] * microbatches
     on_ranks = [
-        _Stage(stage, number, mesh, batch / microbatches, batches, levels, parts) for number, stage in enumerate(cut)
+        _Stage(stage, number, mesh, batch / microbatches, batches, levels, parts)
+        for number, stage in enumerate(cut)
     ]
     return [
         Need(
             **stage.memory(microbatches),
-            messages=(*stage.parameter_messages(unit_bytes), *stage.layer_messages(), *stage.table_messages(shared)),
+            messages=(
+                *stage.parameter_messages(unit_bytes),
+                *stage.layer_messages(),
+                *stage.table_messages(shared),
+            ),
             work=stage.macs / max(graph.macs, 1),
             calls=len(stage.graph.operators) / len(graph.operators),
         )
@@ -138,7 +153,9 @@ class _Stage:
     def layers(self) -> list[float]:
         """Bytes of the weights of each operator."""
         tensor = self.mesh.tensor
-        return [_own_bytes(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators]
+        return [
+            _own_bytes(operator, self.parts.get(operator.name), tensor) for operator in self.graph.operators
+        ]
 
     @property
     def macs(self) -> float:
@@ -153,9 +170,12 @@ class _Stage:
         states = N_STATES[levels["optimizer"]] if levels["optimizer"] != "sgd" or levels["momentum"] else 0
         divided = divided_outputs(self.graph, self.parts)
         outputs = sum(
-            _output_bytes(node) / (mesh.tensor if node.name in divided else 1) for node in self.graph.operators
+            _output_bytes(node) / (mesh.tensor if node.name in divided else 1)
+            for node in self.graph.operators
         )
-        in_flight = min(microbatches, mesh.pipeline - self.number) if levels["schedule"] == "1f1b" else microbatches
+        in_flight = (
+            min(microbatches, mesh.pipeline - self.number) if levels["schedule"] == "1f1b" else microbatches
+        )
         return {
             "parameters": weights / (mesh.sharded if sharding == "parameters" else 1),
             "gradients": weights / (mesh.sharded if sharding != "optimizer" else 1),
@@ -173,7 +193,9 @@ class _Stage:
                 yield Message(ALL_GATHER, "sharded", size, gathered, mesh.sharded, mesh.tensor)
                 yield Message(REDUCE_SCATTER, "sharded", size, 1, mesh.sharded, mesh.tensor)
             if mesh.data > 1:
-                yield Message(ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor)
+                yield Message(
+                    ALL_REDUCE, "data", size / mesh.sharded, 1, mesh.data, mesh.sharded * mesh.tensor
+                )
 
     def layer_messages(self) -> Iterator[Message]:
         """Yield the messages that carry outputs of operators and their gradients."""
@@ -181,9 +203,15 @@ class _Stage:
         for operator in operators if mesh.tensor > 1 else ():
             part = self.parts.get(operator.name)
             summed = [operator] * (part in (ROWS, HEADS))
-            summed += _inputs_with_gradient(self.graph, operator, self.number > 0) if part in (COLUMNS, HEADS) else []
+            summed += (
+                _inputs_with_gradient(self.graph, operator, self.number > 0)
+                if part in (COLUMNS, HEADS)
+                else []
+            )
             for output in summed:
-                yield Message(ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1)
+                yield Message(
+                    ALL_REDUCE, "tensor", _output_bytes(output) * self.samples, self.batches, mesh.tensor, 1
+                )
         boundaries = [operators[-1]] * (self.number < mesh.pipeline - 1) + [operators[0]] * (self.number > 0)
         for output in boundaries:
             size, stride = _output_bytes(output) * self.samples, mesh.ranks // mesh.pipeline
@@ -194,7 +222,9 @@ class _Stage:
         stride = self.mesh.ranks // self.mesh.pipeline * (self.mesh.pipeline - 1)
         for operator in self.graph.operators:
             if operator.name in shared:
-                yield Message(ALL_REDUCE, TIED, _own_bytes(operator, None, 1) / self.mesh.sharded, 1, 2, stride)
+                yield Message(
+                    ALL_REDUCE, TIED, _own_bytes(operator, None, 1) / self.mesh.sharded, 1, 2, stride
+                )
 
 
 def units(layers: Sequence[float], limit: float) -> list[list[int]]:
@@ -219,7 +249,9 @@ def units(layers: Sequence[float], limit: float) -> list[list[int]]:
 
 def _inputs_with_gradient(stage: Graph, operator: Operator, is_later_stage: bool) -> list[Operator]:
     """Return the inputs of an operator that have a gradient: all but samples, the first stage's input."""
-    return [node for name in operator.inputs if (node := stage.by_name[name]).kind != "input" or is_later_stage]
+    return [
+        node for name in operator.inputs if (node := stage.by_name[name]).kind != "input" or is_later_stage
+    ]
 
 
 def _output_bytes(operator: Operator) -> int:

@@ -54,13 +54,16 @@ def models() -> Mapping[str, Model]:
     """Return all models by name."""
     families = importlib.import_module("models.families")
     modules = [
-        importlib.import_module(f"models.families.{info.name}") for info in pkgutil.iter_modules(families.__path__)
+        importlib.import_module(f"models.families.{info.name}")
+        for info in pkgutil.iter_modules(families.__path__)
     ]
     return {name: model for module in modules for name, model in module.MODELS.items()}
 
 
 @functools.cache
-def graph(name: str, shape: Shape, classes: int, vocabulary: int | None = None, targets: str = "class") -> Graph:
+def graph(
+    name: str, shape: Shape, classes: int, vocabulary: int | None = None, targets: str = "class"
+) -> Graph:
     """Return the graph of a model for samples of one shape.
 
     Args:
@@ -126,7 +129,9 @@ def _last_seen(model: Graph) -> dict[str, list[int]]:
                 last = list(range(operator.shape[0]))
             case "lstm":
                 x, *state = inputs
-                last = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[1:]
+                last = list(itertools.accumulate(x, max, initial=max(itertools.chain(*state), default=-1)))[
+                    1:
+                ]
             case "attention" if operator["causal"]:
                 last = list(itertools.accumulate(inputs[0], max))
             case "attention":
@@ -139,7 +144,9 @@ def _last_seen(model: Graph) -> dict[str, list[int]]:
                 last = inputs[0][operator["start"] : operator["stop"]]
             case _:
                 positions = operator.shape[0] if len(operator.shape) > 1 else 1
-                last = [max(x[i] if len(x) == positions else max(x) for x in inputs) for i in range(positions)]
+                last = [
+                    max(x[i] if len(x) == positions else max(x) for x in inputs) for i in range(positions)
+                ]
         seen[operator.name] = last
     return seen
 

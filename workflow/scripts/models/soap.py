@@ -153,7 +153,9 @@ def divide(graph: Graph, batch: int) -> Space:
         builder.add(operator)
     last = graph.operators[-1]
     builder.add_loss(last)
-    edges, reads = ([edge for edge in builder.edges if (edge.source == READ) == read] for read in (False, True))
+    edges, reads = (
+        [edge for edge in builder.edges if (edge.source == READ) == read] for read in (False, True)
+    )
     return Space(graph.model, batch, tuple(builder.layers), tuple(edges), tuple(reads))
 
 
@@ -169,7 +171,9 @@ def part_of(index: int, degrees: Sequence[int]) -> tuple[int, ...]:
 def region_of(layer: Layer, degrees: Degrees, index: int) -> tuple[tuple[int, int], ...]:
     """Return the region of a layer's output that one of its parts computes."""
     sizes = [size // degree for size, degree in zip(layer.shape, degrees, strict=True)]
-    return tuple((place * size, (place + 1) * size) for place, size in zip(part_of(index, degrees), sizes, strict=True))
+    return tuple(
+        (place * size, (place + 1) * size) for place, size in zip(part_of(index, degrees), sizes, strict=True)
+    )
 
 
 def region_needed(
@@ -181,7 +185,10 @@ def region_needed(
         first, end = rule.fixed
         if rule.dimension is not None:
             first, end = output[rule.dimension]
-            first, end = rule.stride * first - rule.padding, rule.stride * (end - 1) - rule.padding + rule.kernel
+            first, end = (
+                rule.stride * first - rule.padding,
+                rule.stride * (end - 1) - rule.padding + rule.kernel,
+            )
         first, end = max(first, 0), min(end, size)
         if first >= end:
             return None
@@ -247,7 +254,9 @@ class _SpaceBuilder:
     def _join(self, place: int, operator: Operator) -> None:
         layer = self.layers[place]
         self.layers[place] = replace(
-            layer, operators=(*layer.operators, operator.name), parameters=layer.parameters + _trained(operator)
+            layer,
+            operators=(*layer.operators, operator.name),
+            parameters=layer.parameters + _trained(operator),
         )
         self.layer_of[operator.name] = place
 
@@ -276,7 +285,9 @@ class _SpaceBuilder:
                 continue
             of_state = source in self.graph.by_name and self.graph.by_name[source].kind == "final_state"
             last = self.layers[place].shape[POSITIONS]
-            rules = [Needed(SAMPLES), Needed(fixed=(last - 1, last)), FULL_RANGE] if of_state else list(needed)
+            rules = (
+                [Needed(SAMPLES), Needed(fixed=(last - 1, last)), FULL_RANGE] if of_state else list(needed)
+            )
             rules += [FULL_RANGE] * (DIMENSIONS - len(rules))
             size = BYTES * self.layers[place].cell * (2 if of_state else 1)
             self.edges.append(Edge(place, target, tuple(rules), size, of_state))
@@ -289,7 +300,9 @@ class _SpaceBuilder:
     def _windowed(self, operator: Operator) -> None:
         """Add a convolution or a pooling: rows and columns need windows, convolutions all channels."""
         rules = [Needed(SAMPLES)]
-        for dimension, kernel, padding in zip((1, 2), pair(operator["kernel"]), pair(operator["padding"]), strict=True):
+        for dimension, kernel, padding in zip(
+            (1, 2), pair(operator["kernel"]), pair(operator["padding"]), strict=True
+        ):
             rules.append(Needed(dimension, operator["stride"], padding, kernel))
         rules.append(FULL_RANGE if operator.kind == "conv" else Needed(3))
         self._plain(operator, range(4), rules, divides=3)
@@ -351,7 +364,9 @@ class _SpaceBuilder:
     def _shifted(self, operator: Operator) -> None:
         """Add positions of another sequence: those from a start, or all after a class token."""
         shift = -operator["start"] if operator.kind == "steps" else 1
-        self._plain(operator, range(3), [Needed(SAMPLES), Needed(POSITIONS, padding=shift), Needed(2)], divides=2)
+        self._plain(
+            operator, range(3), [Needed(SAMPLES), Needed(POSITIONS, padding=shift), Needed(2)], divides=2
+        )
 
     def _as_sequence(self, operator: Operator) -> None:
         self._plain(operator, (0, 2), [Needed(SAMPLES), FULL_RANGE, FULL_RANGE, Needed(2)])
@@ -386,7 +401,11 @@ class _SpaceBuilder:
         kernels = {name: math.prod(shape) for name, shape in operator.weights.items()}
         last = kernels["output_kernel"] + kernels["output_bias"]
         product = self.batch * length * units**2
-        keys = self.batch * self.graph.by_name[source].shape[0] * (kernels["key_kernel"] + kernels["value_kernel"])
+        keys = (
+            self.batch
+            * self.graph.by_name[source].shape[0]
+            * (kernels["key_kernel"] + kernels["value_kernel"])
+        )
         inputs: list[tuple[str, Sequence[Needed]]] = [(source, [Needed(SAMPLES), FULL_RANGE, FULL_RANGE])]
         if source != x:
             inputs.append((x, [*_identity(2), FULL_RANGE]))
@@ -438,4 +457,6 @@ _ADD = {
 
 
 def _trained(operator: Operator) -> int:
-    return sum(math.prod(shape) for name, shape in operator.weights.items() if is_trained(f"{operator.name}.{name}"))
+    return sum(
+        math.prod(shape) for name, shape in operator.weights.items() if is_trained(f"{operator.name}.{name}")
+    )

@@ -26,7 +26,9 @@ Strategy = Mapping[str, Part]  # by name of the layer
 
 def to_json(strategy: Strategy) -> dict[str, dict[str, Any]]:
     """Return a strategy as a JSON object."""
-    return {name: {key: list(value) for key, value in asdict(part).items()} for name, part in strategy.items()}
+    return {
+        name: {key: list(value) for key, value in asdict(part).items()} for name, part in strategy.items()
+    }
 
 
 def from_json(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Part]:
@@ -43,7 +45,9 @@ def check_strategy(strategy: Strategy, space: Space, devices: int) -> Strategy:
         if part.degrees not in layer.configurations(math.prod(part.degrees)):
             raise ValueError(f"{layer.name}: {layer.shape} cannot be cut into {part.degrees}")
         if len(part.devices) != math.prod(part.degrees) or not set(part.devices) <= set(range(devices)):
-            raise ValueError(f"{layer.name}: its {math.prod(part.degrees)} parts are not on {devices} devices")
+            raise ValueError(
+                f"{layer.name}: its {math.prod(part.degrees)} parts are not on {devices} devices"
+            )
     return strategy
 
 
@@ -66,7 +70,9 @@ def expert(space: Space, nodes: int, devices_per_node: int) -> dict[str, Part]:
     stage = 0
     for layer in space.layers:
         if chains:
-            stage = min(chains.index(layer.name) * n_stages // len(chains) if layer.chain else stage, n_stages - 1)
+            stage = min(
+                chains.index(layer.name) * n_stages // len(chains) if layer.chain else stage, n_stages - 1
+            )
             strategy[layer.name] = _on_stage(layer, stage, n_stages, devices)
         elif layer.divides == 1 and 1 in layer.cut and layer.macs:
             strategy[layer.name] = _cut_along(layer, 1, devices)
@@ -81,14 +87,18 @@ def random_strategy(space: Space, devices: int, seed: int) -> dict[str, Part]:
     strategy = {}
     for layer in space.layers:
         degrees = generator.choice(list(layer.configurations(devices)))
-        strategy[layer.name] = Part(degrees, tuple(generator.randrange(devices) for _ in range(math.prod(degrees))))
+        strategy[layer.name] = Part(
+            degrees, tuple(generator.randrange(devices) for _ in range(math.prod(degrees)))
+        )
     return strategy
 
 
 def _cut_along(layer: Layer, dimension: int, devices: int) -> Part:
     """Cut a layer along one dimension, into one part per device if its size allows that, else into fewer."""
     degree = math.gcd(layer.shape[dimension], devices)
-    return Part(_degrees_along(dimension, degree), tuple(part * (devices // degree) for part in range(degree)))
+    return Part(
+        _degrees_along(dimension, degree), tuple(part * (devices // degree) for part in range(degree))
+    )
 
 
 def _on_stage(layer: Layer, stage: int, n_stages: int, devices: int) -> Part:

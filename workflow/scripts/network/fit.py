@@ -129,7 +129,9 @@ def achieved(sweep: pd.DataFrame) -> dict[int, Estimate]:
     """Return the bus bandwidth of each size in bytes, with the 95 % t interval of the mean over rounds."""
     ranks, collective = int(sweep["ranks"].iloc[0]), sweep["collective"].iloc[0]
     return {
-        int(size): intervals.harmonic_mean([bus_bandwidth(size, seconds, ranks, collective) for seconds in times])
+        int(size): intervals.harmonic_mean(
+            [bus_bandwidth(size, seconds, ranks, collective) for seconds in times]
+        )
         for size, times in round_medians(sweep).items()
     }
 
@@ -173,7 +175,9 @@ def circumstances(network: pd.DataFrame) -> str:
     sentences = [f"Placement: {name}. {PLACEMENTS[name]}" for name in placements]
     counts = sorted({*ok.groupby([*KEYS, "bytes"]).size()})
     repetitions = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    sentences.append(f"{repetitions} repetitions of a size in a round; the time of a repetition is the slowest rank's.")
+    sentences.append(
+        f"{repetitions} repetitions of a size in a round; the time of a repetition is the slowest rank's."
+    )
     rounds = rounds_text(network)
     text = " ".join([rounds, *sentences])
     return Note("circumstances", text, **rounds.facts, placements=placements, repetitions=counts)
@@ -204,7 +208,9 @@ def factors_text(network: pd.DataFrame) -> Note:
     text = f"Bandwidth is bus bandwidth, {next(iter(factors))} × bytes / seconds with n ranks."
     if len(factors) > 1:
         definitions = "; ".join(f"{factor} of {titles(names)}" for factor, names in factors.items())
-        text = f"Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is {definitions}."
+        text = (
+            f"Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is {definitions}."
+        )
     return Note("bus-bandwidth", text, factors=factors)
 
 
@@ -257,7 +263,9 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
                 "bound_bytes_s": limit,
                 "largest_bytes": largest,
                 **columns("achieved_bytes_s", reached),
-                **columns("share", Estimate(reached.value / limit, reached.low / limit, reached.high / limit)),
+                **columns(
+                    "share", Estimate(reached.value / limit, reached.low / limit, reached.high / limit)
+                ),
                 "deviation": model.deviation if model else math.nan,
             }
         )
@@ -267,14 +275,19 @@ def compare(network: pd.DataFrame) -> pd.DataFrame:
 
 def table(network: pd.DataFrame) -> tables.Table:
     """Return the table of the collective benchmark."""
-    title = f"Latency and bus bandwidth of {'collectives' if has_other_collectives(network) else 'all-reduce'}"
+    title = (
+        f"Latency and bus bandwidth of {'collectives' if has_other_collectives(network) else 'all-reduce'}"
+    )
     words = ["collective", "framework", "link", "device", "transport", "status"]
     data = compare(network)
     if data.empty:
         return tables.Table(title, data, pd.DataFrame(columns=["framework"]), [NO_SWEEP], words)
     columns_shown: dict[str, Any] = {"framework": data["framework"], "nodes": data["nodes"].map(str)}
     if "collective" in data:
-        columns_shown = {"collective": [COLLECTIVES[name].title for name in data["collective"]], **columns_shown}
+        columns_shown = {
+            "collective": [COLLECTIVES[name].title for name in data["collective"]],
+            **columns_shown,
+        }
     if (data["ranks"] != data["nodes"]).any():
         columns_shown["ranks"] = data["ranks"].map(str)
     if data["bandwidth"].nunique() > 1:
@@ -308,7 +321,9 @@ def _describe_sweep(sweep: Any) -> str:
     """Return a description of a benchmark from its row."""
     levels = {"device": sweep.device, "bandwidth": sweep.bandwidth}
     deviating = [
-        combination_text({name: level}) for name, level in levels.items() if level != conditions.SITE_DEFAULTS[name]
+        combination_text({name: level})
+        for name, level in levels.items()
+        if level != conditions.SITE_DEFAULTS[name]
     ]
     prefix = "" if sweep.collective == ALL_REDUCE else f"{COLLECTIVES[sweep.collective].title} of "
     return ", ".join([f"{prefix}{sweep.framework} on {sweep.nodes} nodes", *deviating])

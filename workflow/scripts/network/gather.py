@@ -52,7 +52,9 @@ def measured(record: dict[str, Any]) -> list[dict[str, Any]]:
             "round": round_number,
             "repetition": repetition,
             "seconds": seconds,
-            "bus_bandwidth_bytes_s": bus_bandwidth(size["bytes"], seconds, record["ranks"], record["collective"]),
+            "bus_bandwidth_bytes_s": bus_bandwidth(
+                size["bytes"], seconds, record["ranks"], record["collective"]
+            ),
         }
         for size in record["sizes"]
         for round_number, times in enumerate(size["rounds"], start=1)
@@ -89,10 +91,10 @@ def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[
     ok = len(sweeps) - len(bad)
     lines = [Note("sweeps", f"{number_of(len(sweeps), 'sweep')}, {ok} ok", sweeps=len(sweeps), ok=ok)]
     for row in bad.itertuples():
-        text = (
-            f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
-        )
-        facts = {name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")}
+        text = f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
+        facts = {
+            name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")
+        }
         lines.append(Note("sweep-not-ok", text, **facts))
     return [*lines, *repeat_notes(bad["status"], named)]
 

@@ -42,7 +42,12 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def attempt_sweep(
-    study: Study, site: Site, sweep: Sweep, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
+    study: Study,
+    site: Site,
+    sweep: Sweep,
+    environment: Mapping[str, Any],
+    ranks: launch.Launcher,
+    folder: Path,
 ) -> dict[str, Any]:
     """Run a benchmark once in the attempt's `folder`, and return its record."""
     sweep_spec = spec(site, sweep)

@@ -65,7 +65,8 @@ def bind_results(results: Path, study: str, site: Site) -> None:
 def restore_site(site: Site, bound: Mapping[str, Any]) -> Site:
     """Return the site with the cores and software that it had when the results were measured."""
     installed = tuple(
-        (name, replace(installation, content=bound[INSTALLED].get(name))) for name, installation in site.installed
+        (name, replace(installation, content=bound[INSTALLED].get(name)))
+        for name, installation in site.installed
     )
     return replace(site, cores=bound["cores"], python_abi=bound["python_abi"], installed=installed)
 
@@ -94,7 +95,11 @@ def read_binding(results: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError, KeyError) as error:
         refuse_machine_error(error, file)
     raise InputError(
-        "broken-file", "is broken", file=file, expected=list(KINDS), hint="remove it if the results were measured here"
+        "broken-file",
+        "is broken",
+        file=file,
+        expected=list(KINDS),
+        hint="remove it if the results were measured here",
     )
 
 
@@ -105,7 +110,9 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
     if "machine" in differ and bound.get(MACHINE_ID) and bound[MACHINE_ID] == machine_id():
         differ.remove("machine")
     keys = ["site"] if "site" in differ else differ  # another site has other machines anyway
-    differences = [f"{key} {_format_value(bound[key])}, here it is {_format_value(current[key])}" for key in keys]
+    differences = [
+        f"{key} {_format_value(bound[key])}, here it is {_format_value(current[key])}" for key in keys
+    ]
     if differences:
         raise InputError(
             "other-place",
@@ -134,7 +141,9 @@ def rebind(results: Path) -> None:
     """
     bound = read_binding(results)
     if bound is None:
-        raise InputError("missing-file", "no such file", file=results / BINDING, hint="nothing has run in this study")
+        raise InputError(
+            "missing-file", "no such file", file=results / BINDING, hint="nothing has run in this study"
+        )
     site = load_site(bound["site"])
     current = describe_place(site)
     check_place({**bound, "machine": current["machine"]}, site, results)

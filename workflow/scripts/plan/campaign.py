@@ -139,7 +139,10 @@ class Campaign:
         """Whether runs have or will have times of the reference benchmark."""
         if self.published is None:
             return self.site.reference
-        with open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table, suppress(csv.Error):
+        with (
+            open(self.runs_csv, encoding="utf-8", errors="replace", newline="") as table,
+            suppress(csv.Error),
+        ):
             return any(row.get("reference_s") for row in csv.DictReader(table))
         return False  # a broken table is reported where it is read
 
@@ -198,14 +201,24 @@ class Campaign:
         if block not in (None, *self.blocks):
             expected = f"one of {', '.join(map(str, self.blocks))}"
             raise InputError(
-                "unknown-name", f"{block} is none of the study's blocks", key="block", got=block, expected=expected
+                "unknown-name",
+                f"{block} is none of the study's blocks",
+                key="block",
+                got=block,
+                expected=expected,
             )
-        return self if block is None else replace(self, possible=[run for run in self.possible if run.block == block])
+        return (
+            self
+            if block is None
+            else replace(self, possible=[run for run in self.possible if run.block == block])
+        )
 
     @cached_property
     def pilot(self) -> "Campaign":
         """The campaign with the runs of a pilot only: the first PILOT_BLOCKS blocks."""
-        return replace(self, possible=[run for run in self.possible if run.block in self.blocks[:PILOT_BLOCKS]])
+        return replace(
+            self, possible=[run for run in self.possible if run.block in self.blocks[:PILOT_BLOCKS]]
+        )
 
     @cached_property
     def blocks(self) -> list[int]:
@@ -285,7 +298,9 @@ class Campaign:
     @cached_property
     def statuses(self) -> dict[str, str]:
         """Status by run_id of the runs that have a record."""
-        return {run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)}
+        return {
+            run_id: record_status(Path(path)) for run_id, path in self.records.items() if os.path.exists(path)
+        }
 
     def describe_statuses(self) -> str:
         """Return the number of records of each status, such as ``260 ok, 6 invalid``; empty without records."""
@@ -309,7 +324,9 @@ class Campaign:
             return False
         block = self.decisions[-1].block
         decided_at = os.stat(decision_file(self.results, block)).st_mtime_ns
-        before = (self.records[run.run_id] for run in self.runs if run.block <= block and run.run_id in self.records)
+        before = (
+            self.records[run.run_id] for run in self.runs if run.block <= block and run.run_id in self.records
+        )
         return any(os.path.exists(path) and os.stat(path).st_mtime_ns > decided_at for path in before)
 
     def _is_recorded(self, run: Run) -> bool:
@@ -433,7 +450,9 @@ def published_tables(records: str, study: Study) -> Path:
         try:
             first = next(csv.DictReader(table), {})
         except csv.Error as error:
-            raise InputError("broken-file", f"cannot be read as CSV ({error})", file=folder / "runs.csv") from None
+            raise InputError(
+                "broken-file", f"cannot be read as CSV ({error})", file=folder / "runs.csv"
+            ) from None
     if first.get("study", study.name) != study.name:
         problem = f"is of study {first['study']}, not {study.name}"
         raise InputError(

@@ -52,13 +52,28 @@ N_PASSES = 3  # the backward pass costs twice the forward pass
 LABEL_BYTES = 8  # int64
 RUN_BYTES = 100_000  # log, record and epochs of a run
 MODEL_FACTORS = ("framework", "model", "dataset", "device")
-TIME_NEUTRAL_FACTORS = ("epochs", "warmup_epochs", "learning_rate", "momentum", "lr_scaling", "lr_warmup_epochs")
+TIME_NEUTRAL_FACTORS = (
+    "epochs",
+    "warmup_epochs",
+    "learning_rate",
+    "momentum",
+    "lr_scaling",
+    "lr_warmup_epochs",
+)
 CELL_COLUMNS = [*(name for name in factor_table() if name not in TIME_NEUTRAL_FACTORS), "samples_per_epoch"]
 TIME_COLUMNS = ["startup_s", "epoch_time_s", "validation_time_s", "ranks", "replicas"]
 ASSUMED = "assumed"
 SAME_CELL = Note("same-cell", "the same cell")
 SCALED = Note("scaled-by-samples", "other cells, by samples")
-HEADER: tuple[str, ...] = ("framework", "model", "data set", "runs", "a run, mean", "together", "estimated from")
+HEADER: tuple[str, ...] = (
+    "framework",
+    "model",
+    "data set",
+    "runs",
+    "a run, mean",
+    "together",
+    "estimated from",
+)
 TEXT_COLUMNS = (*HEADER[:3], *HEADER[-1:])
 MIN_SPAN_RATIO = 1.5  # longest over shortest run from which the table shows the range
 
@@ -103,7 +118,10 @@ class Cost:
             for run in self.campaign.runs
             if self.campaign.unsupported_reason(run) is None
         }
-        return {run_id: estimate._replace(run_s=estimate.run_s + reference_s) for run_id, estimate in estimates.items()}
+        return {
+            run_id: estimate._replace(run_s=estimate.run_s + reference_s)
+            for run_id, estimate in estimates.items()
+        }
 
     def estimate(self, run: Run) -> Estimate:
         """Return the estimate of a run; all replicates of a cell have the same."""
@@ -169,7 +187,9 @@ class Cost:
     @property
     def too_long(self) -> list[Run]:
         """The runs that exceed the site's time limit."""
-        return [run for run in self.runs if self.estimates[run.run_id].run_s > self.campaign.site.time_limit_s]
+        return [
+            run for run in self.runs if self.estimates[run.run_id].run_s > self.campaign.site.time_limit_s
+        ]
 
     @property
     def total_s(self) -> float:
@@ -190,7 +210,11 @@ class Cost:
     def gpu_hours(self) -> float:
         """Hours of all accelerators of the nodes, because a run has its nodes exclusively."""
         site = self.campaign.site
-        return self.node_hours * max(site.devices_per_node, site.ranks_per_node) if site.device == "cuda" else 0.0
+        return (
+            self.node_hours * max(site.devices_per_node, site.ranks_per_node)
+            if site.device == "cuda"
+            else 0.0
+        )
 
     @property
     def data_bytes(self) -> int:
@@ -220,7 +244,9 @@ class Cost:
             return Estimate(means.start_s + epochs * share * means.sample_s, SCALED, means.runs)
         rate, origin = self._rate(run)
         validation = run.dataset["validation_samples"] / run.geometry.devices
-        operations = 2 * (N_PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
+        operations = (
+            2 * (N_PASSES * share + validation) * weighed_macs(run.levels["model"], run.levels["dataset"])
+        )
         means = self._framework_means.get((run.levels["framework"],))
         return Estimate((means.start_s if means else START_S) + epochs * operations / rate / 1e9, origin)
 
@@ -245,7 +271,10 @@ class Cost:
 def weighed_macs(model: str, dataset: str) -> int:
     """Return the multiplications of a forward pass of one sample, weighted by the time that they take."""
     operators = model_graph(model, dataset).operators
-    return sum(operator.macs * (DEPTHWISE_WEIGHT if operator.kind == "depthwise_conv" else 1) for operator in operators)
+    return sum(
+        operator.macs * (DEPTHWISE_WEIGHT if operator.kind == "depthwise_conv" else 1)
+        for operator in operators
+    )
 
 
 def mean_times(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, ...], Means]:
@@ -258,7 +287,9 @@ def mean_times(measured: pd.DataFrame, names: Iterable[str]) -> dict[tuple[Any, 
     groups = measured.assign(start_s=start_s, epoch_s=epoch_s, sample_s=sample_s).groupby([*names])
     means = groups[["start_s", "epoch_s", "sample_s"]].mean().fillna({"start_s": START_S})
     return {
-        key if isinstance(key, tuple) else (key,): Means(float(row[0]), float(row[1]), float(row[2]), int(count))
+        key if isinstance(key, tuple) else (key,): Means(
+            float(row[0]), float(row[1]), float(row[2]), int(count)
+        )
         for key, row, count in zip(means.index, means.to_numpy(), groups.size(), strict=True)
     }
 
@@ -371,7 +402,11 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
         text = f"at most {number_of(cost.max_runs, 'run')}, {duration(cost.max_total_s)} one after the other"
         yield Note("at-most", text, runs=cost.max_runs, total_s=cost.max_total_s)
         if not campaign.decisions:
-            command = None if rule.contrasts else f"./ringside pilot {campaign.study.name} --site {campaign.site.name}"
+            command = (
+                None
+                if rule.contrasts
+                else f"./ringside pilot {campaign.study.name} --site {campaign.site.name}"
+            )
             pilot = f"; {command} predicts it after two" if command else ""
             text = f"the expected number is known after block {rule.at_least}{pilot}"
             yield Note("expected-later", text, block=rule.at_least, command=command)
@@ -379,7 +414,9 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
         last = campaign.decisions[-1]
         n_runs = {cell: state["expected"] for cell, state in last.cells.items()}
         expected = [
-            run for run in cost.possible if run.run_id in campaign.records or run.block <= n_runs.get(run.cell, 0)
+            run
+            for run in cost.possible
+            if run.run_id in campaign.records or run.block <= n_runs.get(run.cell, 0)
         ]
         seconds = sum(cost.estimate(run).run_s for run in expected)
         text = f"expected from the measurements up to block {last.block}: {number_of(len(expected), 'run')}, {duration(seconds)}"
@@ -390,7 +427,9 @@ def fraction_line(fraction: Fraction) -> Note:
     """Return the note on a fraction and on the main effects and two-way interactions that it confounds."""
     titles = {name: factor_table()[name].get("title", name) for name in fraction.factors}
     confounded = fraction.aliases()
-    aliases = [" = ".join(" x ".join(titles[name] for name in names) for names in aliased) for aliased in confounded]
+    aliases = [
+        " = ".join(" x ".join(titles[name] for name in names) for names in aliased) for aliased in confounded
+    ]
     cannot = "; ".join(aliases) if aliases else "all main effects and two-way interactions can be separated"
     return Note("fraction", f"{fraction.name()}: {cannot}", name=fraction.name(), aliases=confounded)
 
@@ -444,7 +483,9 @@ def _origin(origin: str, by_cell: Mapping[str, Estimate]) -> str:
     """Return the source of the estimates of some cells in words."""
     measured = [estimate.measured for estimate in by_cell.values()]
     if origin == SAME_CELL:
-        return Note(SAME_CELL.code, f"{number_of(sum(measured), 'run')} of the same cells", runs=sum(measured))
+        return Note(
+            SAME_CELL.code, f"{number_of(sum(measured), 'run')} of the same cells", runs=sum(measured)
+        )
     if origin == SCALED:
         return Note(SCALED.code, f"{number_of(max(measured), 'run')} of {origin}", runs=max(measured))
     return origin
@@ -456,12 +497,12 @@ def _state(cost: Cost) -> Note:
     left = [run for run in cost.runs if statuses.get(run.run_id) != "ok"]
     if not left:
         return (
-            Note("complete", "every run has an ok record") if cost.runs else Note("no-runs", "no run can be made here")
+            Note("complete", "every run has an ok record")
+            if cost.runs
+            else Note("no-runs", "no run can be made here")
         )
     counts, left_s = cost.campaign.describe_statuses(), cost.seconds(left)
-    text = (
-        f"records so far: {counts or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(left_s)}"
-    )
+    text = f"records so far: {counts or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(left_s)}"
     return Note("records-so-far", text, statuses=Counter(statuses.values()), left=len(left), left_s=left_s)
 
 
@@ -475,9 +516,9 @@ def to_json(cost: Cost) -> str:
     groups: dict[tuple[str, ...], list[Estimate]] = {}
     for run in cost.runs:
         estimate = cost.estimates[run.run_id]
-        groups.setdefault((*(str(run.levels[name]) for name in MODEL_FACTORS[:3]), estimate.origin.code), []).append(
-            estimate
-        )
+        groups.setdefault(
+            (*(str(run.levels[name]) for name in MODEL_FACTORS[:3]), estimate.origin.code), []
+        ).append(estimate)
     rows = [
         dict(zip((*MODEL_FACTORS[:3], "estimated_from"), key, strict=True))
         | {"runs": len(members), "total_s": sum(member.run_s for member in members)}

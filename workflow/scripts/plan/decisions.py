@@ -69,7 +69,11 @@ def read_decision(file: Path, replicates: Replicates) -> Decision | None:
         refuse_machine_error(error)
         return None
     fields = _load(file, status.st_mtime_ns, status.st_size)
-    return Decision(fields["block"], fields["cells"]) if fields and fields["rule"] == rule_fields(replicates) else None
+    return (
+        Decision(fields["block"], fields["cells"])
+        if fields and fields["rule"] == rule_fields(replicates)
+        else None
+    )
 
 
 @functools.lru_cache(maxsize=2000)  # Snakemake reads the same ones many times

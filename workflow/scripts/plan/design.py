@@ -75,10 +75,16 @@ IRRELEVANT_FACTORS = (
     IrrelevantFactor(
         "momentum", "optimizer", "Adam has no momentum", lambda levels, _: bool(levels["optimizer"] == "adam")
     ),
-    IrrelevantFactor("bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)),
-    IrrelevantFactor("microbatches", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1),
+    IrrelevantFactor(
+        "bandwidth", "nodes", "a single node sends nothing", lambda levels, _: bool(levels["nodes"] == 1)
+    ),
+    IrrelevantFactor(
+        "microbatches", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1
+    ),
     IrrelevantFactor("schedule", "parallelism", "there is no pipeline", lambda _, mesh: mesh.pipeline == 1),
-    IrrelevantFactor("sharding", "parallelism", "there is no axis sharded", lambda _, mesh: mesh.sharded == 1),
+    IrrelevantFactor(
+        "sharding", "parallelism", "there is no axis sharded", lambda _, mesh: mesh.sharded == 1
+    ),
 )
 
 
@@ -180,7 +186,9 @@ def cell_name(levels: Levels) -> str:
     The name is also a directory name.
     """
     return ".".join(
-        f"{entry.get('symbol', '')}{levels[name]}" if entry.get("core") else f"{name}={levels[name]}".replace("/", "_")
+        f"{entry.get('symbol', '')}{levels[name]}"
+        if entry.get("core")
+        else f"{name}={levels[name]}".replace("/", "_")
         for name, entry in factor_table().items()
         if entry.get("core") or levels[name] != entry["default"]
     )
@@ -237,7 +245,10 @@ def _build_mesh(levels: Levels, framework: Framework, ranks: int) -> Mesh | None
     except ValueError as error:
         factors = ("parallelism", "nodes", "devices_per_node", "framework")
         raise InfeasibleCell(
-            "mesh-does-not-fit", f"parallelism={level} {error}", factors, "change the sizes, or the number of ranks"
+            "mesh-does-not-fit",
+            f"parallelism={level} {error}",
+            factors,
+            "change the sizes, or the number of ranks",
         ) from None
     return None if mesh.is_plain else mesh
 
@@ -253,7 +264,9 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     except ValueError as error:
         factors = ("parallelism", "model", "nodes", "devices_per_node")
         reason = f"parallelism={levels['parallelism']}: {error}"
-        raise InfeasibleCell("model-not-divisible", reason, factors, "use another size, or another model") from None
+        raise InfeasibleCell(
+            "model-not-divisible", reason, factors, "use another size, or another model"
+        ) from None
     if mesh.pipeline == 1:
         return
     if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
@@ -288,9 +301,16 @@ def _check_capabilities(levels: Levels, framework: Framework) -> None:
         explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
         combination = " with ".join(f"{name}={levels[name]}" for name in closest)
         location = f"capabilities in {shown(framework.file)}"
-        able = [name for name in framework_names() if load_framework(name).adapter and load_framework(name).can(levels)]
+        able = [
+            name
+            for name in framework_names()
+            if load_framework(name).adapter and load_framework(name).can(levels)
+        ]
         alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
-        reason, hint = f"{framework.name} cannot do {combination}{explanation}", f"change the factors{alternatives}"
+        reason, hint = (
+            f"{framework.name} cannot do {combination}{explanation}",
+            f"change the factors{alternatives}",
+        )
         raise InfeasibleCell(UNSUPPORTED, reason, ("framework", *missed), hint, location)
 
 
@@ -299,7 +319,10 @@ def _check_epochs(levels: Levels) -> None:
         if levels[name] >= levels["epochs"]:
             reason = f"{name}={levels[name]} leaves none of {levels['epochs']} epochs {use}"
             raise InfeasibleCell(
-                "no-epoch-left", reason, ("epochs", name), f"set {name}: {levels['epochs'] - 1}, or more epochs"
+                "no-epoch-left",
+                reason,
+                ("epochs", name),
+                f"set {name}: {levels['epochs'] - 1}, or more epochs",
             )
 
 
@@ -328,7 +351,9 @@ def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
         )
     if levels["devices_per_node"] > 1 and not (framework.distributed or framework.mirrored):
         reason = f"devices_per_node={devices}: {framework.name} trains on one device"
-        raise InfeasibleCell(UNSUPPORTED, reason, ("framework", "devices_per_node"), "set devices_per_node: 1")
+        raise InfeasibleCell(
+            UNSUPPORTED, reason, ("framework", "devices_per_node"), "set devices_per_node: 1"
+        )
     return devices
 
 
@@ -346,13 +371,19 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
     if step % replicas:
         reason = f"batch_size={size} (batch_scope=global) cannot be divided by {replicas} replicas"
         raise InfeasibleCell(
-            "not-divisible", reason, STEP_COUNT_FACTORS, _suggest_batch_sizes(size, samples, multiplier, replicas)
+            "not-divisible",
+            reason,
+            STEP_COUNT_FACTORS,
+            _suggest_batch_sizes(size, samples, multiplier, replicas),
         )
     local_batch, steps = step // replicas, samples // step
     if local_batch < model.fewest_samples:
         reason = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
         raise InfeasibleCell(
-            "too-few-samples", reason, (*STEP_COUNT_FACTORS, "model"), "use a larger batch_size, or larger images"
+            "too-few-samples",
+            reason,
+            (*STEP_COUNT_FACTORS, "model"),
+            "use a larger batch_size, or larger images",
         )
     if _dropped_share(step, samples) > MAX_DROPPED_SAMPLE_SHARE:
         reason = f"{replicas} x {local_batch} samples a step " + (
@@ -369,7 +400,9 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         )
     if levels["sync_every"] > steps:
         reason = f"sync_every={levels['sync_every']} is more than the {steps} batches of an epoch"
-        raise InfeasibleCell("too-few-batches", reason, (*STEP_COUNT_FACTORS, "sync_every"), f"use at most {steps}")
+        raise InfeasibleCell(
+            "too-few-batches", reason, (*STEP_COUNT_FACTORS, "sync_every"), f"use at most {steps}"
+        )
     return local_batch, steps
 
 
@@ -393,7 +426,10 @@ def _check_shares(levels: Levels, framework: Framework, ranks: int, local_batch:
     if min(fixed) * block < fewest:
         reason = f"shares={shares} leave a rank fewer than {fewest} of the {block} samples of a step"
         raise InfeasibleCell(
-            "too-few-samples", reason, ("shares", *STEP_COUNT_FACTORS), "use a larger batch_size, or larger shares"
+            "too-few-samples",
+            reason,
+            ("shares", *STEP_COUNT_FACTORS),
+            "use a larger batch_size, or larger shares",
         )
 
 
@@ -485,9 +521,13 @@ def _duplicate_cell(levels: Levels, original: Levels) -> InfeasibleCell:
     for entry in IRRELEVANT_FACTORS:
         if levels[entry.factor] != original[entry.factor]:
             factors = (entry.decided_by, entry.factor)
-            return InfeasibleCell("duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level")
+            return InfeasibleCell(
+                "duplicate", reason + entry.explanation, factors, f"fix {entry.factor} at one level"
+            )
     reason += f"parallelism={levels['parallelism']} and {original['parallelism']} are the same on these ranks"
-    return InfeasibleCell("duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "use one of them")
+    return InfeasibleCell(
+        "duplicate", reason, ("parallelism", "nodes", "devices_per_node"), "use one of them"
+    )
 
 
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
@@ -495,7 +535,9 @@ def _cell_error(study: Study, site: Site, levels: Levels, infeasible: Infeasible
 
     ``got`` has the levels that cause it by factor.
     """
-    varied = [name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1]
+    varied = [
+        name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1
+    ]
     hint = infeasible.hint
     if study.fraction:
         hint += " (a fraction needs all of its cells)"

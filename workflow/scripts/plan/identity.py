@@ -87,7 +87,9 @@ def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> di
     return {
         **site_part(site),
         **link_settings(site, levels),
-        **({"scorep": scorep.version(site.scorep)} if site.scorep and runs_under_scorep(site, levels) else {}),
+        **(
+            {"scorep": scorep.version(site.scorep)} if site.scorep and runs_under_scorep(site, levels) else {}
+        ),
         "device": device(site, levels),
         "cores_per_rank": max(cores.get("rank_cores", [cores_per_rank(site) * geometry.replicas_per_rank])),
         **cores,
@@ -98,7 +100,9 @@ def geometry_fields(geometry: Geometry) -> dict[str, Any]:
     """Return the fields of a geometry; ``mesh``, the size of each axis, is left out for pure data parallelism."""
     fields = vars(geometry)
     return (
-        {**fields, "mesh": geometry.mesh.sizes} if geometry.mesh else {k: v for k, v in fields.items() if k != "mesh"}
+        {**fields, "mesh": geometry.mesh.sizes}
+        if geometry.mesh
+        else {k: v for k, v in fields.items() if k != "mesh"}
     )
 
 
@@ -115,7 +119,10 @@ def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
 def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
     """Return the link rate of a cell, and the traffic shaping that enforces it on virtual nodes."""
     rate = link_rate(site, levels)
-    return {"bandwidth_bytes_s": rate, "shaping": shaping(rate) if rate and site.placement == "virtual" else None}
+    return {
+        "bandwidth_bytes_s": rate,
+        "shaping": shaping(rate) if rate and site.placement == "virtual" else None,
+    }
 
 
 def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
@@ -136,7 +143,11 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
     if not framework.adapter:
-        return Note("no-adapter", f"site {site.name} cannot run {name}: its adapter is not written yet", framework=name)
+        return Note(
+            "no-adapter",
+            f"site {site.name} cannot run {name}: its adapter is not written yet",
+            framework=name,
+        )
     if not _is_available(framework.environment, site):
         keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return Note(

@@ -25,7 +25,9 @@ def check_folder(folder: Path, advice: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
-        raise InputError("unusable-folder", error.strerror or str(error), file=str(folder)[:200], hint=advice) from None
+        raise InputError(
+            "unusable-folder", error.strerror or str(error), file=str(folder)[:200], hint=advice
+        ) from None
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not os.path.isdir(existing):
         problem = "is a file" if os.path.exists(existing) else "is a dangling link"
@@ -37,7 +39,9 @@ def check_executable(folder: Path, advice: str) -> None:
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         problem = "lies on a file system that is mounted noexec"
-        raise InputError("not-executable", problem, file=folder, expected="a folder for environments", hint=advice)
+        raise InputError(
+            "not-executable", problem, file=folder, expected="a folder for environments", hint=advice
+        )
 
 
 def check_machine(site: Site, devices: Path = Path("/dev")) -> None:

@@ -51,7 +51,9 @@ class Products:
     def __init__(self, campaign: Campaign, sweeps: Sweeps, timings: Timings) -> None:
         self._campaign = campaign
         self.traits = campaign_traits(campaign, sweeps, timings)
-        self.figures: dict[str, Declared] = {figure.name: figure for figure in campaign.study.drawn(self.traits)}
+        self.figures: dict[str, Declared] = {
+            figure.name: figure for figure in campaign.study.drawn(self.traits)
+        }
         self.programs = [program for program in PROGRAMS.values() if program.has_tables(self.traits)]
 
     @property
@@ -67,7 +69,12 @@ class Products:
 
     def files_of_kind(self, kind: str) -> list[str]:
         """Return the files of the figures of a kind."""
-        return [file for name, files in self.figure_files.items() if self.figures[name].kind == kind for file in files]
+        return [
+            file
+            for name, files in self.figure_files.items()
+            if self.figures[name].kind == kind
+            for file in files
+        ]
 
     @property
     def printed_tables(self) -> list[str]:
@@ -104,7 +111,9 @@ class Products:
         """Return the command line of a program of tables."""
         inputs = [part for name, file in self._inputs(program.inputs).items() for part in (_flag(name), file)]
         options = [part for name in program.options for part in OPTIONS[name](self._campaign)]
-        environment = [part for stamp in self.environments(program) for part in (_flag(program.environment), stamp)]
+        environment = [
+            part for stamp in self.environments(program) for part in (_flag(program.environment), stamp)
+        ]
         stem = f"{self._campaign.results}/tables" + f"/{program.tables[0].name}" * (program.out == "stem")
         return [*inputs, *options, *environment, "--out", stem]
 
@@ -141,7 +150,9 @@ def campaign_traits(campaign: Campaign, sweeps: Sweeps, timings: Timings) -> Tra
     def is_recorded(name: str) -> bool:
         return campaign.published is None or Path(campaign.runs_csv).with_name(f"{name}.csv").exists()
 
-    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.runs_csv.with_name("costs.csv").exists()
+    costs = (campaign.mode == "campaign" and timings.outputs) or campaign.runs_csv.with_name(
+        "costs.csv"
+    ).exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.unlike or campaign.site.unlike,
         network_swept=sweeps.has_results,

@@ -64,7 +64,9 @@ def _invalid_reason(record: Mapping[str, Any]) -> Note | None:
         return Note("weights-not-finite", "weights_finite is false")
     share, limit = measured.get("foreign_cpu_share"), record["max_foreign_cpu_share"]
     if share is not None and share > limit:
-        return Note("foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {limit}", share=share, limit=limit)
+        return Note(
+            "foreign-cpu-time", f"foreign_cpu_share is {share}, its limit {limit}", share=share, limit=limit
+        )
     return None
 
 

@@ -36,7 +36,9 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
         "nodes": nodes,
         "tasks": geometry.ranks,
         # device: hybrid adds one rank to the site's ranks per node.
-        "cpus_per_task": min(cores_per_rank(site) * geometry.replicas_per_rank, max(1, site.cores // per_node)),
+        "cpus_per_task": min(
+            cores_per_rank(site) * geometry.replicas_per_rank, max(1, site.cores // per_node)
+        ),
         "runtime": minutes,
         "slurm_extra": shlex.join(options),
     }
@@ -199,7 +201,9 @@ def _clock(seconds: int) -> str:
 
 def _qos(site: Site) -> str | None:
     """Return the quality of service of the site's options, because Snakemake's executor takes it only as a resource."""
-    return next((option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None)
+    return next(
+        (option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None
+    )
 
 
 def _quoted(names: str) -> str:

@@ -22,7 +22,16 @@ from models.soap import divide
 from models.strategy import Strategy
 
 # Factors that affect the step time of a strategy; cells that differ only in other factors share their strategy.
-SEARCH_FACTORS = ("model", "dataset", "batch_size", "nodes", "devices_per_node", "device", "bandwidth", "optimizer")
+SEARCH_FACTORS = (
+    "model",
+    "dataset",
+    "batch_size",
+    "nodes",
+    "devices_per_node",
+    "device",
+    "bandwidth",
+    "optimizer",
+)
 
 
 def strategy_file(study: str, site: str) -> Path:
@@ -67,7 +76,10 @@ def _read(file: Path, stamp: int) -> dict[str, Any]:
         refuse_machine_error(error, shown(file))
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            "broken-file", f"is broken ({reason})", file=shown(file), hint="remove it, and run ./ringside strategies"
+            "broken-file",
+            f"is broken ({reason})",
+            file=shown(file),
+            hint="remove it, and run ./ringside strategies",
         ) from None
     check(content, "strategies", file)
     strategies: dict[str, Any] = content["strategies"]

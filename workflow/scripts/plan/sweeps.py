@@ -67,7 +67,11 @@ class Sweep:
     def name(self) -> str:
         """`<framework>.n<nodes>`, levels of SITE_FACTORS that differ from the default, and the collective if not all-reduce."""
         levels = self.run.levels
-        changed = [f"{name}={levels[name]}" for name in SITE_FACTORS if levels[name] != factor_table()[name]["default"]]
+        changed = [
+            f"{name}={levels[name]}"
+            for name in SITE_FACTORS
+            if levels[name] != factor_table()[name]["default"]
+        ]
         return ".".join(
             [self.framework, f"n{self.nodes}", *changed, *[self.collective] * (self.collective != ALL_REDUCE)]
         )

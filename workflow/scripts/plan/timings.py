@@ -66,10 +66,17 @@ class Timing:
         """`<framework>.<levels of PART_FACTORS>.p<devices>`, or `<framework>.messages` and the device if not the site's."""
         levels, table = self.run.levels, factor_table()
         if self.kind == MESSAGES:
-            parts = [MESSAGES, *[f"device={levels['device']}"] * (levels["device"] != table["device"]["default"])]
+            parts = [
+                MESSAGES,
+                *[f"device={levels['device']}"] * (levels["device"] != table["device"]["default"]),
+            ]
         else:
             parts = [f"{table[name].get('symbol', '')}{levels[name]}" for name in PART_FACTORS[:3]]
-            parts += [f"{name}={levels[name]}" for name in PART_FACTORS[3:] if levels[name] != table[name]["default"]]
+            parts += [
+                f"{name}={levels[name]}"
+                for name in PART_FACTORS[3:]
+                if levels[name] != table[name]["default"]
+            ]
             parts.append(f"p{self.devices}")
         return ".".join([self.framework, *parts]).replace("/", "_")
 
@@ -79,7 +86,13 @@ class Timing:
         layout, ranks = self.run.geometry, 2 if self.kind == MESSAGES else 1
         nodes, ranks_per_node = (2, 1) if ranks == 2 and layout.nodes > 1 else (1, ranks)
         return replace(
-            layout, nodes=nodes, ranks=ranks, ranks_per_node=ranks_per_node, replicas=1, replicas_per_rank=1, mesh=None
+            layout,
+            nodes=nodes,
+            ranks=ranks,
+            ranks_per_node=ranks_per_node,
+            replicas=1,
+            replicas_per_rank=1,
+            mesh=None,
         )
 
 
@@ -100,13 +113,17 @@ def required_timings(runs: Iterable[Run]) -> list[Timing]:
 
 def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
     """Return the required timings that the site can make."""
-    return [timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None]
+    return [
+        timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None
+    ]
 
 
 def parts_timing(timings: Iterable[Timing], run: Run) -> Timing | None:
     """Return the timing of the parts of a run's model, or None."""
     names = ("framework", *PART_FACTORS)
-    matching = (timing for timing in timings if all(timing.run.levels[name] == run.levels[name] for name in names))
+    matching = (
+        timing for timing in timings if all(timing.run.levels[name] == run.levels[name] for name in names)
+    )
     return next((timing for timing in matching if timing.kind == PARTS), None)
 
 
@@ -169,7 +186,8 @@ class Timings:
         self._campaign = campaign
         self.by_name = {timing.name: timing for timing in planned_timings(campaign.runs, campaign.site)}
         self.outputs = {
-            name: str(output(campaign.results, campaign.site, timing)) for name, timing in self.by_name.items()
+            name: str(output(campaign.results, campaign.site, timing))
+            for name, timing in self.by_name.items()
         }
 
     def available(self) -> list[str]:

@@ -32,7 +32,10 @@ def check_temporary_folder() -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
-        problem, hint = error.strerror or str(error), "make room in one of them, or name another in the variable TMPDIR"
+        problem, hint = (
+            error.strerror or str(error),
+            "make room in one of them, or name another in the variable TMPDIR",
+        )
         raise InputError("no-temporary-folder", problem, hint=hint) from None
 
 

@@ -60,7 +60,9 @@ class Times:
 def mean_times(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, Times]:
     """Return the mean times of each cell's successful runs."""
     counted = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id")
-    epoch_s = (counted["epoch_time_s"].mean() + counted["validation_time_s"].mean().fillna(0.0)).rename("epoch_s")
+    epoch_s = (counted["epoch_time_s"].mean() + counted["validation_time_s"].mean().fillna(0.0)).rename(
+        "epoch_s"
+    )
     ok = successful(runs).set_index("run_id").join(epoch_s).join(counted.size().rename("timed"))
     ok["fixed_s"] = (ok["wall_s"] - ok["timed"] * ok["epoch_s"]).clip(lower=0.0)
     means = ok.groupby("cell", sort=False)[["fixed_s", "epoch_s"]].mean()
@@ -169,7 +171,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, aim: Aim = Aim()) -> tables.
         }
     )
     return tables.Table(
-        TITLE, data, columns, [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)]
+        TITLE,
+        data,
+        columns,
+        [*_notes(variances, times, runs), *_aim_notes(aim, data), conditions.setting_note(runs)],
     )
 
 
@@ -177,7 +182,9 @@ def _format_plan(data: pd.DataFrame, name: str, words: str) -> dict[str, list[st
     return {
         f"{words}: timed epochs": [_format_count(epochs) for epochs in data[f"{name}_epochs"]],
         f"{words}: runs of a cell": [_format_count(runs) for runs in data[f"{name}_runs"]],
-        f"{words}: time": [tables.DASH if math.isnan(seconds) else duration(seconds) for seconds in data[f"{name}_s"]],
+        f"{words}: time": [
+            tables.DASH if math.isnan(seconds) else duration(seconds) for seconds in data[f"{name}_s"]
+        ],
     }
 
 

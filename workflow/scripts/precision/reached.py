@@ -34,12 +34,13 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     n = successful(timed(runs)).groupby("cell").size()
     ends = [int(n.min()), int(n.max())] if len(n) else [0]
     n_text = " to ".join(dict.fromkeys(map(str, ends)))
-    cells = {reached: [words[cell] for cell in verdicts.index[verdicts["reached"] == reached]] for reached in REACHED}
+    cells = {
+        reached: [words[cell] for cell in verdicts.index[verdicts["reached"] == reached]]
+        for reached in REACHED
+    }
     n_asked = len(verdicts) - len(cells[NOT_ASKED])
     if cells[NO]:
-        result = (
-            f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.join_names(cells[NO], '; ')}"
-        )
+        result = f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.join_names(cells[NO], '; ')}"
     else:
         result = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:

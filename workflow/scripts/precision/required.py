@@ -32,7 +32,9 @@ class Required:
         key = (last, tuple(decisions))
         if key not in self._records:  # many rules call this after every decision
             now = self._campaign.now()
-            self._records[key] = [path for run, path in now.records.items() if not last or now.by_id[run].block <= last]
+            self._records[key] = [
+                path for run, path in now.records.items() if not last or now.by_id[run].block <= last
+            ]
         return self._records[key]
 
     def of_block(self, block: int) -> Callable[[object], list[str]]:

@@ -52,17 +52,23 @@ def judge_cells(runs: pd.DataFrame, rule: Replicates) -> pd.DataFrame:
     timed_runs = timed(runs)
     pooling = pooled(timed_runs)
     limit = math.nan if rule.until is None else rule.until
-    widths = _contrast_widths(timed_runs, pooling, rule.contrasts) if rule.contrasts else _cell_widths(pooling)
+    widths = (
+        _contrast_widths(timed_runs, pooling, rule.contrasts) if rule.contrasts else _cell_widths(pooling)
+    )
     judged = widths.index if rule.contrasts else timed_runs["cell"].unique()
     verdicts = pd.DataFrame(index=pd.Index(runs["cell"].unique(), name="cell"))
     verdicts["n"] = pooling.cells["n"].reindex(verdicts.index).fillna(0).astype(int)
     verdicts[["half_width", "alike", "df", "known"]] = widths.reindex(verdicts.index)
     not_asked = ~verdicts.index.isin(judged)
     precise = (verdicts["half_width"] <= limit).to_numpy()
-    enough = (verdicts["alike"] <= limit) & (verdicts["df"] >= MIN_CELL_DF) & (verdicts["known"] >= KNOWN_OF_ALL)
+    enough = (
+        (verdicts["alike"] <= limit) & (verdicts["df"] >= MIN_CELL_DF) & (verdicts["known"] >= KNOWN_OF_ALL)
+    )
     n_runs = runs.groupby("cell").size().reindex(verdicts.index)
     verdicts["reached"] = np.select([not_asked, precise & enough, precise], [NOT_ASKED, YES, BY_CHANCE], NO)
-    verdicts["refine"] = verdicts["reached"].isin([BY_CHANCE, NO]) & (verdicts["n"] > 0) & (n_runs < rule.at_most)
+    verdicts["refine"] = (
+        verdicts["reached"].isin([BY_CHANCE, NO]) & (verdicts["n"] > 0) & (n_runs < rule.at_most)
+    )
     return verdicts.drop(columns=["alike", "df"])
 
 
@@ -78,11 +84,15 @@ def expected(verdicts: pd.DataFrame, rule: Replicates) -> pd.Series:
     """
     n = verdicts["n"].to_numpy(float)
     with np.errstate(all="ignore"):
-        spread = np.arcsinh(verdicts["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MAX_PRIOR_DF)[1]
+        spread = (
+            np.arcsinh(verdicts["half_width"]) * np.sqrt(n) / t_interval(0.0, 1.0, n - 1 + MAX_PRIOR_DF)[1]
+        )
         per_run = verdicts["known"] / (n - 1)
     n_needed = needed(spread.to_numpy(float), rule, per_run.to_numpy(float))
     n_needed = np.maximum(n_needed, np.minimum(n + 1, rule.at_most))
-    return pd.Series(np.where(verdicts["refine"], n_needed, n.clip(rule.at_least)).astype(int), index=verdicts.index)
+    return pd.Series(
+        np.where(verdicts["refine"], n_needed, n.clip(rule.at_least)).astype(int), index=verdicts.index
+    )
 
 
 def needed(spread: np.ndarray | float, rule: Replicates, cells: np.ndarray | float) -> np.ndarray:
@@ -118,7 +128,9 @@ def _cell_widths(pooling: Pooling) -> pd.DataFrame:
     )
 
 
-def _contrast_widths(runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[str, tuple[Any, ...]]) -> pd.DataFrame:
+def _contrast_widths(
+    runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[str, tuple[Any, ...]]
+) -> pd.DataFrame:
     """Return the columns of `_cell_widths` of each cell's widest contrast, NaN if one has no interval."""
     pairs = pd.DataFrame(_pairs(runs, contrasts), columns=["to", "base"])
     columns = ["half_width", "alike", "df", "known"]
@@ -126,7 +138,10 @@ def _contrast_widths(runs: pd.DataFrame, pooling: Pooling, contrasts: Mapping[st
     if (measured := pairs["to"].isin(pooling.samples) & pairs["base"].isin(pooling.samples)).any():
         ends = (pairs.loc[measured, end].tolist() for end in ("to", "base"))
         to, base = ends
-        reported, moderated = pooling.ratios(to, base), replace(pooling, max_prior_df=math.inf).ratios(to, base)
+        reported, moderated = (
+            pooling.ratios(to, base),
+            replace(pooling, max_prior_df=math.inf).ratios(to, base),
+        )
         total_df = np.where(reported["within_blocks"] > 0, pooling.within.df, pooling.effective_df)
         widths = {
             "half_width": _relative_half_width(reported, "value"),

@@ -38,8 +38,14 @@ def ernest(with_benchmark: bool) -> Method:
     def columns(cells: pd.DataFrame, message_s: np.ndarray) -> np.ndarray:
         steps, exchanges, ranks = cells["steps"], cells["exchanges"], cells["ranks"]
         tree, ring, message = exchanges * np.log2(ranks), exchanges * (ranks - 1), exchanges * message_s
-        sent = [message, tree, ring] if with_benchmark else [tree, ring, message, tree / cells["rate"].fillna(1.0)]
-        return np.column_stack([np.asarray(term, float) for term in (steps, steps * cells["local_batch"], *sent)])
+        sent = (
+            [message, tree, ring]
+            if with_benchmark
+            else [tree, ring, message, tree / cells["rate"].fillna(1.0)]
+        )
+        return np.column_stack(
+            [np.asarray(term, float) for term in (steps, steps * cells["local_batch"], *sent)]
+        )
 
     def fit(x: np.ndarray, cells: pd.DataFrame, new: np.ndarray) -> np.ndarray:
         root, size = np.sqrt(cells["n"].to_numpy(float)), np.maximum(x.max(axis=0), np.finfo(float).tiny)
@@ -63,7 +69,9 @@ def log_linear(with_benchmark: bool) -> Method:
         )
 
     def fit(x: np.ndarray, cells: pd.DataFrame, new: np.ndarray) -> np.ndarray:
-        return np.exp(leave_out.predict(x, np.log(cells["epoch_time_s"].to_numpy()), cells["n"].to_numpy(float), new))
+        return np.exp(
+            leave_out.predict(x, np.log(cells["epoch_time_s"].to_numpy()), cells["n"].to_numpy(float), new)
+        )
 
     return _fit_method(columns, fit, with_benchmark, with_one_node=False)
 
@@ -79,7 +87,9 @@ def _fit_method(columns: Columns, fit: Fit, with_benchmark: bool, with_one_node:
             all_cells = pd.concat([train, test], ignore_index=True)
             x = columns(
                 all_cells,
-                _benchmark_allreduce_s(fold, all_cells) if with_benchmark else _ring_allreduce_s(fold, all_cells),
+                _benchmark_allreduce_s(fold, all_cells)
+                if with_benchmark
+                else _ring_allreduce_s(fold, all_cells),
             )
             usable, last = ~np.isnan(x.sum(axis=1)), len(train)
             if usable[:last].any() and usable[last:].any():
@@ -88,7 +98,9 @@ def _fit_method(columns: Columns, fit: Fit, with_benchmark: bool, with_one_node:
                 )
         missing = "collective benchmark or the remaining cells" if with_benchmark else "remaining cells"
         text = f"the {missing} of the same treatment do not determine it"
-        return Prediction(seconds, problem_if_missing(seconds, Note("not-determined", text, swept=with_benchmark)))
+        return Prediction(
+            seconds, problem_if_missing(seconds, Note("not-determined", text, swept=with_benchmark))
+        )
 
     return predict
 

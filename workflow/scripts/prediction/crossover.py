@@ -33,7 +33,9 @@ PREDICTED = Note(
     "fitted to runs on several nodes, so the table exists before these runs. It assumes no overlapped communication and no random "
     "waiting. Measured: means of cells; a strategy without a run may be faster.",
 )
-EXTRAPOLATED = Note("extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate.")
+EXTRAPOLATED = Note(
+    "extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate."
+)
 GIGABIT = 1e9 / 8
 STRATEGY_COLUMNS = ("framework", *physics.STRATEGY_FACTORS)
 
@@ -50,7 +52,9 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
         sweeps: Points of the collective benchmark (`law.benchmark_points`).
     """
     measured, cells = physics.measured_cells(runs, include_meshes=True), physics.planned_cells(runs)
-    case, strategy_factors = (varying(cells, but=but) for but in (["bandwidth", *STRATEGY_COLUMNS], ["bandwidth"]))
+    case, strategy_factors = (
+        varying(cells, but=but) for but in (["bandwidth", *STRATEGY_COLUMNS], ["bandwidth"])
+    )
     cells["strategy"] = _strategy_labels(cells)
     one_node = measured[measured["nodes"] == 1]
     model = generalize(physics.base_model(pd.concat([one_node, cells], ignore_index=True), sweeps))
@@ -59,7 +63,9 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
     at_rates = cells.drop(columns=["rate", "cell", "bandwidth"]).drop_duplicates()
     candidates = at_rates.merge(pd.DataFrame({"rate": rates}), how="cross")
     distributed = measured[measured["nodes"] > 1]
-    times = distributed.assign(strategy=_strategy_labels(distributed))[[*case, "strategy", "rate", "epoch_time_s"]]
+    times = distributed.assign(strategy=_strategy_labels(distributed))[
+        [*case, "strategy", "rate", "epoch_time_s"]
+    ]
     candidates = candidates.assign(
         predicted_s=model.predict(candidates), swept=candidates["rate"].isin(sweeps["link_bytes_s"])
     )
@@ -68,21 +74,32 @@ def rank_strategies(runs: pd.DataFrame, sweeps: pd.DataFrame) -> pd.DataFrame:
         times.rename(columns={"epoch_time_s": "measured_s"}), on=[*case, "strategy", "rate"], how="left"
     )
     groups = candidates.groupby([*case, "rate"], dropna=False, sort=True)
-    candidates["place"], candidates["measured_place"] = groups["predicted_s"].rank(), groups["measured_s"].rank()
+    candidates["place"], candidates["measured_place"] = (
+        groups["predicted_s"].rank(),
+        groups["measured_s"].rank(),
+    )
     candidates = candidates.sort_values([*case, "rate", "place"]).reset_index(drop=True)
     columns = [*case, *(name for name in strategy_factors if name not in case)]
-    return candidates[[*columns, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]]
+    return candidates[
+        [*columns, "rate", "swept", "strategy", "predicted_s", "place", "measured_s", "measured_place"]
+    ]
 
 
 def _strategy_labels(cells: pd.DataFrame) -> pd.Series:
     """Return each cell's strategy as text: framework, parallelism, and factors that vary within these."""
-    always_named = [*(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []), "parallelism"]
+    always_named = [
+        *(["framework"] if cells.loc[cells["nodes"] > 1, "framework"].nunique() > 1 else []),
+        "parallelism",
+    ]
     optional = [name for name in physics.STRATEGY_FACTORS if name != "parallelism"]
     varies = cells.groupby(always_named)[optional].transform("nunique") > 1
     return pd.Series(
         [
             ", ".join(
-                [*(level_text(row[name]) for name in always_named), *([combination_text(levels)] if levels else [])]
+                [
+                    *(level_text(row[name]) for name in always_named),
+                    *([combination_text(levels)] if levels else []),
+                ]
             )
             for row, varies_in_row in zip(cells.to_dict("records"), varies.to_dict("records"), strict=True)
             for levels in [{name: row[name] for name in optional if varies_in_row[name]}]
@@ -99,7 +116,10 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
     if rows.empty:
         empty = pd.DataFrame(columns=["strategy"], dtype=str)
         return tables.Table(TITLE, empty, empty, [NOTHING_TO_COMPARE, *filter(None, site_notes)])
-    case = [*(name for name in rows.columns[: rows.columns.get_loc("rate")] if name not in STRATEGY_COLUMNS), "rate"]
+    case = [
+        *(name for name in rows.columns[: rows.columns.get_loc("rate")] if name not in STRATEGY_COLUMNS),
+        "rate",
+    ]
     shown_rows: list[tuple[object, dict[str, str]]] = []
     group_starts: list[int] = []
     for levels, own in rows.groupby(case, dropna=False, sort=False):
@@ -116,7 +136,10 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
 
 def _table_row(levels: dict[str, object], own: pd.DataFrame) -> dict[str, str]:
     """Return the displayed row of one case and rate."""
-    (first, *slower), measured = own.to_dict("records"), own.dropna(subset="measured_s").sort_values("measured_s")
+    (first, *slower), measured = (
+        own.to_dict("records"),
+        own.dropna(subset="measured_s").sort_values("measured_s"),
+    )
     case_columns = {title(name): level_text(level) for name, level in levels.items() if name != "rate"}
     return {
         **case_columns,

@@ -62,7 +62,9 @@ def message_rule(framework: str) -> Rule:
     if declared is None:
         return Rule("ends")
     first, later = declared.limits_mib or (math.inf, math.inf)
-    return Rule(declared.messages, (MIB * first, MIB * later), declared.cycle_s, declared.channels, declared.extra)
+    return Rule(
+        declared.messages, (MIB * first, MIB * later), declared.cycle_s, declared.channels, declared.extra
+    )
 
 
 def described_frameworks() -> list[str]:
@@ -137,7 +139,9 @@ def join_buckets(gradients: Tensors, limits_bytes: tuple[float, float]) -> Tenso
     return Tensors(np.array(sizes), np.array(ready))
 
 
-def exposed_s(rule: Rule, gradients: Tensors, network: LocalLaw, backward_s: np.ndarray, hidden: float) -> np.ndarray:
+def exposed_s(
+    rule: Rule, gradients: Tensors, network: LocalLaw, backward_s: np.ndarray, hidden: float
+) -> np.ndarray:
     """Return seconds of a gradient all-reduce after the end of the backward pass, [cells].
 
     Args:
@@ -164,7 +168,6 @@ def exposed_s(rule: Rule, gradients: Tensors, network: LocalLaw, backward_s: np.
 
 def _last_fused_arrival(rule: Rule, gradients: Tensors, network: LocalLaw, window: np.ndarray) -> np.ndarray:
     """Return when the last fused message arrives, relative to the end of the backward pass, [cells]."""
-
     limit = min(rule.limits_bytes[1], gradients.total_bytes)
 
     def send(free: np.ndarray, first: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -206,12 +209,18 @@ def join_units(gradients: Tensors, limit_bytes: float) -> Units:
     # Share of the computation from the first layer of each unit on.
     left = [1.0, *(float(gradients.ready[is_in_layer[unit[0]]][0]) for unit in joined[1:])]
     return Units(
-        np.array([sum(sizes[i] for i in unit) for unit in joined]), np.array(left) - np.array([*left[1:], 0.0])
+        np.array([sum(sizes[i] for i in unit) for unit in joined]),
+        np.array(left) - np.array([*left[1:], 0.0]),
     )
 
 
 def exposed_units_s(
-    sharded: Units, gather: LocalLaw, scatter: LocalLaw, backward_s: np.ndarray, hidden: float, batches: np.ndarray
+    sharded: Units,
+    gather: LocalLaw,
+    scatter: LocalLaw,
+    backward_s: np.ndarray,
+    hidden: float,
+    batches: np.ndarray,
 ) -> np.ndarray:
     """Return seconds that messages of sharded units add to the `batches` of an optimizer step, [cells].
 
@@ -232,7 +241,9 @@ def exposed_units_s(
     backward = [hidden * backward_s * share for share in sharded.share]
     forward = [work * (1 - BACKWARD_SHARE) / BACKWARD_SHARE for work in backward]
     one_batch = _exposed_batch_s(gathers, scatters, forward, backward, first=True, last=True)
-    return one_batch + (batches - 1) * _exposed_batch_s(gathers, scatters, forward, backward, first=False, last=False)
+    return one_batch + (batches - 1) * _exposed_batch_s(
+        gathers, scatters, forward, backward, first=False, last=False
+    )
 
 
 def _exposed_batch_s(

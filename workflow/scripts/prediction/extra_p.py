@@ -45,7 +45,9 @@ def predict_job(job: dict[str, Any]) -> dict[str, Any]:
             generator.modeler.single_parameter_modeler = single
         generator.model_all()
     function = generator.models[callpath, metric].hypothesis.function
-    predicted = [float(function.evaluate(place if has_many_parameters else place[0])) for place in job["wanted"]]
+    predicted = [
+        float(function.evaluate(place if has_many_parameters else place[0])) for place in job["wanted"]
+    ]
     return {
         "predicted": [value if math.isfinite(value) else None for value in predicted],
         "model": str(function),

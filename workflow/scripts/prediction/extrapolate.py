@@ -21,7 +21,9 @@ def node_counts(max_nodes: int) -> np.ndarray:
 
     The numbers below a maximum do not depend on it.
     """
-    counts = np.r_[1:17, (16 * 2 ** (np.arange(1, 8 * np.log2(max(max_nodes, 16) / 16) + 1) / 8)).round(), max_nodes]
+    counts = np.r_[
+        1:17, (16 * 2 ** (np.arange(1, 8 * np.log2(max(max_nodes, 16) / 16) + 1) / 8)).round(), max_nodes
+    ]
     return np.unique(counts[counts <= max_nodes]).astype(int)
 
 
@@ -35,7 +37,9 @@ def hypothetical_cells(cases: pd.DataFrame, rates: Sequence[float], max_nodes: i
         rates: Link rates in bytes/s.
         max_nodes: The largest number of nodes.
     """
-    cells = cases.drop(columns=["nodes", "rate"]).merge(pd.DataFrame({"nodes": node_counts(max_nodes)}), how="cross")
+    cells = cases.drop(columns=["nodes", "rate"]).merge(
+        pd.DataFrame({"nodes": node_counts(max_nodes)}), how="cross"
+    )
     cells = cells.merge(pd.DataFrame({"rate": list(rates)}), how="cross")
     nodes = cells["nodes"].astype(float)
     local = cells["batch_size"] / nodes.where(cells["batch_scope"] == "global", 1.0)
@@ -56,13 +60,21 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
 def predict_curves(model: PhysicalModel, cells: pd.DataFrame) -> pd.DataFrame:
     """Return `hypothetical_cells` with epoch_time_s, and speedup and efficiency relative to one node."""
     seconds = pd.Series(model.predict(cells), index=cells.index)
-    base = seconds.where(cells["nodes"] == 1).groupby([cells[name] for name in [*FACTORS, "rate"]]).transform("max")
-    return cells.assign(epoch_time_s=seconds, speedup=base / seconds, efficiency=base / seconds / cells["nodes"])
+    base = (
+        seconds.where(cells["nodes"] == 1)
+        .groupby([cells[name] for name in [*FACTORS, "rate"]])
+        .transform("max")
+    )
+    return cells.assign(
+        epoch_time_s=seconds, speedup=base / seconds, efficiency=base / seconds / cells["nodes"]
+    )
 
 
 def drop_incomplete_curves(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the curves that have a prediction at every number of nodes."""
-    is_complete = curves["speedup"].notna().groupby([curves[name] for name in [*FACTORS, "rate"]]).transform("all")
+    is_complete = (
+        curves["speedup"].notna().groupby([curves[name] for name in [*FACTORS, "rate"]]).transform("all")
+    )
     return curves[is_complete.astype(bool)].reset_index(drop=True)
 
 
@@ -99,8 +111,14 @@ def summarize_curves(curves: pd.DataFrame) -> pd.DataFrame:
     for names, curve in curves[[*of_curve, "nodes", *BANDS]].groupby(of_curve, sort=False):
         nodes, efficiency = curve["nodes"].to_numpy(), curve["efficiency"].to_numpy()
         best = int(np.argmax(curve["speedup"].to_numpy()))
-        nodes_at_level = {f"nodes_at_{100 * level:.0f}": max_nodes_above(nodes, efficiency, level) for level in LEVELS}
-        greatest = {"greatest_speedup": curve["speedup"].iloc[best], "at_nodes": nodes[best], "most_nodes": nodes[-1]}
+        nodes_at_level = {
+            f"nodes_at_{100 * level:.0f}": max_nodes_above(nodes, efficiency, level) for level in LEVELS
+        }
+        greatest = {
+            "greatest_speedup": curve["speedup"].iloc[best],
+            "at_nodes": nodes[best],
+            "most_nodes": nodes[-1],
+        }
         rows.append({**dict(zip(of_curve, names, strict=True)), **nodes_at_level, **greatest})
     levels = [f"nodes_at_{100 * level:.0f}" for level in LEVELS]
     names = [*of_curve, *levels, "greatest_speedup", "at_nodes", "most_nodes"]
@@ -116,10 +134,16 @@ def refit_resampled(
     `benchmark_noise`.
     """
     single = (cells["nodes"] == 1).to_numpy()
-    overall = np.nan_to_num(physics.pooled_cv(cells))  # for a group without replicates; 0 without any replicates
-    alone, distributed = (np.nan_to_num(physics.pooled_cv(cells[own]), nan=overall) for own in (single, ~single))
+    overall = np.nan_to_num(
+        physics.pooled_cv(cells)
+    )  # for a group without replicates; 0 without any replicates
+    alone, distributed = (
+        np.nan_to_num(physics.pooled_cv(cells[own]), nan=overall) for own in (single, ~single)
+    )
     cv = np.where(single, alone, distributed)
-    times = cells["epoch_time_s"] * np.exp(cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells)))
+    times = cells["epoch_time_s"] * np.exp(
+        cv / np.sqrt(cells["n"].to_numpy(float)) * rng.standard_normal(len(cells))
+    )
     seconds = sweeps["seconds"] * np.exp(benchmark_noise(sweeps, model) * rng.standard_normal(len(sweeps)))
     return generalize(physics.fit_model(cells.assign(epoch_time_s=times), sweeps.assign(seconds=seconds)))
 
@@ -153,5 +177,7 @@ def add_bands(
         *((rows, name, row_refits) for name in rows.columns if name.startswith(("nodes_at", "greatest"))),
     ]:
         values = np.array([refit[name].to_numpy(float) for refit in refits])
-        frame[f"{name}_low"], frame[f"{name}_high"] = np.quantile(values, [0.025, 0.975], axis=0, method="nearest")
+        frame[f"{name}_low"], frame[f"{name}_high"] = np.quantile(
+            values, [0.025, 0.975], axis=0, method="nearest"
+        )
     return curves, rows

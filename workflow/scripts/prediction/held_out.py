@@ -42,9 +42,7 @@ MESHES = (
     "of its collective; by hand, a message takes its bytes at the link rate. The library's additional time for each message within "
     "layers is fitted, too."
 )
-GROUP_ON_NODE = (
-    "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a node."
-)
+GROUP_ON_NODE = "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a node."
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
     "Nothing to predict: needs cells on one node, cells on several nodes, and a collective benchmark of these.",
@@ -102,7 +100,9 @@ def make_folds(cells: pd.DataFrame, sweeps: pd.DataFrame) -> Iterator[Fold]:
         yield make_fold("batch size", f"batch size {batch}", batch_size=[batch])
     for rate in rates if len(rates) >= FEWEST_HELD_OUT["bandwidth"] else []:
         yield make_fold("link rate", f"links of {rate_text(rate)}", rate=[rate])
-    for strategy in list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"])) if cells["is_mesh"].any() else []:
+    for strategy in (
+        list(dict.fromkeys(cells.loc[is_multi_node, "parallelism"])) if cells["is_mesh"].any() else []
+    ):
         yield make_fold("strategy", f"parallelism {strategy}", parallelism=[strategy])
     for text, end in (("most", 0), ("least", -1)):
         held_levels = {
@@ -145,12 +145,16 @@ def evaluate(
     if len(held_out) > 1:
         pooled = pd.concat(held_out, ignore_index=True)
         pooled = pooled.assign(common=is_common(pooled), left_out=ALL)
-        missing = pooled.groupby("method", sort=False)["predicted_s"].agg(lambda predictions: predictions.isna().all())
+        missing = pooled.groupby("method", sort=False)["predicted_s"].agg(
+            lambda predictions: predictions.isna().all()
+        )
         rows += summarize_methods(  # folds have the reasons for cells that a method does not predict
             pooled,
             {
                 name: replace(
-                    predictions[name], problem=predictions[name].problem if has_no_prediction else "", remarks=()
+                    predictions[name],
+                    problem=predictions[name].problem if has_no_prediction else "",
+                    remarks=(),
                 )
                 for name, has_no_prediction in missing.items()
             },
@@ -170,7 +174,9 @@ def evaluate(
         "error",
     ]
     columns = list(dict.fromkeys(columns))
-    return pd.concat(fold_tables)[columns] if fold_tables else pd.DataFrame(columns=columns), pd.DataFrame(rows)
+    return pd.concat(fold_tables)[columns] if fold_tables else pd.DataFrame(columns=columns), pd.DataFrame(
+        rows
+    )
 
 
 def is_common(predictions: pd.DataFrame) -> np.ndarray:
@@ -180,7 +186,9 @@ def is_common(predictions: pd.DataFrame) -> np.ndarray:
     return pd.MultiIndex.from_frame(predictions[["left_out", "cell"]]).isin(by_all.index[by_all])
 
 
-def summarize_methods(fold_table: pd.DataFrame, predictions: Mapping[str, Prediction]) -> list[dict[str, Any]]:
+def summarize_methods(
+    fold_table: pd.DataFrame, predictions: Mapping[str, Prediction]
+) -> list[dict[str, Any]]:
     """Return the `summarize_method` row of each method in one fold, compared with the physical model."""
     by_method = dict(iter(fold_table.groupby("method", sort=False)))
     physical = by_method.get(PHYSICS)
@@ -216,7 +224,8 @@ def summarize_method(
         "predicted": len(errors),
         "bias": errors.mean(),
         **intervals.columns(
-            "mape", intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy())
+            "mape",
+            intervals.bootstrap_mean(errors.abs().to_numpy(), fold_table["cell"][errors.index].to_numpy()),
         ),
         **intervals.columns("beyond", beyond),
         "common": int(fold_table["common"].sum()),
@@ -254,7 +263,10 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     columns = {
         "left out": rows["left_out"].where(rows.index.isin(fold_starts), ""),
         "method": rows["method"],
-        "cells": [f"{k}" if k == n else f"{k} of {n}" for k, n in rows[["predicted", "cells"]].itertuples(index=False)],
+        "cells": [
+            f"{k}" if k == n else f"{k} of {n}"
+            for k, n in rows[["predicted", "cells"]].itertuples(index=False)
+        ],
         "bias (%)": rows["bias"].map(_percent_text),
         "MAPE (%)": _interval_texts(rows, "mape"),
         "beyond physical (points)": _interval_texts(rows, "beyond"),
@@ -280,7 +292,9 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         "knows the true means, which is not 0 because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
         "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below."
     )
-    counted = Note("all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out.")
+    counted = Note(
+        "all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out."
+    )
     notes = [
         Note("error", error),
         counted if ALL in set(rows["left_out"]) else "",
@@ -289,11 +303,15 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
         _mesh_note(cells[cells["is_mesh"]]),
         *(
             Note("method-leaves-out", f"{name} leaves out cells: {problem}.", method=name, problem=problem)
-            for name, problem in incomplete.dropna(subset="problem")[["method", "problem"]].itertuples(index=False)
+            for name, problem in incomplete.dropna(subset="problem")[["method", "problem"]].itertuples(
+                index=False
+            )
         ),
         *(
             _remark_note(str(method), own["left_out"].tolist(), str(remark))
-            for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(["method", "remarks"], sort=False)
+            for (method, remark), own in rows.dropna(subset=["remarks"]).groupby(
+                ["method", "remarks"], sort=False
+            )
         ),
         *site_notes,
     ]
@@ -372,7 +390,8 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
     )
     latency_s = {
-        name: {collective: network.step_s for collective, network in laws.items()} for name, laws in model.laws.items()
+        name: {collective: network.step_s for collective, network in laws.items()}
+        for name, laws in model.laws.items()
     }
     return Note("methods", text, scatter=model.scatter, hidden=model.hidden, latency_s=latency_s)
 
@@ -393,7 +412,9 @@ def _latency_text(network: law.Law) -> str:
     """Return the latency of a message as text."""
     latency = f"{1e3 * network.step_s:.2g} ms"
     return (
-        f"{latency} a message" if network.algorithm == law.NEIGHBOURS else f"a {network.algorithm} of {latency} a step"
+        f"{latency} a message"
+        if network.algorithm == law.NEIGHBOURS
+        else f"a {network.algorithm} of {latency} a step"
     )
 
 

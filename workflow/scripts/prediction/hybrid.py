@@ -138,13 +138,21 @@ def _strengths_by_source(cell: dict[str, object], reports: pd.Series) -> dict[st
     declared = next((shares for shares in reports["cpu_shares"] if isinstance(shares, str)), None)
     if declared:
         shares = [float(share) for share in declared.split("/")]
-        by_source[DECLARED] = tuple(share / shares[0] for share in shares for _ in range(count // len(shares)))
-    speeds = [[float(speed) for speed in text.split("/")] for text in reports["rank_speeds"] if isinstance(text, str)]
+        by_source[DECLARED] = tuple(
+            share / shares[0] for share in shares for _ in range(count // len(shares))
+        )
+    speeds = [
+        [float(speed) for speed in text.split("/")]
+        for text in reports["rank_speeds"]
+        if isinstance(text, str)
+    ]
     if speeds:
         samples = [[float(n) for n in text.split("/")] for text in reports["rank_samples"]]
         alone_s, sample_s, steps = (float(str(cell[name])) for name in ("alone_s", "sample_s", "steps"))
         epoch_s = steps * np.array(samples) / np.array(speeds)
-        by_source[MEASURED] = tuple(np.mean((alone_s + sample_s * np.array(samples)) / epoch_s, axis=0).tolist())
+        by_source[MEASURED] = tuple(
+            np.mean((alone_s + sample_s * np.array(samples)) / epoch_s, axis=0).tolist()
+        )
     return by_source
 
 
@@ -199,17 +207,25 @@ def predict(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ranks(row: pd.Series) -> Ranks:
-    return Ranks(**{name: row[name] for name in ("alone_s", "sample_s", "exchange_s", "block", "shares", "strengths")})
+    return Ranks(
+        **{name: row[name] for name in ("alone_s", "sample_s", "exchange_s", "block", "shares", "strengths")}
+    )
 
 
-def _cell_with_fewer_ranks(candidates: pd.DataFrame, own: pd.Series, fixed: Sequence[str]) -> pd.Series | None:
+def _cell_with_fewer_ranks(
+    candidates: pd.DataFrame, own: pd.Series, fixed: Sequence[str]
+) -> pd.Series | None:
     """Return the cell with the next fewer ranks and the same other levels, or None.
 
     Cells with the same shares and source of strengths are preferred.
     """
-    is_candidate = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1) & (candidates["ranks"] < own["ranks"])
+    is_candidate = (candidates[list(fixed)] == own[list(fixed)]).all(axis=1) & (
+        candidates["ranks"] < own["ranks"]
+    )
     smaller = candidates[is_candidate & (candidates["ranks"] == candidates.loc[is_candidate, "ranks"].max())]
-    order = smaller.assign(other=(smaller["shares"] != own["shares"]) * 1 + (smaller["source"] != own["source"]) * 2)
+    order = smaller.assign(
+        other=(smaller["shares"] != own["shares"]) * 1 + (smaller["source"] != own["source"]) * 2
+    )
     return None if smaller.empty else smaller.loc[order["other"].idxmin()]
 
 
@@ -246,7 +262,9 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
         text = f"Not predicted, because no rank trains alone on their work: {left_out}."
         notes.insert(0, Note("cells-not-predicted", text, cells=without_baseline))
     if rows.empty:
-        return tables.Table(TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING_TO_PREDICT, *notes], text_columns)
+        return tables.Table(
+            TITLE, rows, pd.DataFrame(columns=["cell"]), [NOTHING_TO_PREDICT, *notes], text_columns
+        )
     labels = cell_words(runs)
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     first = rows.index.isin(cell_starts)

@@ -74,10 +74,13 @@ class Law:
     def at(self, nodes: np.ndarray, ranks: np.ndarray, rate: np.ndarray) -> "LocalLaw":
         """Return the law at these places, [n] each; `rate` in bytes/s, NaN for an unlimited link."""
         columns = (
-            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective) * self.coefficients
+            law_terms(np.ones(len(nodes)), nodes, ranks, rate, self.algorithm, self.collective)
+            * self.coefficients
         )
         row_of_place = {place: row for row, place in enumerate(self.places)}
-        place_rows = [row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)]
+        place_rows = [
+            row_of_place.get(place, -1) for place in zip(nodes, ranks, np.nan_to_num(rate), strict=True)
+        ]
         return LocalLaw(self.mode, columns, self.log_sizes, self.factors[place_rows])
 
     @property
@@ -121,7 +124,11 @@ def bytes_time(columns: np.ndarray, mode: str) -> np.ndarray:
 def message_time(columns: np.ndarray, mode: str) -> np.ndarray:
     """Return the time of a message from its terms, [n, 4] -> [n]."""
     latency = np.maximum(columns[:, :2].sum(axis=1), 0.0)
-    return np.maximum(latency, bytes_time(columns, mode)) if mode == LARGEST else latency + bytes_time(columns, mode)
+    return (
+        np.maximum(latency, bytes_time(columns, mode))
+        if mode == LARGEST
+        else latency + bytes_time(columns, mode)
+    )
 
 
 def law_terms(
@@ -137,7 +144,12 @@ def law_terms(
     per_rate, shape, distributed = np.nan_to_num(1 / rate), COLLECTIVES[collective], ranks > 1
     per_node, per_rank = shape.leaves(nodes, ranks / nodes) * (nodes > 1), shape.sent(ranks) * distributed
     return np.column_stack(
-        [distributed, _LATENCY_GROWTH[algorithm](ranks) * distributed, per_node * size * per_rate, per_rank * size]
+        [
+            distributed,
+            _LATENCY_GROWTH[algorithm](ranks) * distributed,
+            per_node * size * per_rate,
+            per_rank * size,
+        ]
     )
 
 
@@ -167,7 +179,8 @@ def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
         largest_bytes: Size of the largest message that will be predicted.
     """
     used = sweeps[
-        sweeps["bytes"] <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))
+        sweeps["bytes"]
+        <= max(MAX_SIZE_RATIO * largest_bytes, np.sort(sweeps["bytes"].unique())[:2].max(initial=0))
     ]
     if used["bytes"].nunique() < 2:
         return None
@@ -191,7 +204,9 @@ def fit_law(sweeps: pd.DataFrame, largest_bytes: float = np.inf) -> Law | None:
     for algorithm in algorithms:
         for mode, link, processors in modes:
             law = _fit_mode(points, algorithm, mode, link, processors)
-            if best is None or (law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)):
+            if best is None or (
+                law.misfit + MISFIT_TOLERANCE < (1 - MIN_GAIN) * best.misfit and _is_possible(law)
+            ):
                 best = law
     return best
 
@@ -219,11 +234,17 @@ class _BenchmarkPoints:
     collective: str
 
     @classmethod
-    def from_table(cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str) -> "_BenchmarkPoints":
+    def from_table(
+        cls, sweeps: pd.DataFrame, algorithms: Sequence[str], collective: str
+    ) -> "_BenchmarkPoints":
         """Return the points of a table of `benchmark_points`, with their `law_terms` for each algorithm."""
-        size, nodes, ranks, rate, seconds = (sweeps[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds"))
+        size, nodes, ranks, rate, seconds = (
+            sweeps[name].to_numpy() for name in ("bytes", *PLACE_COLUMNS, "seconds")
+        )
         log_sizes, column = np.unique(np.log(size), return_inverse=True)
-        places, row = np.unique(np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True)
+        places, row = np.unique(
+            np.column_stack([nodes, ranks, np.nan_to_num(rate)]), axis=0, return_inverse=True
+        )
         fastest = np.full(len(places), np.inf)
         np.minimum.at(fastest, row, seconds)
         columns = {name: law_terms(size, nodes, ranks, rate, name, collective) for name in algorithms}
@@ -234,7 +255,9 @@ class _BenchmarkPoints:
         return cls(columns, seconds, log_sizes, column, places, row, seconds > 2 * fastest[row], collective)
 
 
-def _fit_mode(points: _BenchmarkPoints, algorithm: str, mode: str, link: np.ndarray, processors: np.ndarray) -> Law:
+def _fit_mode(
+    points: _BenchmarkPoints, algorithm: str, mode: str, link: np.ndarray, processors: np.ndarray
+) -> Law:
     """Return the law of one mode by least squares of relative errors, without negative coefficients.
 
     Non-negative least squares: Lawson & Hanson 1974, chapter 23. `link` and `processors` mark the points
@@ -246,10 +269,15 @@ def _fit_mode(points: _BenchmarkPoints, algorithm: str, mode: str, link: np.ndar
     of_bytes, before = points.of_bytes, None
     for _ in range(MAX_ITERATIONS if mode == LARGEST else 1):
         weights = (
-            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes]) if mode == LARGEST else np.ones(used.shape)
+            np.column_stack([~of_bytes, ~of_bytes, of_bytes, of_bytes])
+            if mode == LARGEST
+            else np.ones(used.shape)
         )
         coefficients = nnls(used * weights / seconds[:, None], np.ones(len(seconds)))[0]
-        of_bytes, before = bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]), of_bytes
+        of_bytes, before = (
+            bytes_time(columns * coefficients, mode) > (columns[:, :2] @ coefficients[:2]),
+            of_bytes,
+        )
         if (of_bytes == before).all():
             break
     start_s, step_s, link_time, cost_s = map(float, coefficients)

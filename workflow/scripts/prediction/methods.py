@@ -61,7 +61,9 @@ def predict_by_hand(fold: Fold) -> Prediction:
     """
     ideal = Law("ring", law.PIPELINED, 0.0, 0.0, 1.0, 0.0)
     laws = {name: replace(ideal, collective=name) for name in MESH_COLLECTIVES}
-    model = replace(fold.base_model, laws=dict.fromkeys(physics.carriers(fold.test), laws), single_allreduce=True)
+    model = replace(
+        fold.base_model, laws=dict.fromkeys(physics.carriers(fold.test), laws), single_allreduce=True
+    )
     unknown = fold.test["rate"].isna().to_numpy()
     seconds = np.where(unknown, np.nan, model.predict(fold.test))
     return Prediction(seconds, problem_if_missing(seconds, NO_RATE if unknown.any() else NO_SINGLE_NODE))
@@ -90,10 +92,14 @@ def regression_method(columns: Callable[[pd.DataFrame], Columns]) -> Method:
                 fold, Note("one-level", f"one level of {', '.join(new_factors)} remains", factors=new_factors)
             )
         terms = columns(all_cells)
-        estimable_terms, dropped = split_estimable({name: np.asarray(x)[:n_train] for name, x in terms.items()})
+        estimable_terms, dropped = split_estimable(
+            {name: np.asarray(x)[:n_train] for name, x in terms.items()}
+        )
         if len(estimable_terms) > n_train:
             text = f"{n_train} cells for {len(estimable_terms)} coefficients"
-            return predict_none(fold, Note("too-few-cells", text, cells=n_train, coefficients=len(estimable_terms)))
+            return predict_none(
+                fold, Note("too-few-cells", text, cells=n_train, coefficients=len(estimable_terms))
+            )
         x = np.column_stack([np.asarray(terms[name], float) for name in estimable_terms])
         y = fold.train["epoch_time_s"].to_numpy(float)
         root = np.sqrt(fold.train["n"].to_numpy(float))
@@ -133,7 +139,11 @@ def extra_p_method(python: Path) -> Method:
             has_few_levels = has_few_levels or any(own[axis].nunique() < MIN_LEVELS for axis in used)
             points = [[[float(x) for x in place], times] for place, times in _mean_by_coordinates(own, used)]
             jobs.append(
-                {"parameters": used, "points": points, "wanted": targets[used].astype(float).to_numpy().tolist()}
+                {
+                    "parameters": used,
+                    "points": points,
+                    "wanted": targets[used].astype(float).to_numpy().tolist(),
+                }
             )
             rows.append(targets["row"].to_numpy())
         seconds = np.full(len(fold.test), np.nan)
@@ -151,7 +161,9 @@ def extra_p_method(python: Path) -> Method:
     return predict
 
 
-def _mean_by_coordinates(cells: pd.DataFrame, axes: Sequence[str]) -> list[tuple[Sequence[float], list[float]]]:
+def _mean_by_coordinates(
+    cells: pd.DataFrame, axes: Sequence[str]
+) -> list[tuple[Sequence[float], list[float]]]:
     """Return coordinates and mean epoch time of each cell; a cell on one node counts at every link rate."""
     if "rate" in axes:
         single = cells["nodes"] == 1

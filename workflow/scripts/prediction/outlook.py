@@ -69,7 +69,9 @@ def table(rows: pd.DataFrame, notes: Sequence[str]) -> tables.Table:
     columns: dict[str, Any] = {title(name): rows[name].map(str) for name in shown_factors}
     columns["links"] = rows["rate"].map(rate_text)
     for level in LEVELS:
-        columns[f"nodes at {100 * level:.0f} % efficiency"] = _interval_texts(rows, f"nodes_at_{100 * level:.0f}")
+        columns[f"nodes at {100 * level:.0f} % efficiency"] = _interval_texts(
+            rows, f"nodes_at_{100 * level:.0f}"
+        )
     columns["greatest speed-up"] = _interval_texts(rows, "greatest_speedup")
     columns["on nodes"] = rows["at_nodes"].map(lambda nodes: f"{nodes:.0f}")
     group_starts = rows.index[(rows[FACTORS] != rows[FACTORS].shift()).any(axis=1)].tolist()
@@ -126,7 +128,9 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
         problem, expected = f"'{framework}' has no collective benchmark", benchmarked or "none"
         raise InputError("unknown-name", problem, file="--framework", got=framework, expected=expected)
     gradients, names = _requested_gradients(args)
-    carrier = next((name for name in (network.laws if network else {}) if name[0] == framework), (framework, "site"))
+    carrier = next(
+        (name for name in (network.laws if network else {}) if name[0] == framework), (framework, "site")
+    )
     given_law = Law(args.algorithm, law.PIPELINED, 0.0, 2 * args.latency, 1 / args.share, 0.0)
     # All-gather and reduce-scatter are each one of the two passes of an all-reduce.
     shards = {name: replace(given_law, step_s=args.latency, collective=name) for name in exchange.SHARDS}
@@ -142,9 +146,21 @@ def model_from_numbers(args: Question, network: PhysicalModel | None) -> tuple[P
         {carrier: network.hidden[carrier] if network else args.hidden},
         {carrier: network.scatter[carrier] if network else args.scatter},
     )
-    levels = {"framework": framework, "device": carrier[1], "base": framework, "model": names[0], "dataset": names[1]}
+    levels = {
+        "framework": framework,
+        "device": carrier[1],
+        "base": framework,
+        "model": names[0],
+        "dataset": names[1],
+    }
     counted = {"batch_size": args.batch_size, "sync_every": args.sync_every, "samples": args.samples}
-    fixed = {"batch_scope": "local", "training_loop": "custom", "nodes": 1.0, "rate": np.nan, "is_mesh": False}
+    fixed = {
+        "batch_scope": "local",
+        "training_loop": "custom",
+        "nodes": 1.0,
+        "rate": np.nan,
+        "is_mesh": False,
+    }
     return model, pd.DataFrame([levels | counted | fixed])
 
 
@@ -158,7 +174,10 @@ def _requested_gradients(args: Question) -> tuple[exchange.Tensors, tuple[str, s
             )
         load_dataset(args.dataset, "--dataset")
         try:
-            return exchange.gradient_tensors(model_graph(args.model, args.dataset)), (args.model, args.dataset)
+            return exchange.gradient_tensors(model_graph(args.model, args.dataset)), (
+                args.model,
+                args.dataset,
+            )
         except ValueError as error:
             problem, hint = f"{args.model} for {args.dataset}: {error}", "name another --dataset, or model"
             raise InputError("conflicting-keys", problem, file="--model", got=args.model, hint=hint) from None
@@ -191,7 +210,8 @@ def answer(args: Question, study: Study | None = None) -> Answer:
         cases = cases[:0]
     curves = drop_incomplete_curves(
         predict_curves(
-            model, hypothetical_cells(cases, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes)
+            model,
+            hypothetical_cells(cases, [GIGABIT * rate for rate in dict.fromkeys(args.rate)], args.nodes),
         )
     )
     rows = summarize_curves(curves)
@@ -233,7 +253,9 @@ def _bootstrap(study: Study, curves: pd.DataFrame) -> list[tuple[pd.DataFrame, p
     parts = [streams[first : first + REFITS_PER_TASK] for first in range(0, N_REFITS, REFITS_PER_TASK)]
     refits: list[tuple[pd.DataFrame, pd.DataFrame]] = []
     with all_cores() as pool:
-        for part in pool.map(_refit_curves, repeat(replace(study, runs=study.runs[:0])), repeat(curves), parts):
+        for part in pool.map(
+            _refit_curves, repeat(replace(study, runs=study.runs[:0])), repeat(curves), parts
+        ):
             refits += part
             if len(refits) % PROGRESS_INTERVAL == 0 or len(refits) == N_REFITS:
                 print(f"intervals: {len(refits)} of {N_REFITS} refits are done", file=sys.stderr, flush=True)
@@ -245,7 +267,8 @@ def _refit_curves(
 ) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Return BANDS and rows of one refitted model for each of these random streams."""
     refitted = (
-        predict_curves(refit_resampled(study.cells, study.sweeps, study.fitted, rng), curves) for rng in streams
+        predict_curves(refit_resampled(study.cells, study.sweeps, study.fitted, rng), curves)
+        for rng in streams
     )
     return [(refit[BANDS], summarize_curves(refit)) for refit in refitted]
 
@@ -287,7 +310,17 @@ def _assumption_notes(args: Question) -> list[str]:
         f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
         f"{args.hidden:g}, scatter {args.scatter:g}."
     )
-    names = ("step_time", "batch_size", "samples", "sync_every", "algorithm", "latency", "share", "hidden", "scatter")
+    names = (
+        "step_time",
+        "batch_size",
+        "samples",
+        "sync_every",
+        "algorithm",
+        "latency",
+        "share",
+        "hidden",
+        "scatter",
+    )
     return [Note("not-measured", text, **{name: getattr(args, name) for name in names})]
 
 

@@ -107,7 +107,11 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = runs[(runs["nodes"] > 1) & ~has_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     samples, batch = cells["samples_per_epoch"].astype(float), cells["local_batch"].astype(float)
     exchanges = samples / cells["effective_batch"].astype(float)
-    counts = {"steps": exchanges * cells["sync_every"].astype(int), "exchanges": exchanges, "local_batch": batch}
+    counts = {
+        "steps": exchanges * cells["sync_every"].astype(int),
+        "exchanges": exchanges,
+        "local_batch": batch,
+    }
     description = {
         "rate": cells["bandwidth_bytes_s"].astype(float),
         "is_mesh": is_mesh(cells),
@@ -131,7 +135,9 @@ def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     uncounted = counts.index[(counts == 0).any(axis=1)].tolist()
     cells = {
         "batches or all-reduces were not counted": uncounted,
-        "they use model parallelism": [] if include_meshes else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
+        "they use model parallelism": []
+        if include_meshes
+        else list(dict.fromkeys(runs.loc[is_mesh(runs), "cell"])),
         "their strategy partitions each layer separately, which is simulated, not predicted": list(
             dict.fromkeys(runs.loc[has_strategy(runs), "cell"])
         ),
@@ -139,7 +145,9 @@ def left_out_note(runs: pd.DataFrame, include_meshes: bool = False) -> str:
     if not any(cells.values()):
         return ""
     text = " ".join(
-        f"Left out, because {cause}: {conditions.join_names(names)}." for cause, names in cells.items() if names
+        f"Left out, because {cause}: {conditions.join_names(names)}."
+        for cause, names in cells.items()
+        if names
     )
     facts = dict(zip(("uncounted", "divided", "of_strategies"), cells.values(), strict=True))
     return Note("cells-left-out", text, **facts)
@@ -153,7 +161,9 @@ def lbann_layout(runs: pd.DataFrame) -> pd.Series:
 def is_mesh(runs: pd.DataFrame) -> pd.Series:
     """Return which runs use model parallelism."""
     pairs = zip(runs["parallelism"], runs["ranks"], strict=True)
-    return pd.Series([divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool)
+    return pd.Series(
+        [divides_more(level, int(ranks)) for level, ranks in pairs], index=runs.index, dtype=bool
+    )
 
 
 def has_strategy(runs: pd.DataFrame) -> pd.Series:
@@ -165,9 +175,7 @@ def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note that nodes or ranks are heterogeneous, which the model ignores, "" if they are not."""
     if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
         return ""
-    text = (
-        "Nodes or ranks are heterogeneous, but this assumes that all are like the first one. The table hybrid does not."
-    )
+    text = "Nodes or ranks are heterogeneous, but this assumes that all are like the first one. The table hybrid does not."
     return Note("heterogeneous", text)
 
 
@@ -177,7 +185,8 @@ def expected_maximum(count: int) -> float:
     if count < 2:
         return 0.0
     return float(
-        quad(lambda x: count * x * math.exp(-x * x / 2) * ndtr(x) ** (count - 1), -8, 12)[0] / math.sqrt(2 * math.pi)
+        quad(lambda x: count * x * math.exp(-x * x / 2) * ndtr(x) ** (count - 1), -8, 12)[0]
+        / math.sqrt(2 * math.pi)
     )
 
 
@@ -232,7 +241,9 @@ class PhysicalModel:
         laws = [law for name in exchange.SHARDS if (law := self.law(carrier, name))]
         return (
             laws
-            if exchange.is_sharded(carrier[0]) and not self.single_allreduce and len(laws) == len(exchange.SHARDS)
+            if exchange.is_sharded(carrier[0])
+            and not self.single_allreduce
+            and len(laws) == len(exchange.SHARDS)
             else []
         )
 
@@ -254,7 +265,10 @@ class PhysicalModel:
         """
         computed_s = self.computed(cells)
         has_mesh = cells["is_mesh"].to_numpy(bool)
-        single, is_multi_node = (cells["replicas"] == 1).to_numpy() & ~has_mesh, (cells["nodes"] > 1).to_numpy()
+        single, is_multi_node = (
+            (cells["replicas"] == 1).to_numpy() & ~has_mesh,
+            (cells["nodes"] > 1).to_numpy(),
+        )
         columns = {name: cells[name].to_numpy() for name in PART_COLUMNS}
         for names, places in cells.groupby(["framework", "device", "model", "dataset"]).indices.items():
             carrier, model = names[:2], names[2:]
@@ -267,12 +281,16 @@ class PhysicalModel:
                 part_columns = {name: values[distributed] for name, values in columns.items()}
                 yield (
                     distributed,
-                    self._multi_node_part(carrier, part_columns, computed_s[distributed], self.gradients[model]),
+                    self._multi_node_part(
+                        carrier, part_columns, computed_s[distributed], self.gradients[model]
+                    ),
                 )
 
     def can_overlap(self, carrier: Carrier) -> bool:
         """Return whether messages can overlap computation, as far as they are known."""
-        return exchange.can_overlap(carrier[0]) and bool(self.shards(carrier) or not exchange.is_sharded(carrier[0]))
+        return exchange.can_overlap(carrier[0]) and bool(
+            self.shards(carrier) or not exchange.is_sharded(carrier[0])
+        )
 
     def _multi_node_part(
         self, carrier: Carrier, cells: Mapping[str, np.ndarray], computed_s: np.ndarray, gradients: Tensors
@@ -294,7 +312,9 @@ class PhysicalModel:
             if shards:
                 gather, scatter = shards
                 units = exchange.join_units(gradients, rule.limits_bytes[1])
-                exposed_s = exchange.exposed_units_s(units, gather, scatter, backward_s, hidden, steps / exchanges)
+                exposed_s = exchange.exposed_units_s(
+                    units, gather, scatter, backward_s, hidden, steps / exchanges
+                )
             else:
                 exposed_s = exchange.exposed_s(rule, gradients, allreduce, backward_s, hidden)
             return exchanges * exposed_s + extra_s
@@ -326,7 +346,9 @@ class PhysicalModel:
                     carrier,
                     np.array([groups * step.computed_s + exchanges * step.update_s]),
                     np.array([math.sqrt(steps * waits) * batch_s * expected_maximum(row["ranks"])]),
-                    functools.partial(_exposed_mesh_s, step, groups, exchanges, exchange.BACKWARD_SHARE * batch_s),
+                    functools.partial(
+                        _exposed_mesh_s, step, groups, exchanges, exchange.BACKWARD_SHARE * batch_s
+                    ),
                     groups * step.divided,
                 ),
             )
@@ -358,7 +380,9 @@ class PhysicalModel:
         return coefficients
 
 
-def _exposed_mesh_s(step: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float) -> float:
+def _exposed_mesh_s(
+    step: strategies.Step, groups: float, exchanges: float, backward_s: float, hidden: float
+) -> float:
     """Return seconds of an epoch in messages that are not overlapped."""
     return groups * step.waited_s + exchanges * max(step.parameters_s - hidden * backward_s, 0.0)
 
@@ -410,9 +434,14 @@ def base_model(cells: pd.DataFrame, sweeps: pd.DataFrame) -> PhysicalModel:
         gradient_bytes = max((gradients[name].total_bytes for name in trained), default=math.inf)
         mesh_bytes = _largest_message_bytes(group[group["is_mesh"]])
         points = sweeps[(sweeps["framework"] == carrier[0]) & (sweeps["device"] == carrier[1])]
-        largest_bytes = dict.fromkeys(filter(set(points["collective"]).__contains__, COLLECTIVES), gradient_bytes)
+        largest_bytes = dict.fromkeys(
+            filter(set(points["collective"]).__contains__, COLLECTIVES), gradient_bytes
+        )
         largest_bytes |= {name: max(size, largest_bytes.get(name, 0.0)) for name, size in mesh_bytes.items()}
-        fits = {name: law.fit_law(points[points["collective"] == name], size) for name, size in largest_bytes.items()}
+        fits = {
+            name: law.fit_law(points[points["collective"] == name], size)
+            for name, size in largest_bytes.items()
+        }
         carrier_laws = {name: network for name, network in fits.items() if network}
         if ALL_REDUCE in carrier_laws:
             laws[carrier] = carrier_laws
@@ -441,8 +470,14 @@ def fit_terms(model: PhysicalModel, cells: pd.DataFrame, terms: Sequence[str] = 
     numbers_of_carrier = {}
     for carrier in model.laws:
         carrier_cells = predictable.loc[by_carrier.get(carrier, [])]
-        parts = [(part, carrier_cells["epoch_time_s"].to_numpy()[place]) for place, part in model.parts(carrier_cells)]
-        is_possible = {"hidden": model.can_overlap(carrier), "dispatch": any(part.divided for part, _ in parts)}
+        parts = [
+            (part, carrier_cells["epoch_time_s"].to_numpy()[place])
+            for place, part in model.parts(carrier_cells)
+        ]
+        is_possible = {
+            "hidden": model.can_overlap(carrier),
+            "dispatch": any(part.divided for part, _ in parts),
+        }
         are_separable = (
             carrier_cells["ranks"].nunique() > 1
             or (carrier_cells["steps"] / carrier_cells["exchanges"]).round(6).nunique() > 1

@@ -27,7 +27,13 @@ STEP_DEFAULTS: dict[str, Any] = {
     "sync_every": 1,
     "framework": None,
 }
-NETWORK_DEFAULTS: dict[str, Any] = {"latency": 30e-6, "share": 0.9, "algorithm": "ring", "hidden": 0.0, "scatter": 0.0}
+NETWORK_DEFAULTS: dict[str, Any] = {
+    "latency": 30e-6,
+    "share": 0.9,
+    "algorithm": "ring",
+    "hidden": 0.0,
+    "scatter": 0.0,
+}
 LIMITS: dict[str, tuple[float, float]] = {
     "step_time": (1e-9, 1e6),
     "batch_size": (1, MAX_COUNT),
@@ -120,7 +126,9 @@ def ask(
     _check_name("framework", framework, exchange.described_frameworks())
     _check_combination(options, from_)
     defaults = STEP_DEFAULTS | NETWORK_DEFAULTS
-    values: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in options.items()}
+    values: dict[str, Any] = {
+        name: defaults.get(name) if value is None else value for name, value in options.items()
+    }
     question = Question(study=from_, rate=rates, **values)
     if question.samples < question.batch_size:
         problem, expected = f"{samples} is too small", f"at least the batch size, {question.batch_size}"
@@ -143,14 +151,20 @@ def _check_combination(options: dict[str, Any], study: Path | None) -> None:
         )
     if study:
         _reject_options(
-            options, NETWORK_DEFAULTS, "with --from: it is taken from the study's benchmarks and runs", "leave it out"
+            options,
+            NETWORK_DEFAULTS,
+            "with --from: it is taken from the study's benchmarks and runs",
+            "leave it out",
         )
     if not has_step:
         context = "with --from alone, which answers for the models of the study"
         _reject_options(options, STEP_DEFAULTS, context, "add --step-time to ask about another model")
     elif options["model"] is None:
         _reject_options(
-            options, ["dataset"], f"with {_option(sizes[0])}, which gives the size of an all-reduce", "leave it out"
+            options,
+            ["dataset"],
+            f"with {_option(sizes[0])}, which gives the size of an all-reduce",
+            "leave it out",
         )
 
 

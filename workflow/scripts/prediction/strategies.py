@@ -105,9 +105,12 @@ def predict_step(
             / (n_batches * n_microbatches)
         )
         counts.append(
-            sum(message.count for message in need.messages if message.axis == "tensor") / (n_batches * n_microbatches)
+            sum(message.count for message in need.messages if message.axis == "tensor")
+            / (n_batches * n_microbatches)
         )
-        handed.append(max((seconds for message, seconds in measured if message.axis == "pipeline"), default=0.0))
+        handed.append(
+            max((seconds for message, seconds in measured if message.axis == "pipeline"), default=0.0)
+        )
         parameters.append(
             sum(message.count * seconds for message, seconds in measured if message.axis not in BLOCKING_AXES)
         )
@@ -126,7 +129,9 @@ def predict_step(
     )
 
 
-def model_messages(model: str, dataset: str, mesh: Mesh, batch: int, levels: Mapping[str, Any]) -> list[Message]:
+def model_messages(
+    model: str, dataset: str, mesh: Mesh, batch: int, levels: Mapping[str, Any]
+) -> list[Message]:
     """Return all messages of a step; none for a model that Ringside does not describe."""
     try:
         graph = model_graph(model, dataset)

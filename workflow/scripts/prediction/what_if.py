@@ -45,9 +45,7 @@ PREDICTION_METHOD = (
     "Predicted: time of a sample in the replay relative to the trace, times the untraced epoch time. Intervals of predictions "
     "are over traced runs; they do not include the uncertainty of the network's law or of a question's assumptions."
 )
-LEFT_OUT = (
-    "Left out, because they use model parallelism, or no kept step has the same number of all-reduces on all ranks: {}."
-)
+LEFT_OUT = "Left out, because they use model parallelism, or no kept step has the same number of all-reduces on all ranks: {}."
 NO_TRACE = Note("no-trace", "No traced run of the study kept steps that can be replayed.")
 
 
@@ -90,14 +88,17 @@ class Study:
         runs_with_traces = runs_with_traces[
             ~physics.is_mesh(runs_with_traces) & ~physics.has_strategy(runs_with_traces)
         ]
-        runs_of_cell = dict(iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell")))
+        runs_of_cell = dict(
+            iter(runs_with_traces[runs_with_traces["run_id"].isin(steps_of_run)].groupby("cell"))
+        )
         for runs in (runs_of_cell[cell] for cell in cells(self.runs)["cell"] if cell in runs_of_cell):
             row = runs.iloc[0].to_dict()
             cell_of_run = Cell(self, row, {})
             chains_of_run = {run: cell_of_run.build_run_chains(steps_of_run[run]) for run in runs["run_id"]}
             if any(chains_of_run.values()):
                 yield replace(
-                    cell_of_run, chains={run: run_chains for run, run_chains in chains_of_run.items() if run_chains}
+                    cell_of_run,
+                    chains={run: run_chains for run, run_chains in chains_of_run.items() if run_chains},
                 )
 
     def left_out(self, rows: pd.DataFrame) -> list[str]:
@@ -138,7 +139,11 @@ class Cell:
             return np.ones(count)
         rule = exchange.message_rule(self.row["framework"])
         bucket_bytes = exchange.join_buckets(gradients, rule.limits_bytes).bytes
-        return bucket_bytes if len(bucket_bytes) == count else np.full(count, gradients.total_bytes / max(count, 1))
+        return (
+            bucket_bytes
+            if len(bucket_bytes) == count
+            else np.full(count, gradients.total_bytes / max(count, 1))
+        )
 
     def messages(self, network: Law, sizes: np.ndarray, rate: float) -> Messages:
         """Return the times of messages of these sizes by a law."""
@@ -214,7 +219,9 @@ class Cell:
         own, tried = self.row, {name: self._cells_with_other_level(name) for name in CHANGED_FACTORS}
         if self.exchanges:
             if own["placement"] != "emulated" and own["nodes"] > 1:
-                rates = {row["bandwidth_bytes_s"] / self.rate: level for level, row in tried["bandwidth"].items()}
+                rates = {
+                    row["bandwidth_bytes_s"] / self.rate: level for level, row in tried["bandwidth"].items()
+                }
                 for faster in sorted({DEFAULT_CHANGES["links"], *rates}):
                     yield questions.links(
                         faster, self.by_links(faster), **_measured_level("bandwidth", rates.get(faster))
@@ -224,12 +231,15 @@ class Cell:
             if own["sync_every"] == 1:
                 batch_s = self.computed_s and self.computed_s(own["local_batch"])
                 for every, level in (
-                    {every: every for every in sorted(tried["sync_every"])} or {DEFAULT_CHANGES["accumulation"]: None}
+                    {every: every for every in sorted(tried["sync_every"])}
+                    or {DEFAULT_CHANGES["accumulation"]: None}
                 ).items():
                     yield questions.accumulated(
                         int(every), batch_s, self.every_chain, **_measured_level("sync_every", level)
                     )
-        times = {level / own["batch_size"]: level for level in tried["batch_size"]} or {DEFAULT_CHANGES["batch"]: None}
+        times = {level / own["batch_size"]: level for level in tried["batch_size"]} or {
+            DEFAULT_CHANGES["batch"]: None
+        }
         for factor, level in sorted(times.items()):
             yield questions.batch(factor, *self.growth(factor), **_measured_level("batch_size", level))
         if own["ranks"] > 1:
@@ -239,7 +249,9 @@ class Cell:
     def _cells_with_other_level(self, name: str) -> dict[Any, dict[str, Any]]:
         """Return a run of each cell that differs in this factor alone, by its level."""
         levels = {row[name] for row in self.study.by_levels.values()} - {self.row[name]}
-        row_of_level = {level: self.study.by_levels.get(_levels(self.row, **{name: level})) for level in levels}
+        row_of_level = {
+            level: self.study.by_levels.get(_levels(self.row, **{name: level})) for level in levels
+        }
         return {level: row for level, row in row_of_level.items() if row is not None}
 
     def answers(self) -> Iterator[dict[str, Any]]:
@@ -264,7 +276,9 @@ class Cell:
                 **intervals.columns("predicted_s", _product(untraced, ratio)), **self._experiment(question, base, _product(untraced, ratio).value),
             }  # fmt: skip
 
-    def _experiment(self, question: Question, base: Mapping[str, Any] | None, predicted_s: float) -> dict[str, Any]:
+    def _experiment(
+        self, question: Question, base: Mapping[str, Any] | None, predicted_s: float
+    ) -> dict[str, Any]:
         """Return what the study measured for the changed cell, {} if it has none."""
         if question.factor is None or base is None:
             return {}
@@ -309,7 +323,9 @@ def predict(study: Study) -> pd.DataFrame:
 def in_order(rows: pd.DataFrame) -> list[str]:
     """Return the changes of all cells, grouped by question."""
     question_of_change = rows.drop_duplicates("change").set_index("change")["question"]
-    return sorted(question_of_change.index, key=lambda change: questions.NAMES.index(question_of_change[change]))
+    return sorted(
+        question_of_change.index, key=lambda change: questions.NAMES.index(question_of_change[change])
+    )
 
 
 def gain(rows: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -344,10 +360,12 @@ def table(rows: pd.DataFrame, study: Study) -> tables.Table:
         ]
         saved = [tables.interval(Estimate(*row)) for row in measured.itertuples(index=False)]
         columns["saved (%)"] = [
-            text if is_measured else tables.DASH for text, is_measured in zip(saved, has_measurement, strict=True)
+            text if is_measured else tables.DASH
+            for text, is_measured in zip(saved, has_measurement, strict=True)
         ]
         columns["error (%)"] = [
-            _signed_percent(error) if pd.notna(error) else tables.DASH for error in rows["error"].astype(float)
+            _signed_percent(error) if pd.notna(error) else tables.DASH
+            for error in rows["error"].astype(float)
         ]
     cell_starts = rows.index[rows["cell"] != rows["cell"].shift()].tolist()
     all_notes = [*notes(rows), *note_list, conditions.setting_note(timed(runs))]
@@ -372,7 +390,10 @@ def notes(rows: pd.DataFrame) -> list[str]:
     exact = f"Replayed without a change, steps take their measured time within {100 * replay_error:.2g} %."
     return [
         _error_note(rows["error"].dropna().astype(float)),
-        Note("predicted", f"{PREDICTION_METHOD} Intervals of predicted times include that of the untraced time."),
+        Note(
+            "predicted",
+            f"{PREDICTION_METHOD} Intervals of predicted times include that of the untraced time.",
+        ),
         Note("replay-off", exact, share=replay_error),
         Note("assumed", f"Assumed: {'; '.join(change_texts)}.", assumed=assumed),
     ]
@@ -401,7 +422,9 @@ def main(*, runs: Path, network: Path | None = None, replay_steps: Path, out: Pa
         out: files to write, without their suffix
     """
     measured = read_runs(runs)
-    sweeps = law.benchmark_points(read_table(network, "network")) if network else law.benchmark_points(_no_sweep())
+    sweeps = (
+        law.benchmark_points(read_table(network, "network")) if network else law.benchmark_points(_no_sweep())
+    )
     study = Study(measured, sweeps, read_table(replay_steps, "replay_steps"))
     tables.write(table(predict(study), study), out)
 

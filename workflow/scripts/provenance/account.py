@@ -49,7 +49,9 @@ def count_costs(campaign: Campaign, runs: pd.DataFrame) -> Account:
         environments_bytes=folder_bytes(Path(stamp).parent for stamp in campaign.environments.values())
         if is_local
         else None,
-        records_bytes=folder_bytes([campaign.results / "runs", campaign.results / "network"]) if is_local else None,
+        records_bytes=folder_bytes([campaign.results / "runs", campaign.results / "network"])
+        if is_local
+        else None,
     )
 
 
@@ -63,4 +65,8 @@ def folder_bytes(folders: Iterable[Path]) -> int | None:
     """Return the bytes in folders, None if none of them exists."""
     existing = [folder for folder in folders if folder.is_dir()]
     files = (file for folder in existing for file in folder.rglob("*"))
-    return sum(file.lstat().st_size for file in files if not file.is_symlink() and file.is_file()) if existing else None
+    return (
+        sum(file.lstat().st_size for file in files if not file.is_symlink() and file.is_file())
+        if existing
+        else None
+    )

@@ -148,7 +148,9 @@ def to_latex(parts: Sequence[Section]) -> str:
             ]
             lines += [r"\begin{itemize}", *items, r"\end{itemize}"]
         grids = [grid for grid in part.grids if grid.rows]
-        lines += [latex(grid_table(grid), f"tab:appendix-{number_}-{place}") for place, grid in enumerate(grids)]
+        lines += [
+            latex(grid_table(grid), f"tab:appendix-{number_}-{place}") for place, grid in enumerate(grids)
+        ]
     return "\n".join(lines) + "\n"
 
 

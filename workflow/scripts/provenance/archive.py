@@ -92,10 +92,16 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
             got=content["study"],
             hint=REBUILD_HINT,
         )
-    certified = {campaign.runs_csv.parent / name: sha256 for name, sha256 in content["sources"]["tables"].items()}
+    certified = {
+        campaign.runs_csv.parent / name: sha256 for name, sha256 in content["sources"]["tables"].items()
+    }
     certified |= {Path(name): sha256 for name, sha256 in content["sources"]["records"].items()}
-    if changed := [file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256]:
-        raise InputError("checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=REBUILD_HINT)
+    if changed := [
+        file for file, sha256 in certified.items() if not file.is_file() or digest_file(file) != sha256
+    ]:
+        raise InputError(
+            "checksum-mismatch", f"is not what {shown(manifest)} says", file=changed[0], hint=REBUILD_HINT
+        )
     runs = read_table(campaign.runs_csv, "runs")
     study, site = campaign.study, campaign.site.name
     records = "available" if campaign.published is None else "../records"
@@ -104,7 +110,9 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     members: dict[str, bytes | Path] = {f"{WORKFLOW}/{name}": CHECKOUT / name for name in checkout_files}
     products = {file: Path(file) for product in content["products"].values() for file in product["files"]}
     members |= {str(path.relative_to(campaign.results)): path for path in products.values()}
-    tables = {name: campaign.runs_csv.parent / name for name in content["sources"]["tables"] if name != "design.csv"}
+    tables = {
+        name: campaign.runs_csv.parent / name for name in content["sources"]["tables"] if name != "design.csv"
+    }
     members |= {f"records/{name}": path for name, path in tables.items()}
     if campaign.published is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
@@ -112,7 +120,9 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     last_end = ends.max() if len(ends) else None
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
     checkout = state()
-    sections = list(appendix.appendix_sections(campaign, runs, count_costs(campaign, runs), checkout, "./remake"))
+    sections = list(
+        appendix.appendix_sections(campaign, runs, count_costs(campaign, runs), checkout, "./remake")
+    )
     texts = {
         "README.md": README.format(title=study.title, question=study.question, **fields),
         "remake": REMAKE.format(**fields),
@@ -122,13 +132,19 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
         "manifest.json": manifest.read_text(encoding="utf-8"),
     }
     members |= {name: text.encode() for name, text in texts.items()}
-    crate = archive_crate(study, runs, members, {"ringside": checkout.commit, "snakemake": version("snakemake")}, site)
+    crate = archive_crate(
+        study, runs, members, {"ringside": checkout.commit, "snakemake": version("snakemake")}, site
+    )
     members["ro-crate-metadata.json"] = (json.dumps(crate, indent=2, ensure_ascii=False) + "\n").encode()
     return dict(sorted(members.items()))
 
 
 def archive_crate(
-    study: Study, runs: pd.DataFrame, members: Mapping[str, object], versions: Mapping[str, str | None], site: str
+    study: Study,
+    runs: pd.DataFrame,
+    members: Mapping[str, object],
+    versions: Mapping[str, str | None],
+    site: str,
 ) -> dict[str, object]:
     """Return the crate of an archive with these members."""
     inputs = {
@@ -137,10 +153,14 @@ def archive_crate(
         f"{WORKFLOW}/requirements.txt": "the lock of the workflow's own libraries",
     }
     results = {
-        name: describe_member(name) for name in members if name.split("/")[0] in ("figures", "tables", "records")
+        name: describe_member(name)
+        for name in members
+        if name.split("/")[0] in ("figures", "tables", "records")
     }
     other_files = {
-        name: describe_member(name) for name in members if "/" not in name and name != "ro-crate-metadata.json"
+        name: describe_member(name)
+        for name in members
+        if "/" not in name and name != "ro-crate-metadata.json"
     }
     if any(name.startswith(f"{WORKFLOW}/results/{study.name}/runs/") for name in members):
         results[f"{WORKFLOW}/results/{study.name}/runs/"] = "the records of all runs"
@@ -158,7 +178,12 @@ def describe_member(name: str) -> str:
 def workflow_files(campaign: Campaign) -> list[str]:
     """Return the files that git tracks, and those of study, strategies, site and data sets."""
     strategies = strategy_file(campaign.study.name, campaign.site.name)
-    own_files = [campaign.study.file, campaign.site.file, strategies, *(CHECKOUT / "config").glob("datasets*.yaml")]
+    own_files = [
+        campaign.study.file,
+        campaign.site.file,
+        strategies,
+        *(CHECKOUT / "config").glob("datasets*.yaml"),
+    ]
     if state().commit:
         command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
         process = subprocess.run(
@@ -172,7 +197,11 @@ def workflow_files(campaign: Campaign) -> list[str]:
             for path in paths
             for file in (source_files(path) if path.is_dir() and not path.is_symlink() else [path])
         ]
-        names = [str(file.relative_to(CHECKOUT)) for file in files if file.suffix in CHECKOUT_SUFFIXES or file in paths]
+        names = [
+            str(file.relative_to(CHECKOUT))
+            for file in files
+            if file.suffix in CHECKOUT_SUFFIXES or file in paths
+        ]
     names += [str(file.relative_to(CHECKOUT)) for file in own_files]
     return sorted({name for name in names if (CHECKOUT / name).is_symlink() or (CHECKOUT / name).is_file()})
 
@@ -240,7 +269,9 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     """
     campaign = measured_campaign(study, site, records)
     contents = archive_members(campaign, manifest)
-    missing = [content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)]
+    missing = [
+        content for content in contents.values() if isinstance(content, Path) and not os.path.lexists(content)
+    ]
     if missing:
         raise InputError("missing-file", "does not exist", file=missing[0], hint=REBUILD_HINT)
     ends = read_table(campaign.runs_csv, "runs")["ended_at"].dropna().astype(str)

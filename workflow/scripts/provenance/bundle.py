@@ -139,7 +139,9 @@ def add_dataset(content: Content, dataset: str, campaign: Campaign) -> None:
         content.report(f"{dataset}: not included, the site has it ({archive_store.site}: datasets.folder)")
     else:
         paths = [archive.path for archive in archives(dataset, entry, archive_store).values()]
-        origins = [origin for path in paths if (origin := path.with_name(f"{path.name}.origin.json")).is_file()]
+        origins = [
+            origin for path in paths if (origin := path.with_name(f"{path.name}.origin.json")).is_file()
+        ]
         content.add(dataset, {f"downloads/{dataset}/{path.name}": path for path in [*paths, *origins]})
 
 
@@ -171,7 +173,9 @@ def glibc_of(wheel: str) -> tuple[int, int]:
 def manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
     """Return the bundle's manifest: study and site, what it was made from, and the SHA-256 of every file."""
     wheels = [
-        name.rpartition("/")[2] for name in content.files if name.startswith(bundled.WHEELS) and name.endswith(".whl")
+        name.rpartition("/")[2]
+        for name in content.files
+        if name.startswith(bundled.WHEELS) and name.endswith(".whl")
     ]
     ordered = sorted(
         content.files, key=lambda name: (name.endswith("/wheel.json"), name)

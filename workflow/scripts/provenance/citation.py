@@ -10,7 +10,8 @@ from declared.study import Study
 def list_authors(study: Study) -> list[dict[str, str]]:
     """Return the authors to be cited; "The authors of <study>" if the study names none."""
     named = [
-        {name.replace("_", "-"): value for name, value in vars(author).items() if value} for author in study.authors
+        {name.replace("_", "-"): value for name, value in vars(author).items() if value}
+        for author in study.authors
     ]
     return named or [{"name": f"The authors of {study.name}"}]
 

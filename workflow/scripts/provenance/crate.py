@@ -80,7 +80,9 @@ def build_crate(
     crate.root_dataset["conformsTo"] = [
         crate.add(
             ContextEntity(
-                crate, address, properties={"@type": "CreativeWork", "name": name, "version": PROFILE_VERSIONS[address]}
+                crate,
+                address,
+                properties={"@type": "CreativeWork", "name": name, "version": PROFILE_VERSIONS[address]},
             )
         )
         for address, name in PROFILES.items()
@@ -154,10 +156,14 @@ def add_authors(crate: ROCrate, study: Study) -> list[ContextEntity]:
             properties = {"@type": "Organization", "name": author["name"]}
         else:
             properties = {"@type": "Person", "name": f"{author['given-names']} {author['family-names']}"}
-        entity = crate.add(ContextEntity(crate, author.get("orcid", f"#author-{number + 1}"), properties=properties))
+        entity = crate.add(
+            ContextEntity(crate, author.get("orcid", f"#author-{number + 1}"), properties=properties)
+        )
         if "affiliation" in author:
             place = {"@type": "Organization", "name": author["affiliation"]}
-            entity["affiliation"] = crate.add(ContextEntity(crate, f"#affiliation-{number + 1}", properties=place))
+            entity["affiliation"] = crate.add(
+                ContextEntity(crate, f"#affiliation-{number + 1}", properties=place)
+            )
         entities.append(entity)
     return entities
 
@@ -166,7 +172,11 @@ def add_licence(crate: ROCrate, study: Study) -> ContextEntity:
     """Add and return the licence of the records."""
     if study.licence:
         address = f"https://spdx.org/licenses/{study.licence}"
-        properties = {"@type": "CreativeWork", "name": study.licence, "description": "of records, figures and tables"}
+        properties = {
+            "@type": "CreativeWork",
+            "name": study.licence,
+            "description": "of records, figures and tables",
+        }
     else:
         address = "#no-licence"
         properties = {

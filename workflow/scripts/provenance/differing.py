@@ -45,12 +45,16 @@ def list_changes(campaign: Campaign, manifest: Path, code: Sequence[str]) -> lis
         return [str(error)]
     lines = compare_sources(content["sources"], collect_sources(campaign, code))
     if lines:
-        text = f"{campaign.study.name}: changed since its figures were made; dependent outputs will be rebuilt:"
+        text = (
+            f"{campaign.study.name}: changed since its figures were made; dependent outputs will be rebuilt:"
+        )
         lines.insert(0, Note("figures-outdated", text, study=campaign.study.name))
     return lines + (compare_measured(content, campaign) if campaign.published else [])
 
 
-def compare_sources(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+def compare_sources(
+    before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]
+) -> list[str]:
     """Return a line for each group of sources in which something was changed, added or removed."""
     lines: list[str] = []
     for group, title in TITLES.items():
@@ -60,7 +64,9 @@ def compare_sources(before: Mapping[str, Mapping[str, str]], now: Mapping[str, M
         ):  # The manifest is of records, the campaign of published tables, or vice versa.
             continue
         changed = [name for name in new if name in old and new[name] != old[name]]
-        added, removed = ([name for name in first if name not in second] for first, second in ((new, old), (old, new)))
+        added, removed = (
+            [name for name in first if name not in second] for first, second in ((new, old), (old, new))
+        )
         parts = [
             join_names([describe_change(name, old, new, group) for name in changed], ""),
             join_names(added, "added: "),
@@ -68,7 +74,9 @@ def compare_sources(before: Mapping[str, Mapping[str, str]], now: Mapping[str, M
         ]
         if any(parts):
             text = f"  {title}: {'; '.join(part for part in parts if part)}"
-            lines.append(Note("changed-sources", text, group=group, changed=changed, added=added, removed=removed))
+            lines.append(
+                Note("changed-sources", text, group=group, changed=changed, added=added, removed=removed)
+            )
     return lines
 
 

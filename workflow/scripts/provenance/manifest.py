@@ -38,7 +38,9 @@ LIBRARIES = (
 )  # on which last digits and pixels depend
 
 
-def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sources_digest: str) -> dict[str, Any]:
+def manifest(
+    campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sources_digest: str
+) -> dict[str, Any]:
     """Return the content of manifest.json.
 
     Args:
@@ -49,9 +51,16 @@ def manifest(campaign: Campaign, products: Mapping[str, Mapping[str, Any]], sour
     Raises:
         InputError: If a product was made from something other than the current files.
     """
-    certified = {name: certify_files(product["files"], Path(product["made_of"])) for name, product in products.items()}
+    certified = {
+        name: certify_files(product["files"], Path(product["made_of"])) for name, product in products.items()
+    }
     code = sorted(
-        {file for product in certified.values() for file in product.inputs if file.endswith(sources.CODE_SUFFIXES)}
+        {
+            file
+            for product in certified.values()
+            for file in product.inputs
+            if file.endswith(sources.CODE_SUFFIXES)
+        }
     )
     current_sources = sources.collect_sources(campaign, code)
     if sources.digest(current_sources) != sources_digest:
@@ -109,7 +118,9 @@ def certify_files(files: Sequence[str], origin_file: Path) -> ProductRecord:
     return origin
 
 
-def retire(results: Path, products: Mapping[str, Mapping[str, Any]], other_files: Sequence[str] = ()) -> list[str]:
+def retire(
+    results: Path, products: Mapping[str, Mapping[str, Any]], other_files: Sequence[str] = ()
+) -> list[str]:
     """Move files that are no longer products into OLD_FOLDER beside them; return their names without endings.
 
     Args:
@@ -118,7 +129,9 @@ def retire(results: Path, products: Mapping[str, Mapping[str, Any]], other_files
         other_files: Files that are made on request, and stay.
     """
     current = {
-        Path(file) for files in (*(product["files"] for product in products.values()), other_files) for file in files
+        Path(file)
+        for files in (*(product["files"] for product in products.values()), other_files)
+        for file in files
     }
     moved = []
     for folder in sorted({file.parent for file in current} - {results}):  # It contains other files, too.
@@ -143,7 +156,9 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
     try:
         content = read_json(file)
     except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=shown(file), hint="make it: ./ringside run") from None
+        raise InputError(
+            "missing-file", "no such file", file=shown(file), hint="make it: ./ringside run"
+        ) from None
     except (OSError, ValueError) as error:
         raise InputError(
             "broken-file", f"cannot be read: {error}", file=shown(file), expected=expected, hint=hint
@@ -152,7 +167,9 @@ def read(file: Path, expected: str = "") -> dict[str, Any]:
         check(content, "manifest", file)
     except InputError as error:
         raise InputError("broken-file", str(error), expected=expected, hint=hint) from None
-    if outside := [name for name in listed_files(content) if not name.startswith(f"results/{content['study']}/")]:
+    if outside := [
+        name for name in listed_files(content) if not name.startswith(f"results/{content['study']}/")
+    ]:
         raise InputError(
             "foreign-product",
             f"{outside[0]} is no product of {content['study']}",
@@ -180,7 +197,14 @@ def records_location(folder: Path) -> str:
 
 
 def main(
-    *, study: str, site: str, records: str, products: str, sources_digest: str, keep: Sequence[str] = (), out: Path
+    *,
+    study: str,
+    site: str,
+    records: str,
+    products: str,
+    sources_digest: str,
+    keep: Sequence[str] = (),
+    out: Path,
 ) -> None:
     """Write the manifest of a study whose figures and tables exist.
 
@@ -198,7 +222,9 @@ def main(
     check(content, "manifest", out)
     write_json(out, content)
     if retired := retire(campaign.results, content["products"], keep):
-        print(f"no longer declared by the study, moved to {OLD_FOLDER}/ beside the others: {', '.join(retired)}")
+        print(
+            f"no longer declared by the study, moved to {OLD_FOLDER}/ beside the others: {', '.join(retired)}"
+        )
 
 
 if __name__ == "__main__":

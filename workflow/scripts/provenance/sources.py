@@ -37,7 +37,9 @@ def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path
         "code": [CHECKOUT / file for file in code],
     }
     if campaign.published is None:
-        paths["locks"] += [file for name in campaign.environments for file in environment_files(campaign, name)]
+        paths["locks"] += [
+            file for name in campaign.environments for file in environment_files(campaign, name)
+        ]
         paths["code"] += training_code(campaign)
         paths["data"] = data_code()
     return paths
@@ -50,7 +52,9 @@ def collect_sources(campaign: Campaign, code: Iterable[str]) -> dict[str, Group]
         for group, paths in source_paths(campaign, code).items()
     }
     if campaign.published is None:
-        groups["site"] = {name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()}
+        groups["site"] = {
+            name: json.dumps(value, sort_keys=True) for name, value in site_part(campaign.site).items()
+        }
         groups["data"] |= {name: data_digest(name) for name in campaign.datasets}
     return {group: dict(sorted(entries.items())) for group, entries in groups.items()}
 
@@ -127,5 +131,6 @@ def measured_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list
             if digest := row.get(f"{kind}_digest"):
                 digests[kind].setdefault(str(name), set()).add(str(digest))
     return {
-        kind: {name: sorted(values) for name, values in sorted(by_name.items())} for kind, by_name in digests.items()
+        kind: {name: sorted(values) for name, values in sorted(by_name.items())}
+        for kind, by_name in digests.items()
     }

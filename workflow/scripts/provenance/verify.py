@@ -50,7 +50,9 @@ def compare_all(against: Path, results: Path) -> list[Verdict]:
     folder = results if content["records"] == "records" else Path(content["records"])
     verdicts = [compare_file(results / name, sha256, old_folder) for name, sha256 in sorted(products.items())]
     verdicts += [compare_file(folder / name, sha256, old_folder) for name, sha256 in sorted(tables.items())]
-    verdicts += [compare_file(Path(name), sha256) for name, sha256 in sorted(content["sources"]["records"].items())]
+    verdicts += [
+        compare_file(Path(name), sha256) for name, sha256 in sorted(content["sources"]["records"].items())
+    ]
     if old_folder.resolve() == results.resolve():
         return verdicts
     copies = {f"records/{name}": sha256 for name, sha256 in tables.items() if name != DESIGN} | products
@@ -64,7 +66,9 @@ def compare_file(file: Path, sha256: str, old_folder: Path | None = None) -> Ver
         return Verdict(str(file), MISSING)
     if digest_file(file) == sha256:
         return Verdict(str(file), IDENTICAL)
-    places = [old_folder / file.parent.name / file.name, old_folder / "records" / file.name] if old_folder else []
+    places = (
+        [old_folder / file.parent.name / file.name, old_folder / "records" / file.name] if old_folder else []
+    )
     old = next((place for place in places if place.is_file() and digest_file(place) == sha256), None)
     return Verdict(str(file), DIFFERS, (describe_difference(old, file) if old else None) or "")
 
@@ -139,7 +143,11 @@ def verify(study: str = "", against: Path | None = None, as_json: bool = False) 
         raise InputError("empty-manifest", "names no file, so there is nothing to compare", file=manifest)
     counts = Counter(verdict.verdict for verdict in verdicts)
     if as_json:
-        print(json.dumps({"manifest": str(manifest), "files": [asdict(verdict) for verdict in verdicts]}, indent=2))
+        print(
+            json.dumps(
+                {"manifest": str(manifest), "files": [asdict(verdict) for verdict in verdicts]}, indent=2
+            )
+        )
         return not set(counts) - {IDENTICAL}
     for verdict in verdicts:
         if verdict.verdict != IDENTICAL:

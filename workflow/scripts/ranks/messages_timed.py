@@ -44,13 +44,18 @@ def handed(
     return (time.process_time() - used) / count, (time.perf_counter() - began) / count
 
 
-def timed(context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None) -> dict[str, Any]:
+def timed(
+    context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None
+) -> dict[str, Any]:
     """Messages of `size` bytes: processor seconds of the sender and of the receiver, and seconds, of each repetition."""
     group, elements = context.group, size // ITEM_BYTES
 
     def repetition(count: int) -> list[tuple[float, float]]:
         group.barrier()
-        return [(one[0], one[1]) for one in group.all_gather(handed(context.rank, elements, count, device, carries))]
+        return [
+            (one[0], one[1])
+            for one in group.all_gather(handed(context.rank, elements, count, device, carries))
+        ]
 
     repetition(1)
     one_s = max(seconds for _, seconds in repetition(3))

@@ -79,9 +79,13 @@ def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
             takes = taken(graph, space, place, degrees, number)
             sizes = tuple(end - first for first, end in region_of(layer, degrees, number))
             of = tuple(_settings(graph, name) for name in layer.operators)
-            where = region_of(layer, degrees, number)[1:3]  # which decides what lies beyond the edges, or behind a mask
+            where = region_of(layer, degrees, number)[
+                1:3
+            ]  # which decides what lies beyond the edges, or behind a mask
             last = layer.chain and part_of(number, degrees)[POSITIONS] == degrees[POSITIONS] - 1
-            yield Piece(place, degrees, number, takes, (of, where, _shares(layer, degrees), sizes, takes, last))
+            yield Piece(
+                place, degrees, number, takes, (of, where, _shares(layer, degrees), sizes, takes, last)
+            )
 
 
 def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
@@ -106,10 +110,14 @@ class Work:
         self._labels: Tensor | None = None
         if not layer.operators:
             last = graph.operators[-1].shape
-            size = [size // degree for size, degree in zip(layer.shape, piece.degrees, strict=True)][: len(last)]
+            size = [size // degree for size, degree in zip(layer.shape, piece.degrees, strict=True)][
+                : len(last)
+            ]
             self._labels = torch.randint(last[-1], size, device=device)
         self.forward()
-        self._hands_on = layer.chain and part_of(piece.number, piece.degrees)[POSITIONS] < piece.degrees[POSITIONS] - 1
+        self._hands_on = (
+            layer.chain and part_of(piece.number, piece.degrees)[POSITIONS] < piece.degrees[POSITIONS] - 1
+        )
         self._gradients = [torch.randn_like(made) for made in self._all()]
         self.has_gradient = self._made.requires_grad
 
@@ -190,7 +198,9 @@ def timed(context: Context, device: torch.device) -> dict[str, Any]:
         shard = Shard(layer, graph, 0, _shares(layer, piece.degrees), weights).to(device)
         work = Work(graph, space, piece, shard, device)
         forward = clock.times(work.forward)
-        parts.append({"forward": forward, "backward": clock.times(work.backward) if work.has_gradient else []})
+        parts.append(
+            {"forward": forward, "backward": clock.times(work.backward) if work.has_gradient else []}
+        )
     updates = []
     known: dict[tuple[Any, ...], list[float]] = {}
     for place, count in shares:

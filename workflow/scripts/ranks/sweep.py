@@ -40,7 +40,8 @@ def elements_of(collective: str, size: int, ranks: int) -> int:
 
 def message(elements: int, ranks: int) -> np.ndarray:
     """What rank 0 has before 1 is added, rank 1 before 2, and so on; float32 [elements], whole numbers that differ from share to
-    share, and whose sums over ranks are exact."""
+    share, and whose sums over ranks are exact.
+    """
     position = np.arange(elements)
     return (position % 8 + position // -(-elements // ranks)).astype(np.float32)
 
@@ -53,7 +54,10 @@ def loaded(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
 
 def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarray:
     """What it has to have after it."""
-    every, mine = message(elements, ranks), slice(rank * (elements // ranks), (rank + 1) * (elements // ranks))
+    every, mine = (
+        message(elements, ranks),
+        slice(rank * (elements // ranks), (rank + 1) * (elements // ranks)),
+    )
     total = ranks * every + np.float32(ranks * (ranks + 1) // 2)
     of_ranks = np.repeat(np.arange(1, ranks + 1, dtype=np.float32), elements // ranks)
     results = {

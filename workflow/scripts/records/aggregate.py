@@ -61,7 +61,10 @@ LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
-RUNNABLE_PREFIXES = ("absent: ", "old: ")  # of reasons of runs that can run here (runs.attempts.absence_reason)
+RUNNABLE_PREFIXES = (
+    "absent: ",
+    "old: ",
+)  # of reasons of runs that can run here (runs.attempts.absence_reason)
 MAX_NAMED_EPOCHS = 10
 MAX_NAMED_RUNS = 20
 HEADER = ",".join(["run_id", "key", *COLUMNS]) + "\n"
@@ -88,7 +91,8 @@ def planned_row(campaign: Campaign, run: Run) -> dict[str, Any]:
             for name in ("ranks", "replicas", "local_batch", "effective_batch", "samples_per_epoch")
         },
         "cpu_share": campaign.site.cpu_share,
-        "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes]) or None,
+        "cpu_shares": "/".join(f"{share:g}" for share in campaign.site.cpu_shares[: run.geometry.nodes])
+        or None,
         "bandwidth_bytes_s": link_rate(campaign.site, run.levels),
         "base": run.framework.base,
     }
@@ -108,7 +112,9 @@ def read_record(folder: Path, planned: Planned, site: str) -> dict[str, Any]:
     record = load_record(file := folder / "record.json")
     if record["status"] == "broken":
         reason = record["reason"]
-        raise InputError("broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=repeat_hint(folder))
+        raise InputError(
+            "broken-file", f"is broken ({reason})", file=shown(file), got=reason, hint=repeat_hint(folder)
+        )
     if difference := find_contradiction(record, planned, site):
         problem = f"is not of this run, or was changed by hand: {difference}"
         raise InputError("wrong-record", problem, file=shown(file), got=difference, hint=repeat_hint(folder))
@@ -137,18 +143,24 @@ def epoch_lines(folder: Path, record: dict[str, Any], n_epochs: int, n_warm_up: 
         refuse_machine_error(error, table)
         raise make_error("broken-file", f"is broken ({error})", got=str(error)) from None
     if record["status"] == "ok" and len(lines) != n_epochs:
-        raise make_error("missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[n_epochs])
+        raise make_error(
+            "missing-epochs", f"has {number_of(len(lines), 'epoch')}", got=len(lines), expected=[n_epochs]
+        )
     if record["status"] == "ok":
         numbers = [line.partition(",")[0] for line in lines]
         if numbers != [str(number) for number in range(1, n_epochs + 1)]:
             listed = ", ".join(numbers[:MAX_NAMED_EPOCHS])
             expected = f"1 to {n_epochs}"
-            raise make_error("misnumbered-epochs", f"epochs are numbered {listed}", got=numbers, expected=expected)
+            raise make_error(
+                "misnumbered-epochs", f"epochs are numbered {listed}", got=numbers, expected=expected
+            )
         fields = (line.split(",", 3) for line in reversed(lines))
         if not any(warm_up == "false" and time for _, warm_up, time, _ in fields):
             raise make_error("no-timed-epoch", "no epoch is timed, all are warm-up")
     if mark := find_wrong_mark(lines, n_warm_up):
-        problem = f"epoch {mark['epoch']} has warm_up {mark['warm_up']}, the study's warmup_epochs is {n_warm_up}"
+        problem = (
+            f"epoch {mark['epoch']} has warm_up {mark['warm_up']}, the study's warmup_epochs is {n_warm_up}"
+        )
         raise make_error("wrong-warm-up", problem, got=mark)
     start = f"{folder.parent.name},{folder.name},"
     return "".join([f"{start}{line}\n" for line in lines])
@@ -189,7 +201,8 @@ def recorded_row(record: dict[str, Any]) -> dict[str, Any]:
         "unfinished_attempts": before or None,
         "hosts": " ".join(measured.get("hosts", [])) or None,
         **{
-            name: "; ".join(dict.fromkeys(measured.get(name, []))) or None for name in ("devices", "drivers", "systems")
+            name: "; ".join(dict.fromkeys(measured.get(name, []))) or None
+            for name in ("devices", "drivers", "systems")
         },
     }
 
@@ -223,7 +236,11 @@ def summarize_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
     MEAN_COLUMNS are arithmetic means of the timed epochs, missing if one of these epochs lacks the number.
     """
     timed = epochs[~epochs["warm_up"].astype(bool)].groupby("run_id", sort=False)
-    columns = epochs.groupby("run_id", sort=False)[list(LAST_EPOCH_COLUMNS)].nth(-1).set_axis(epochs["run_id"].unique())
+    columns = (
+        epochs.groupby("run_id", sort=False)[list(LAST_EPOCH_COLUMNS)]
+        .nth(-1)
+        .set_axis(epochs["run_id"].unique())
+    )
     numbers = timed[list(MEAN_COLUMNS)]
     columns[list(MEAN_COLUMNS)] = numbers.mean().where(numbers.count().eq(timed.size(), axis=0))
     columns["epoch_time_median_s"] = timed["epoch_time_s"].median()
@@ -238,7 +255,10 @@ def aggregate_records(campaign: Campaign, epochs_csv: Path) -> pd.DataFrame:
     Raises:
         InputErrors: If records are broken or not of their runs; one error per record.
     """
-    batches = [campaign.runs[first : first + RUNS_PER_BATCH] for first in range(0, len(campaign.runs), RUNS_PER_BATCH)]
+    batches = [
+        campaign.runs[first : first + RUNS_PER_BATCH]
+        for first in range(0, len(campaign.runs), RUNS_PER_BATCH)
+    ]
     rows: list[dict[str, Any]] = []
     epoch_columns: list[pd.DataFrame] = []
     errors: list[InputError] = []
@@ -279,7 +299,9 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
         runs: Rows of runs.csv.
         data: The data set entry of each row.
     """
-    length = pd.Series([entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float)
+    length = pd.Series(
+        [entry["shape"][0] if kind(entry) == TOKENS else None for entry in data], runs.index, float
+    )
     loss = runs["validation_loss"].where([targets(entry) == NEXT for entry in data]).astype(float)
     return {
         "throughput_tokens_s": runs["throughput_samples_s"].astype(float) * length,
@@ -351,7 +373,9 @@ def read_batch(
             except InputError as error:
                 detail = str(error).partition(": ")[2]
                 problem = f"epochs.csv of its attempt is broken ({detail})"
-                errors.append(InputError("broken-file", problem, file=folder, got=detail, hint=repeat_hint(folder)))
+                errors.append(
+                    InputError("broken-file", problem, file=folder, got=detail, hint=repeat_hint(folder))
+                )
         return rows, [], errors
 
 
@@ -366,7 +390,10 @@ def epochs_table(lines: Iterable[str], file: Path) -> pd.DataFrame:
 
 
 def summarize(
-    runs: pd.DataFrame, arguments: CampaignArguments = CONFIGURED, run_missing: str = "", site: str = "the site's file"
+    runs: pd.DataFrame,
+    arguments: CampaignArguments = CONFIGURED,
+    run_missing: str = "",
+    site: str = "the site's file",
 ) -> list[Note]:
     """Return notes for the user: which runs are not ok and why, and the commands that repeat or run them.
 
@@ -398,7 +425,9 @@ def summarize(
         text = f"  {damage}; it counts as a run without phases; repeat it: {command}"
         lines.append(Note("run-without-phases", text, run=row.run_id, damage=damage, command=command))
     if (n_more := len(damaged) - MAX_NAMED_RUNS) > 0:
-        lines.append(Note("more-without-phases", f"  and {n_more} more without phases, in runs.csv", runs=n_more))
+        lines.append(
+            Note("more-without-phases", f"  and {n_more} more without phases, in runs.csv", runs=n_more)
+        )
     lines += repeat_notes(counts, arguments)
     if not_ok.loc[not_ok.status == "missing", "reason"].str.startswith(RUNNABLE_PREFIXES).any():
         command = run_missing or run_command(arguments)

@@ -35,7 +35,9 @@ def gather(runs: pd.DataFrame, results: Path) -> pd.DataFrame:
                 tables.append(pd.read_csv(file, dtype=TYPES).assign(run_id=run_id, key=key))
             except (OSError, ValueError) as error:
                 refuse_machine_error(error, shown(file))
-                raise InputError("broken-file", f"is broken ({error})", file=shown(file), hint="remove it") from None
+                raise InputError(
+                    "broken-file", f"is broken ({error})", file=shown(file), hint="remove it"
+                ) from None
     return pd.concat(tables[1:] or tables, ignore_index=True)
 
 

@@ -37,8 +37,13 @@ def select_runs(campaign: Campaign, selector: str) -> dict[str, Path]:
 
 def count_by_kind(names: Iterable[str]) -> str:
     """Return in words how many runs, sweeps and timings are named."""
-    kinds = [next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run") for name in names]
-    return " and ".join(number_of(kinds.count(kind), kind) for kind in ("run", *NAME_PREFIXES) if kind in kinds)
+    kinds = [
+        next((kind for kind, prefix in NAME_PREFIXES.items() if name.startswith(prefix)), "run")
+        for name in names
+    ]
+    return " and ".join(
+        number_of(kinds.count(kind), kind) for kind in ("run", *NAME_PREFIXES) if kind in kinds
+    )
 
 
 def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True) -> None:
@@ -68,7 +73,9 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
     if not ownership.hold(Path(".snakemake")):
         problem = "a campaign is running in this checkout"
-        raise InputError("campaign-running", problem, hint="nothing was changed; repeat runs when it has ended")
+        raise InputError(
+            "campaign-running", problem, hint="nothing was changed; repeat runs when it has ended"
+        )
     unlock.main(if_stale=True)
     for path in runs.values():
         put_aside(path)
@@ -76,6 +83,8 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     print(f"{count_by_kind(runs)} will be repeated; their old attempts are kept", flush=True)
     arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
-        print(f"to run them: {cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)}")
+        print(
+            f"to run them: {cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)}"
+        )
     elif run:
         sys.exit(subprocess.run(["snakemake", "figures", "--config", *arguments], check=False).returncode)

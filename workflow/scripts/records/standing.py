@@ -176,13 +176,16 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
     timing_records = reader.read_all(timings.outputs)
     left = [campaign.by_id[run_id] for run_id in campaign.records if run_id not in records]
     started = {
-        **started_measurements(campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}),
+        **started_measurements(
+            campaign.results / "runs", {run.run_id: campaign.records[run.run_id] for run in left}
+        ),
         **started_measurements(
             campaign.results / "network",
             {n: path for n, path in benchmarks.outputs.items() if n not in benchmark_records},
         ),
         **started_measurements(
-            campaign.results / "costs", {n: path for n, path in timings.outputs.items() if n not in timing_records}
+            campaign.results / "costs",
+            {n: path for n, path in timings.outputs.items() if n not in timing_records},
         ),
     }
     paths = {**campaign.records, **benchmarks.outputs, **timings.outputs}
@@ -193,12 +196,15 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         folder = published.parent
         attempt = attempts.current_attempt(folder)
         if attempt and is_active(folder, attempt, jobs, campaign.site.longest_run_s + JOB_MARGIN_S, now):
-            under_way.append(read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now))
+            under_way.append(
+                read_under_way(f"{labels.get(name, '')}{name}", attempt, campaign.by_id.get(name), now)
+            )
         elif (reason := attempts.absence_reason(published)) != attempts.NOT_RUN:
             stopped.append(("to run", reason.removeprefix("absent: "), name))
     arguments = arguments_for(campaign.study.name, campaign.site.name)
     measurements = [
-        (f"{labels[name]}{name}", record) for name, record in (*benchmark_records.items(), *timing_records.items())
+        (f"{labels[name]}{name}", record)
+        for name, record in (*benchmark_records.items(), *timing_records.items())
     ]
     not_ok = [*records.items(), *measurements]
     not_here = [run for run in campaign.runs if run.run_id not in campaign.records]
@@ -211,7 +217,11 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
         under_way=under_way,
         left=len(left),
         left_s=estimate_time_left(
-            campaign, records, benchmarks.outputs, benchmark_records, {item.name: item.seconds for item in under_way}
+            campaign,
+            records,
+            benchmarks.outputs,
+            benchmark_records,
+            {item.name: item.seconds for item in under_way},
         ),
         problems=group_problems(
             [
@@ -225,7 +235,8 @@ def read_standing(campaign: Campaign, benchmarks: Sweeps, timings: Timings, read
             ]
         ),
         repeat=repeat_commands([record["status"] for _, record in not_ok], arguments),
-        run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name) or run_command(arguments),
+        run=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
+        or run_command(arguments),
         sweeps=count_measurements(len(benchmarks.outputs), benchmark_records),
         timings=count_measurements(len(timings.outputs), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
@@ -341,7 +352,9 @@ def read_jobs(campaign: Campaign, keys: Mapping[str, str]) -> tuple[list[Job] | 
     """
     if unread := UNREAD_QUEUES.get(campaign.site.launcher):
         scheduler, see = unread
-        return None, Note("queue-not-read", f"{scheduler}'s queue is not read; see {see}", scheduler=scheduler, see=see)
+        return None, Note(
+            "queue-not-read", f"{scheduler}'s queue is not read; see {see}", scheduler=scheduler, see=see
+        )
     if campaign.site.launcher != "slurm":
         return None, ""
     command = ("squeue", "--me", "--noheader", "--format=%i|%j|%T|%S|%R|%k")

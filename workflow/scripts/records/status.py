@@ -76,7 +76,9 @@ def headline(standing: Standing) -> str:
         return f"{done}; nothing is left to run"
     if standing.left_s is None:
         return f"{done}; the time left is unknown until a run has ended"
-    return f"{done}; {standing.left:,} left, about {duration(standing.left_s)} ({format_end(standing.left_s)})"
+    return (
+        f"{done}; {standing.left:,} left, about {duration(standing.left_s)} ({format_end(standing.left_s)})"
+    )
 
 
 def format_end(seconds: float) -> str:
@@ -94,7 +96,9 @@ def progress_bar(standing: Standing) -> str:
 def status_lines(standing: Standing) -> Iterator[tuple[str, str]]:
     """Yield name and content of each line."""
     if standing.statuses:
-        counts = [f"{standing.statuses[status]:,} {status}" for status in STATUSES if status in standing.statuses]
+        counts = [
+            f"{standing.statuses[status]:,} {status}" for status in STATUSES if status in standing.statuses
+        ]
         yield "done", ", ".join(counts)
     if standing.precision:
         yield from precision_lines(standing.precision, standing.done > 0, standing.left > 0)
@@ -133,19 +137,28 @@ def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> I
         )
         yield "precision", f"{100 * precision.rule['until']:g} % targeted; {hint}"
         return
-    ending = ", the limit at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
+    ending = (
+        ", the limit at_most: no cell gets more runs" if precision.block == precision.rule["at_most"] else ""
+    )
     is_final = not precision.open and not runs_left
     if is_final and any(cell["refine"] for cell in precision.cells.values()):
         ending = "; ./ringside run reports what the last runs reached"
-    yield "precision", f"{summarize_precision(precision.cells, precision.rule)} after block {precision.block}{ending}"
+    yield (
+        "precision",
+        f"{summarize_precision(precision.cells, precision.rule)} after block {precision.block}{ending}",
+    )
     listed = {
-        name: cell for name, cell in precision.cells.items() if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
+        name: cell
+        for name, cell in precision.cells.items()
+        if cell["refine"] or cell["reached"] in (BY_CHANCE, NO)
     }
     widest = sorted(listed, key=lambda name: -(listed[name]["half_width"] or math.inf))
     for name in widest[:MAX_LISTED]:
         cell = listed[name]
         quantity = "ratio within" if precision.rule["contrasts"] else "within"
-        interval = "no interval" if cell["half_width"] is None else f"{quantity} {100 * cell['half_width']:.2g} %"
+        interval = (
+            "no interval" if cell["half_width"] is None else f"{quantity} {100 * cell['half_width']:.2g} %"
+        )
         chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
         yield (
             "",
@@ -159,7 +172,11 @@ def describe_running(item: UnderWay) -> str:
     """Return name, nodes, epoch and start of a measurement under way."""
     epoch = ""
     if item.epochs:
-        epoch = f", epoch {item.epoch} of {item.epochs}" if item.epoch else f", starting, {item.epochs} epochs to go"
+        epoch = (
+            f", epoch {item.epoch} of {item.epochs}"
+            if item.epoch
+            else f", starting, {item.epochs} epochs to go"
+        )
     hosts = f" on {list_hosts(item.hosts)}" if item.hosts else ""
     return f"{item.name}{hosts}{epoch}, since {local_time(item.since)} ({duration(max(0.0, item.seconds))})"
 
@@ -181,7 +198,9 @@ def problem_lines(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     for status in dict.fromkeys(problem.status for problem in problems):
         group = [problem for problem in problems if problem.status == status]
         for place, problem in enumerate(group[:MAX_LISTED]):
-            reason = textwrap.shorten(problem.reason or "no reason given", MAX_REASON_LENGTH, placeholder=" ...")
+            reason = textwrap.shorten(
+                problem.reason or "no reason given", MAX_REASON_LENGTH, placeholder=" ..."
+            )
             name = f" ({problem.first})" if problem.count == 1 and status != "not here" else ""
             yield "" if place else status, f"{problem.count:,} x {reason}{name}"
         if len(group) > MAX_LISTED:
@@ -214,7 +233,10 @@ def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
         yield "jobs", "none in the queue"
     running = [job for job in jobs if job.running]
     waiting = [job for job in jobs if not job.running]
-    lines = [f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}" for job in running[:MAX_LISTED]]
+    lines = [
+        f"{job.number} ({job.task}) runs on {job.nodes} since {job.since[11:16]}"
+        for job in running[:MAX_LISTED]
+    ]
     if len(running) > MAX_LISTED:
         lines.append(f"and {len(running) - MAX_LISTED} more run")
     if len(waiting) <= MAX_LISTED:
@@ -228,8 +250,12 @@ def queue_lines(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
 
 def to_json(standing: Standing) -> str:
     """Return the standing as JSON, for programs."""
-    content = asdict(standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields})
-    return json.dumps({**content, "done": standing.done, "begun": standing.begun, "ended": standing.ended}, indent=2)
+    content = asdict(
+        standing, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
+    )
+    return json.dumps(
+        {**content, "done": standing.done, "begun": standing.begun, "ended": standing.ended}, indent=2
+    )
 
 
 def watch(read: Callable[[], Standing], show: Callable[[Standing], str], pause_s: float = REFRESH_S) -> None:

@@ -47,7 +47,9 @@ def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
 
     def estimate() -> float | None:
         current = campaign.now()
-        return estimate_time_left(current, reader.read_all(current.records), outputs, reader.read_all(outputs), {})
+        return estimate_time_left(
+            current, reader.read_all(current.records), outputs, reader.read_all(outputs), {}
+        )
 
     return estimate
 
@@ -81,9 +83,13 @@ def estimate_time_left(
     for run_id, duration in durations.items():
         cell_durations.setdefault(campaign.by_id[run_id].cell, []).append(duration)
     mean_duration_s, gap_s = statistics.fmean(durations.values()), median_gap(records)
-    expected_s = {run.run_id: statistics.fmean(cell_durations.get(run.cell, [mean_duration_s])) + gap_s for run in left}
+    expected_s = {
+        run.run_id: statistics.fmean(cell_durations.get(run.cell, [mean_duration_s])) + gap_s for run in left
+    }
     elapsed_s = sum(
-        min(run_elapsed_s, expected_s[run_id]) for run_id, run_elapsed_s in under_way.items() if run_id in expected_s
+        min(run_elapsed_s, expected_s[run_id])
+        for run_id, run_elapsed_s in under_way.items()
+        if run_id in expected_s
     )
     return (sum(expected_s.values()) - elapsed_s + benchmarks_s) / campaign.site.scheduler.concurrent_runs
 
@@ -101,7 +107,8 @@ def median_gap(records: Records) -> float:
 def run_spans(records: Records) -> dict[str, tuple[float, float]]:
     """Return run_id -> start and end in seconds since the epoch."""
     spans = {
-        run_id: (parse_date(record["started_at"]), parse_date(record["ended_at"])) for run_id, record in records.items()
+        run_id: (parse_date(record["started_at"]), parse_date(record["ended_at"]))
+        for run_id, record in records.items()
     }
     return {run_id: (start, end) for run_id, (start, end) in spans.items() if start and end}
 

@@ -98,7 +98,9 @@ def page() -> str:
             table(["target", "what it does"], [[f"`{name}`", escaped(doc)] for name, doc in rules()]),
             "### Profiles",
             "`snakemake --profile PROFILE` says where jobs run. Profiles have no settings of experiments.",
-            table(["profile", "what it is for"], [[f"`{name}`", escaped(what)] for name, what in _profiles()]),
+            table(
+                ["profile", "what it is for"], [[f"`{name}`", escaped(what)] for name, what in _profiles()]
+            ),
         ]
     )
 
@@ -131,7 +133,9 @@ def _flags(parameter: Any) -> list[str]:
 def _meaning(parameter: Any) -> str:
     default = parameter.default
     shown = (
-        default not in (None, "", False, []) and parameter.opts[0].startswith("-") and "default" not in parameter.help
+        default not in (None, "", False, [])
+        and parameter.opts[0].startswith("-")
+        and "default" not in parameter.help
     )
     return f"{parameter.help.rstrip('.')} (default {default})" if shown else parameter.help.rstrip(".")
 

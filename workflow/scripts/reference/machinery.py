@@ -142,7 +142,9 @@ def _datasets(tokens: bool) -> Iterator[list[str]]:
             "x".join(map(str, entry["shape"])),
             str(class_count(entry)),
             code(entry["format"])
-            + (", made up" if entry.get("made_up") else "" if entry["format"] in ARCHIVED else ", no archive"),
+            + (
+                ", made up" if entry.get("made_up") else "" if entry["format"] in ARCHIVED else ", no archive"
+            ),
         ]
 
 
@@ -161,7 +163,14 @@ def frameworks_page() -> str:
             "# Frameworks",
             "The levels of the factor `framework`. To add one, see [Your own framework](../how-to/own-framework.md).",
             table(
-                ["framework", "what it is", "environment", "base of speed-ups", "ranks on a node", "epochs timed by"],
+                [
+                    "framework",
+                    "what it is",
+                    "environment",
+                    "base of speed-ups",
+                    "ranks on a node",
+                    "epochs timed by",
+                ],
                 [
                     [
                         code(one.name),
@@ -199,7 +208,9 @@ def frameworks_page() -> str:
                 [
                     [
                         code(one.name),
-                        EXCHANGES[one.exchange.messages] if one.exchange else "one message, after the backward pass",
+                        EXCHANGES[one.exchange.messages]
+                        if one.exchange
+                        else "one message, after the backward pass",
                         " and ".join(f"{limit:g} MiB" for limit in one.exchange.limits_mib)
                         if one.exchange and one.exchange.limits_mib
                         else "",
@@ -232,7 +243,10 @@ def _abilities(one: Framework) -> str:
     if one.without:
         lines += [
             "",
-            *(f"On device `{device}` it cannot compute {codes(kinds)}." for device, kinds in one.without.items()),
+            *(
+                f"On device `{device}` it cannot compute {codes(kinds)}."
+                for device, kinds in one.without.items()
+            ),
         ]
     if one.why:
         lines += ["", "Why:", "", *(f"* `{name}`: {escaped(why)}" for name, why in one.why.items())]
@@ -252,7 +266,12 @@ def _environments(frameworks: list[Framework]) -> Iterator[list[str]]:
             "site": "installed, or as an image of its own",
         }[first.origin]
         how += "" if name in used else "; no framework uses it yet"
-        yield [code(name), code(first.parent.name) if first.parent else "", *(_versions(one) for one in variants), how]
+        yield [
+            code(name),
+            code(first.parent.name) if first.parent else "",
+            *(_versions(one) for one in variants),
+            how,
+        ]
 
 
 def _versions(environment: environments.Environment) -> str:

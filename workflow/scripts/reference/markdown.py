@@ -20,7 +20,9 @@ def _cell(text: str) -> str:
 def escaped(text: str) -> str:
     """Plain text as Markdown: no mark of it is taken for HTML or emphasis. What stands in backticks stays."""
     parts = _CODE.split(text)
-    return "".join(part if part.startswith("`") else part.replace("<", "&lt;").replace("*", r"\*") for part in parts)
+    return "".join(
+        part if part.startswith("`") else part.replace("<", "&lt;").replace("*", r"\*") for part in parts
+    )
 
 
 def code(value: Any) -> str:

@@ -108,7 +108,10 @@ def _figure(one: gallery.Example) -> Iterator[str]:
         "filter": "levels",
         "target": "a share; default: `target_accuracy` of the study",
     }
-    keys = [f"`{key}`" + f" ({words[key]})" * (key in words) + ", required" * (key in kind.needs) for key in kind.takes]
+    keys = [
+        f"`{key}`" + f" ({words[key]})" * (key in words) + ", required" * (key in kind.needs)
+        for key in kind.takes
+    ]
     yield f"Keys: {'; '.join(keys)}." if keys else "Keys: none but `kind` and `name`."
 
 
@@ -125,7 +128,9 @@ def tables_page() -> str:
             "Every table is written to `results/STUDY/tables/` as CSV, Markdown and LaTeX. The CSV has the columns below with all digits. Markdown "
             "and LaTeX are rounded and have notes on the method, the number of replicates and what is missing. `comparison` is in "
             "`results/comparison/`. The choices behind them: [Statistics](../explanation/statistics.md), [Predictions](../explanation/predictions.md).",
-            table(["table", "answers"], [[f"[`{name}`](#{name})", one.answers] for name, one in TABLES.items()]),
+            table(
+                ["table", "answers"], [[f"[`{name}`](#{name})", one.answers] for name, one in TABLES.items()]
+            ),
             "In all tables:",
             "\n".join(
                 [
@@ -146,7 +151,11 @@ def _table(described: Table) -> Iterator[str]:
     yield table(
         ["column", "unit", "meaning"],
         [
-            ["[factors](factors.md)" if names == FACTORS else codes(names.split(", ")), unit, escaped(meaning)]
+            [
+                "[factors](factors.md)" if names == FACTORS else codes(names.split(", ")),
+                unit,
+                escaped(meaning),
+            ]
             for names, (unit, meaning) in described.columns.items()
         ],
     )

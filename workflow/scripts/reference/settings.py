@@ -18,7 +18,12 @@ from models.mesh import AXES
 from reference.markdown import block, code, codes, escaped, table
 
 HEADER = ["key", "value", "default", "meaning"]
-LIMITS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
+LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
 FORMS = {"config": Configuration, "dataset": DatasetKeys, "site": SiteKeys, "study": StudyKeys}
 TYPES = {
     "integer": "whole number",
@@ -71,7 +76,10 @@ def configuration() -> str:
         table(
             ["file", "says"],
             [
-                ["[`config/config.yaml`](#configconfigyaml)", "which study runs at which site, and from which records"],
+                [
+                    "[`config/config.yaml`](#configconfigyaml)",
+                    "which study runs at which site, and from which records",
+                ],
                 [
                     "[`config/studies/NAME.yaml`](#configstudiesnameyaml)",
                     "what is compared: factors, levels, replicates, figures",
@@ -138,10 +146,14 @@ def value(rules: Mapping[str, Any]) -> str:
     if "anyOf" in rules:
         return "; or ".join(value(one) for one in rules["anyOf"])
     kind = rules.get("type", "")
-    said = " or ".join(TYPES.get(one, one) for one in ([kind] if isinstance(kind, str) else kind) if one != "null")
+    said = " or ".join(
+        TYPES.get(one, one) for one in ([kind] if isinstance(kind, str) else kind) if one != "null"
+    )
     if "minimum" in rules and "maximum" in rules:
         return f"{said}, {_limit(rules['minimum'])} to {_limit(rules['maximum'])}"
-    return ", ".join([said, *(f"{word} {_limit(rules[key])}" for key, word in LIMITS.items() if key in rules)])
+    return ", ".join(
+        [said, *(f"{word} {_limit(rules[key])}" for key, word in LIMITS.items() if key in rules)]
+    )
 
 
 def _limit(number: float) -> str:
@@ -163,7 +175,9 @@ def factors() -> str:
                 [
                     [
                         f"`{name}`",
-                        "; ".join([LISTED.get(name, value(rules)), *([rules["unit"]] if "unit" in rules else [])]),
+                        "; ".join(
+                            [LISTED.get(name, value(rules)), *([rules["unit"]] if "unit" in rules else [])]
+                        ),
                         code(rules["default"]) if "default" in rules else "**required**",
                         escaped(rules["description"]),
                     ]
@@ -207,14 +221,17 @@ def _possible(frameworks: list[Framework]) -> Iterator[list[str]]:
         if name not in restricted or name == "parallelism":
             continue
         listed = sorted(
-            {level for one in frameworks for entry in one.capabilities for level in entry.get(name, [])}, key=str
+            {level for one in frameworks for entry in one.capabilities for level in entry.get(name, [])},
+            key=str,
         )
         levels: dict[str, Any] = {code(level): level for level in rules.get("enum", [])}
         if "enum" not in rules:
             levels = {f"other than {codes(listed)}": object()}
         for said, level in levels.items():
             able = [
-                one.name for one in frameworks if any(level in entry.get(name, [level]) for entry in one.capabilities)
+                one.name
+                for one in frameworks
+                if any(level in entry.get(name, [level]) for entry in one.capabilities)
             ]
             if len(able) < len(frameworks):
                 yield [f"`{name}`", said, _some(able, [one.name for one in frameworks])]

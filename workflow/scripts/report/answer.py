@@ -75,7 +75,9 @@ def extremes(material: Material) -> Grid | None:
             mean = pooling.cell_mean(cell)
             to_fastest = Estimate(*pooling.ratios([cell], [fastest])[ESTIMATE_COLUMNS].iloc[0])
             ratio = "1" if cell == fastest else tables.difference(to_fastest)
-            rows.append([*map(level_text, levels), rank, words[cell], str(mean.n), tables.interval(mean), ratio])
+            rows.append(
+                [*map(level_text, levels), rank, words[cell], str(mean.n), tables.interval(mean), ratio]
+            )
             if len(means) == 1:
                 break
     caption = f"Fastest and slowest cells by mean epoch time. {SELECTION_NOTE}"
@@ -158,7 +160,11 @@ def variation(material: Material) -> Note | None:
     """Return how much of the variation each term explains, by the analysis of variance; None without one."""
     data = material.data("anova")
     share = column(data, "share")
-    terms = data.assign(share=share)[(share >= MIN_SHARE) & (data.get("term", "") != "total")] if len(data) else data
+    terms = (
+        data.assign(share=share)[(share >= MIN_SHARE) & (data.get("term", "") != "total")]
+        if len(data)
+        else data
+    )
     if terms.empty:
         return None
     named = terms.sort_values("share", ascending=False, kind="stable").head(MAX_TERMS)
@@ -187,7 +193,9 @@ def speedups(material: Material) -> Note | None:
         largest_scale.loc[largest_scale["speedup"].idxmax()],
     )
     words = cell_words(material.runs)
-    extremes = [f"{_speedup_text(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (smallest, largest)]
+    extremes = [
+        f"{_speedup_text(row)} ({words.get(str(row['cell']), row['cell'])})" for row in (smallest, largest)
+    ]
     range_text = extremes[0] if len(largest_scale) == 1 else f"from {extremes[0]} to {extremes[1]}"
     return Note(
         "speedups",
@@ -209,7 +217,9 @@ def _ratio_text(row: pd.Series) -> str:
 
 def _estimate(row: pd.Series, name: str) -> Estimate:
     missing = float("nan")
-    return Estimate(float(row[name]), float(row.get(f"{name}_low", missing)), float(row.get(f"{name}_high", missing)))
+    return Estimate(
+        float(row[name]), float(row.get(f"{name}_low", missing)), float(row.get(f"{name}_high", missing))
+    )
 
 
 def _csv_level(level: object) -> str:

@@ -38,7 +38,10 @@ def factors(study: Study) -> list[Grid]:
         for name, levels in study.factors.items()
     }
     varies = {name: len(levels) > 1 for name, levels in study.factors.items()}
-    captions = {True: "Factors that vary, with their levels.", False: "Factors that have one level in all cells."}
+    captions = {
+        True: "Factors that vary, with their levels.",
+        False: "Factors that have one level in all cells.",
+    }
     return [
         Grid(caption, header, [rows[name] for name in rows if varies[name] is varying], tuple(header))
         for varying, caption in captions.items()
@@ -80,7 +83,9 @@ def exclusions(study: Study) -> list[Exclusion]:
     lines = text.splitlines()
     return [
         Exclusion(
-            "; ".join(f"{title(name)} {' or '.join(map(level_text, levels))}" for name, levels in exclusion.items()),
+            "; ".join(
+                f"{title(name)} {' or '.join(map(level_text, levels))}" for name, levels in exclusion.items()
+            ),
             _comment(lines, node),
         )
         for exclusion, node in zip(study.exclude, entries, strict=True)

@@ -103,31 +103,45 @@ def series_names(material: Material) -> pd.Series:
     if names == ["framework"]:
         return runs["framework"]
     combinations = runs[names].drop_duplicates().to_dict("records")
-    texts = {tuple(levels.values()): treatment_text({str(k): v for k, v in levels.items()}) for levels in combinations}
-    return pd.Series([texts[levels] for levels in runs[names].itertuples(index=False, name=None)], index=runs.index)
+    texts = {
+        tuple(levels.values()): treatment_text({str(k): v for k, v in levels.items()})
+        for levels in combinations
+    }
+    return pd.Series(
+        [texts[levels] for levels in runs[names].itertuples(index=False, name=None)], index=runs.index
+    )
 
 
 def run_table(material: Material) -> Table:
     """Return the table of all runs of the design, successful or not."""
     runs = material.every_run
-    columns: list[tuple[Column, list[Any]]] = [(Column("order", "run", "order", 0), _numbers(run_order(runs)[0], 0))]
+    columns: list[tuple[Column, list[Any]]] = [
+        (Column("order", "run", "order", 0), _numbers(run_order(runs)[0], 0))
+    ]
     for name in varying(runs):
         is_filter = runs[name].nunique() <= MAX_FILTER_LEVELS
         kind = "level" if is_numeric(name) else "text"
         values = (
-            [_json_value(level) for level in runs[name]] if is_numeric(name) else [level_text(x) for x in runs[name]]
+            [_json_value(level) for level in runs[name]]
+            if is_numeric(name)
+            else [level_text(x) for x in runs[name]]
         )
         columns.append((Column(name, title(name), kind, choose=is_filter), values))
     columns.append((Column("replicate", "replicate", "number", 0), _numbers(runs["replicate"], 0)))
     if 1 < runs["session"].nunique() <= MAX_FILTER_LEVELS:
-        columns.append((Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"])))
+        columns.append(
+            (Column("session", "session", "text", choose=True, hidden=True), _texts(runs["session"]))
+        )
     columns.append((Column("status", "status", "text", choose=True), _texts(runs["status"])))
     for response in MEASUREMENTS:
         values = runs[response.column].astype(float) * response.scale
         if values.notna().any():
             decimals = _decimals(values)
             columns.append(
-                (Column(response.column, response.heading, "number", decimals), _numbers(values, decimals + 2))
+                (
+                    Column(response.column, response.heading, "number", decimals),
+                    _numbers(values, decimals + 2),
+                )
             )
     if runs["reason"].notna().any():
         columns.append((Column("reason", "reason", "text"), _texts(runs["reason"])))
@@ -143,12 +157,18 @@ def run_details(material: Material, campaign: Campaign) -> Iterator[dict[str, An
     its log with its path.
     """
     curves = _curves(material.epochs)
-    phases_by_run = {str(run_id): phase_details(rows) for run_id, rows in material.phases.groupby("run_id", sort=False)}
+    phases_by_run = {
+        str(run_id): phase_details(rows) for run_id, rows in material.phases.groupby("run_id", sort=False)
+    }
     characters = max(
         MIN_LOG_CHARACTERS, min(MAX_CHARACTERS_PER_LOG, MAX_LOG_CHARACTERS // max(1, len(material.every_run)))
     )
     for row in material.every_run.to_dict("records"):
-        entry = {"run_id": row["run_id"], "epochs": curves.get(row["run_id"]), **_phase_fields(row, phases_by_run)}
+        entry = {
+            "run_id": row["run_id"],
+            "epochs": curves.get(row["run_id"]),
+            **_phase_fields(row, phases_by_run),
+        }
         if campaign.published is not None:
             yield entry | {"row": _known_fields(row), "note": RECORDS_ELSEWHERE}
             continue
@@ -176,7 +196,10 @@ def phase_details(rows: pd.DataFrame) -> dict[str, Any]:
     `median` and `slowest` are their numbers.
     """
     steps, start = (
-        rows[rows["scope"] == scope].pivot(index="rank", columns="phase", values=column).astype(float).fillna(0.0)
+        rows[rows["scope"] == scope]
+        .pivot(index="rank", columns="phase", values=column)
+        .astype(float)
+        .fillna(0.0)
         for scope, column in (("step", "step_s"), ("start", "seconds"))
     )
     ordered = (steps.sum(axis=1) - steps.get(WAIT, 0.0)).sort_values(kind="stable").index
@@ -213,7 +236,9 @@ def _log_fields(attempt: Path | None, log: Tail | None) -> dict[str, str]:
     file, anchor = attempt / "log.txt", attempt / scorep.ANCHOR
     trace = anchor if anchor.is_file() else None
     traced = (
-        f" It ran under Score-P: {trace} opens in Vampir; ./ringside trace shows it beside the phases." if trace else ""
+        f" It ran under Score-P: {trace} opens in Vampir; ./ringside trace shows it beside the phases."
+        if trace
+        else ""
     )
     note = Note(
         "log",
@@ -299,7 +324,9 @@ def _curves(epochs: pd.DataFrame) -> dict[str, dict[str, list[Any]]]:
         curves_by_run[str(run_id)] = {
             "epoch": number[rows].tolist(),
             "warm_up": int(warm_up[rows].sum()),
-            **{name: column for name, column in columns.items() if any(value is not None for value in column)},
+            **{
+                name: column for name, column in columns.items() if any(value is not None for value in column)
+            },
         }
     return curves_by_run
 

@@ -11,7 +11,9 @@ from common.notes import Note
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 _KEYWORDS = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
-_FIELD = {name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<value>.*)\}},$", re.MULTILINE) for name in ("author", "year")}
+_FIELD = {
+    name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<value>.*)\}},$", re.MULTILINE) for name in ("author", "year")
+}
 
 
 def to_latex(source: str) -> str:

@@ -37,7 +37,9 @@ def load() -> Libraries:
     style = _text("itables", TABLES_STYLE)
     if "</" in style or "@import" in style or "url(http" in style:
         raise InputError(
-            "broken-file", f"{TABLES_STYLE} cannot stand in a page that carries all that it needs", file="itables"
+            "broken-file",
+            f"{TABLES_STYLE} cannot stand in a page that carries all that it needs",
+            file="itables",
         )
     return Libraries(
         tables=_text("itables", TABLES),
@@ -60,6 +62,10 @@ def _text(package: str, name: str) -> str:
     file = Path(spec.origin).parent / name
     if not file.is_file():
         raise InputError(
-            "missing-file", f"has no {name}", file=package, got=name, expected="it in the version of requirements.txt"
+            "missing-file",
+            f"has no {name}",
+            file=package,
+            got=name,
+            expected="it in the version of requirements.txt",
         )
     return file.read_text(encoding="utf-8")

@@ -46,7 +46,9 @@ OTHER_COLOUR = style.MUTED  # of runs that did not succeed
 BROWSERS = "Chrome or Edge 89, Firefox 113, Safari 16.4 or newer"
 
 
-def render_page(material: Material, campaign: Campaign, records: str, state: State, carried: Libraries) -> str:
+def render_page(
+    material: Material, campaign: Campaign, records: str, state: State, carried: Libraries
+) -> str:
     """Return the page as HTML."""
     runs = material.runs
     verdicts = twelve_rules.judge_all(material)
@@ -80,11 +82,14 @@ def render_page(material: Material, campaign: Campaign, records: str, state: Sta
         pictures=material.pictures,
         methods=conditions.methods_notes(runs, column(material.data("effects"), "within_blocks")),
         explained=[
-            (name, table.table.title, table.table.apart) for name, table in material.tables.items() if table.table.apart
+            (name, table.table.title, table.table.apart)
+            for name, table in material.tables.items()
+            if table.table.apart
         ],
         tables=[table_grid(table) for table in material.tables.values()],
         sources={
-            table.name: block(json_text({"csv": table.csv, "latex": table.latex})) for table in material.tables.values()
+            table.name: block(json_text({"csv": table.csv, "latex": table.latex}))
+            for table in material.tables.values()
         },
         reasons=failure_reasons(material),
         missing=missing_cells(runs),
@@ -152,7 +157,9 @@ def table_grid(table: StageTable) -> Grid:
     """Return a table of an earlier stage as the page shows it."""
     frame = table.table.display
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
-    return Grid(table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below))
+    return Grid(
+        table.table.title, list(frame), rows, tuple(table.table.words), table.name, tuple(table.table.below)
+    )
 
 
 def _template() -> Any:
@@ -160,7 +167,9 @@ def _template() -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=lambda value: (
+            clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -168,10 +177,15 @@ def _template() -> Any:
     return environment.get_template(PAGE)
 
 
-def read_material(campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]) -> Material:
+def read_material(
+    campaign: Campaign, files: Records, figures: Sequence[Path], tables: Sequence[Path]
+) -> Material:
     """Read what a report needs."""
     runs = files.runs
-    pictures, stage_tables = [read_picture(stem) for stem in figures], [read_table_files(stem) for stem in tables]
+    pictures, stage_tables = (
+        [read_picture(stem) for stem in figures],
+        [read_table_files(stem) for stem in tables],
+    )
     empty_reasons = {item.name: content.why_not_drawn(item.caption) for item in pictures}
     empty_reasons |= {item.name: content.why_empty(item.table) for item in stage_tables}
     return Material(

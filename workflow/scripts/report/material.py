@@ -84,7 +84,9 @@ class Material:
     pictures: Sequence[Picture]
     tables: Mapping[str, StageTable]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    phases: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"])))
+    phases: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
+    )
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -143,17 +145,24 @@ def read_picture(stem: Path) -> Picture:
     if len(raw) > LARGE_SVG_BYTES and raster.stat().st_size < len(raw):
         kind, raw = "png", raster.read_bytes()
     image = f"data:image/{kind};base64,{base64.b64encode(raw).decode('ascii')}"
-    return Picture(stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption, notes)
+    return Picture(
+        stem.name, image, round(width_in * PIXELS_PER_IN), round(height_in * PIXELS_PER_IN), caption, notes
+    )
 
 
 def _svg_size(svg: str, file: Path) -> tuple[float, float]:
     """Return width and height in inches from the first lines of an SVG by Matplotlib."""
-    lengths = [part.split('"')[0] for name in ("width", "height") for part in svg[:2000].split(f' {name}="')[1:2]]
+    lengths = [
+        part.split('"')[0] for name in ("width", "height") for part in svg[:2000].split(f' {name}="')[1:2]
+    ]
     try:
         width, height = (float(length.removesuffix("pt")) / POINTS_IN for length in lengths)
     except ValueError:
         raise InputError(
-            "broken-file", "does not say its size", file=shown(file), hint="remove it, then run the command again"
+            "broken-file",
+            "does not say its size",
+            file=shown(file),
+            hint="remove it, then run the command again",
         ) from None
     return width, height
 

@@ -194,7 +194,8 @@ def factor_table(facts: Facts) -> str:
         {
             "factor": [title_with_unit(name) for name in names],
             "levels": [
-                ", ".join(_level_text(name, level) for level in levels_in_order(facts.runs, name)) for name in names
+                ", ".join(_level_text(name, level) for level in levels_in_order(facts.runs, name))
+                for name in names
             ],
         }
     )
@@ -220,7 +221,9 @@ def framework_table(facts: Facts) -> str:
             }
         )
     frame = pd.DataFrame(rows)
-    return tables.latex(tables.Table("Frameworks as they were run", frame, frame, words=list(frame)), "tab:frameworks")
+    return tables.latex(
+        tables.Table("Frameworks as they were run", frame, frame, words=list(frame)), "tab:frameworks"
+    )
 
 
 def _distinct(values: pd.Series) -> str:
@@ -229,7 +232,11 @@ def _distinct(values: pd.Series) -> str:
 
 
 def _level_text(name: str, level: Any) -> str:
-    return f"{level_text(level)} (the site's)" if conditions.SITE_DEFAULTS.get(name) == level else level_text(level)
+    return (
+        f"{level_text(level)} (the site's)"
+        if conditions.SITE_DEFAULTS.get(name) == level
+        else level_text(level)
+    )
 
 
 def _find_framework(name: str) -> Framework | None:
@@ -246,7 +253,11 @@ def _design(facts: Facts) -> Iterator[str]:
     per_cell = number_of(int(replicates.max()), "replicate") if len(replicates) else "no replicate"
     if len(replicates) and replicates.min() < replicates.max():
         per_cell = f"{replicates.min()} to {per_cell}"
-    scope = f"of the factors in {see('tab', 'factors')}" if varying(runs) else "of one cell, because no factor varies"
+    scope = (
+        f"of the factors in {see('tab', 'factors')}"
+        if varying(runs)
+        else "of one cell, because no factor varies"
+    )
     if study.fraction:
         kind = f"a fraction, {to_latex(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
     else:
@@ -260,7 +271,9 @@ def _design(facts: Facts) -> Iterator[str]:
         fraction=study.fraction.name() if study.fraction else None,
     )
     if study.fraction:
-        yield Note("aliases", f"Aliases of effects: {to_latex(fraction_line(study.fraction).partition(': ')[2])}.")
+        yield Note(
+            "aliases", f"Aliases of effects: {to_latex(fraction_line(study.fraction).partition(': ')[2])}."
+        )
     yield to_latex(conditions.constants_note(runs))
     yield to_latex(precision_note(runs, study.replicates))
     later_blocks = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
@@ -282,9 +295,13 @@ def _sessions_note(facts: Facts) -> str:
     started = facts.runs["started_at"].dropna()
     if started.empty:
         return ""
-    first, last = (datetime.fromisoformat(date) for date in (started.min(), facts.runs["ended_at"].dropna().max()))
+    first, last = (
+        datetime.fromisoformat(date) for date in (started.min(), facts.runs["ended_at"].dropna().max())
+    )
     sessions = facts.runs["session"].dropna().nunique()
-    period = f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    period = (
+        f"on {first:%Y-%m-%d}" if first.date() == last.date() else f"from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+    )
     return Note(
         "sessions",
         f"They were measured in {number_of(sessions, 'session')} {period} (UTC).",
@@ -308,9 +325,13 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the versions of {see('tab', 'frameworks')}.",
         frameworks=framework_order(facts.runs),
     )
-    bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][["framework", "base"]].drop_duplicates()
+    bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][
+        ["framework", "base"]
+    ].drop_duplicates()
     users = {base: sorted(set(rows["framework"]) - {base}) for base, rows in bases.groupby("base")}
-    base_texts = [f"{to_latex(str(base))} for {to_latex(join_words(own))}" for base, own in users.items() if own]
+    base_texts = [
+        f"{to_latex(str(base))} for {to_latex(join_words(own))}" for base, own in users.items() if own
+    ]
     if base_texts:
         yield Note(
             "speedup-bases",
@@ -351,10 +372,14 @@ def _strategies(facts: Facts) -> Iterator[str]:
         "the remaining ranks.",
         strategies=list(meshes),
     )
-    yield from (Note("axis", AXIS_DESCRIPTIONS[axis], axis=axis) for axis in AXIS_DESCRIPTIONS if axis in axes)
+    yield from (
+        Note("axis", AXIS_DESCRIPTIONS[axis], axis=axis) for axis in AXIS_DESCRIPTIONS if axis in axes
+    )
     ok = facts.runs
     if "pipeline" in axes:
-        pipeline_runs = ok[ok["parallelism"].isin([level for level, mesh in meshes.items() if mesh.pipeline > 1])]
+        pipeline_runs = ok[
+            ok["parallelism"].isin([level for level, mesh in meshes.items() if mesh.pipeline > 1])
+        ]
         schedules = [name for name in SCHEDULES if name in set(pipeline_runs["schedule"])]
         counts = sorted(set(pipeline_runs["microbatches"].astype(int)))
         yield Note(
@@ -383,7 +408,11 @@ def _layer_strategies(facts: Facts) -> Iterator[str]:
         "positions, and along channels, units or heads, and each part is assigned to a rank.",
         frameworks=sorted(set(strategy_runs["framework"])),
     )
-    yield from (Note("layer-strategy", LAYER_STRATEGIES[kind], kind=kind) for kind in LAYER_STRATEGIES if kind in kinds)
+    yield from (
+        Note("layer-strategy", LAYER_STRATEGIES[kind], kind=kind)
+        for kind in LAYER_STRATEGIES
+        if kind in kinds
+    )
 
 
 def _workload(facts: Facts) -> Iterator[str]:
@@ -398,7 +427,8 @@ def _workload(facts: Facts) -> Iterator[str]:
         source = f", {to_latex(description.source)}" if description and description.source else ""
         explanation = f" ({to_latex(description.title)}{source})" if description else ""
         counts = [
-            f"{count:,}" + (f" with {to_latex(dataset)}" if len(sizes) > 1 else "") for count, dataset in sizes.items()
+            f"{count:,}" + (f" with {to_latex(dataset)}" if len(sizes) > 1 else "")
+            for count, dataset in sizes.items()
         ]
         yield Note(
             "model",
@@ -446,9 +476,7 @@ def _dataset(name: str) -> str:
             if targets(entry) == NEXT
             else f"each is of one of {class_count(entry)} classes"
         )
-        shape = (
-            f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {targets_text}"
-        )
+        shape = f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {targets_text}"
     else:
         height, width, channels = entry["shape"]
         shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
@@ -473,10 +501,14 @@ def _machine(facts: Facts) -> Iterator[str]:
             site=facts.site.name,
         )
     if hosts := distinct_names(ok, "hosts"):
-        yield Note("hosts", f"Host names of the nodes: {to_latex(conditions.join_names(hosts))}.", hosts=hosts)
+        yield Note(
+            "hosts", f"Host names of the nodes: {to_latex(conditions.join_names(hosts))}.", hosts=hosts
+        )
     if memory := node_memory(ok):
         least_bytes, most_bytes = ok["node_memory_bytes"].min(), ok["node_memory_bytes"].max()
-        yield Note("node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes)
+        yield Note(
+            "node-memory", f"Memory of a node: {memory}.", least_bytes=least_bytes, most_bytes=most_bytes
+        )
     if below := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
         yield Note("systems", f"Systems and drivers: {to_latex('; '.join(below))}.", systems=below)
     devices = distinct_names(ok, "devices")
@@ -532,9 +564,10 @@ def _measurement(facts: Facts) -> Iterator[str]:
             f"For {to_latex(join_words(master_timed))}, only the master's clock is known.",
             frameworks=master_timed,
         )
-    warm_up_text = {"0": "none of them warm-up", "1": "of which the first is warm-up, which does not count"}.get(
-        warm_up, f"of which the first {warm_up} are warm-up, which does not count"
-    )
+    warm_up_text = {
+        "0": "none of them warm-up",
+        "1": "of which the first is warm-up, which does not count",
+    }.get(warm_up, f"of which the first {warm_up} are warm-up, which does not count")
     yield Note(
         "epochs",
         f"A run has {epochs} epochs, {warm_up_text}; its epoch time is the arithmetic mean "
@@ -560,7 +593,9 @@ def _network(facts: Facts) -> Iterator[str]:
             else f"{fit.bytes_text(sizes[0])} to {fit.bytes_text(sizes[-1])}"
         )
         nodes = join_words([str(count) for count in sorted(set(benchmarks["nodes"]))])
-        collectives = [name for name in COLLECTIVES if name != ALL_REDUCE and name in set(benchmarks["collective"])]
+        collectives = [
+            name for name in COLLECTIVES if name != ALL_REDUCE and name in set(benchmarks["collective"])
+        ]
         yield Note(
             "collectives-swept",
             f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} timed through the library of each "
@@ -610,7 +645,9 @@ def _statistics(facts: Facts) -> Iterator[str]:
 
 def _left_out(facts: Facts) -> Iterator[str]:
     for entry in facts.study.exclude:
-        names = combination_text({name: " or ".join(map(level_text, levels)) for name, levels in entry.items()})
+        names = combination_text(
+            {name: " or ".join(map(level_text, levels)) for name, levels in entry.items()}
+        )
         reason = _exclusion_reason(facts, entry)
         yield Note(
             "excluded",
@@ -670,7 +707,10 @@ def _exclusion_reason(facts: Facts, entry: Mapping[str, list[Any]]) -> str:
 def _reasons(bad: pd.DataFrame) -> dict[tuple[str, str], int]:
     """Return how many runs have each status and reason, the most frequent first."""
     counts = (
-        bad.assign(reason=bad["reason"].map(one_line)).groupby(["status", "reason"]).size().sort_values(ascending=False)
+        bad.assign(reason=bad["reason"].map(one_line))
+        .groupby(["status", "reason"])
+        .size()
+        .sort_values(ascending=False)
     )
     return {(str(status), str(reason)): int(count) for (status, reason), count in counts.items()}
 

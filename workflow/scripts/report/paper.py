@@ -101,14 +101,20 @@ class Selection:
 
 
 def generated_files(
-    facts: Facts, paper: Selection, supplement: Selection, answer: Sequence[Sentence], notes: Mapping[str, str]
+    facts: Facts,
+    paper: Selection,
+    supplement: Selection,
+    answer: Sequence[Sentence],
+    notes: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the contents of the generated files by name; `notes` are printed apart from captions."""
     facts = replace(facts, paper_tables=paper.tables, supplement_tables=supplement.tables)
     commands = {"title": facts.study.title, "question": facts.study.question}
     return {
         "preamble.tex": PREAMBLE
-        + "".join(rf"\newcommand{{\study{name}}}{{{to_latex(value)}}}" + "\n" for name, value in commands.items())
+        + "".join(
+            rf"\newcommand{{\study{name}}}{{{to_latex(value)}}}" + "\n" for name, value in commands.items()
+        )
         + rf"\newcommand{{\studyauthors}}{{{author_names(facts.study)}}}"
         + "\n",
         "methods.tex": methods(facts) + factor_table(facts) + framework_table(facts),
@@ -117,7 +123,10 @@ def generated_files(
         "threats.tex": threats(facts),
         "reproducibility.tex": reproducibility(facts),
         "supplement.tex": SUPPLEMENT
-        % (show_figures(supplement.captions) + input_tables(supplement.tables) + caption_notes(notes) or NO_SUPPLEMENT),
+        % (
+            show_figures(supplement.captions) + input_tables(supplement.tables) + caption_notes(notes)
+            or NO_SUPPLEMENT
+        ),
         **{
             f"figures/{name}.tex": figure(name, caption)
             for name, caption in {**paper.captions, **supplement.captions}.items()
@@ -196,7 +205,8 @@ def copy_file(source: Path, target: Path) -> None:
 def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`; `figures` and `all_tables` are files without their suffixes."""
     paragraphs_of = {
-        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n") for stem in figures
+        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n")
+        for stem in figures
     }
     captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs_of.items()}
     tables_by_name = {stem.name: tables.read(stem) for stem in all_tables}
@@ -207,12 +217,17 @@ def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Pa
     choice = facts.study.paper
     paper = selection.select(choice.chosen_figures(facts.study.drawn()), choice.chosen_tables())
     data = {
-        name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame() for name in ("effects", "anova")
+        name: tables_by_name[name].data if name in tables_by_name else pd.DataFrame()
+        for name in ("effects", "anova")
     }
     answer = answer_sentences(facts.runs, data["effects"], data["anova"])
-    notes = {name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions}
+    notes = {
+        name: apart[0] for name, (_, *apart) in paragraphs_of.items() if apart and name in selection.captions
+    }
     notes |= {
-        f"table {name}": " ".join(tables_by_name[name].apart) for name in selection.tables if tables_by_name[name].apart
+        f"table {name}": " ".join(tables_by_name[name].apart)
+        for name in selection.tables
+        if tables_by_name[name].apart
     }
     for name, content_of in generated_files(facts, paper, selection.remainder(paper), answer, notes).items():
         write_text(out / name, GENERATED_HEADER + content_of)

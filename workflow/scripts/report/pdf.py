@@ -14,7 +14,9 @@ from common.options import run_program
 
 PACKAGES = ("texlive-latex-recommended", "texlive-fonts-recommended")
 MAX_PASSES = 6  # widths of long tables converge in four
-_RERUN = re.compile(r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)")
+_RERUN = re.compile(
+    r"Rerun to get|Table widths have changed|Rerun LaTeX|There were undefined (references|citations)"
+)
 _LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 _ERROR = re.compile(rf"(?:{_LOCATION.pattern}|^! )(?P<message>.+)$", re.MULTILINE)
 _PAGES = re.compile(r"Output written on .*\((\d+) pages?")
@@ -48,7 +50,12 @@ def _tex(main: Path, work: Path, log: Path) -> str:
         main.name,
     ]
     done = subprocess.run(
-        command, cwd=main.parent, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        command,
+        cwd=main.parent,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
     )
     output = done.stdout.decode(errors="replace")
     write_text(log, output)
@@ -61,7 +68,12 @@ def _bibtex(main: Path, work: Path) -> None:
     places = {name: f"{main.parent.resolve()}{os.pathsep}" for name in ("BIBINPUTS", "BSTINPUTS")}
     command = ["bibtex", main.stem]
     done = subprocess.run(
-        command, cwd=work, env={**_environment(), **places}, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        command,
+        cwd=work,
+        env={**_environment(), **places},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
     )
     if done.returncode > 1:  # 1: warnings, or a broken entry that is not cited
         lines = done.stdout.decode(errors="replace").splitlines()

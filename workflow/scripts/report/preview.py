@@ -54,7 +54,16 @@ def draw(work: Path, targets: Sequence[str], config: Sequence[str]) -> int:
     """Build `targets` in the mirror and return Snakemake's exit status; Snakemake ends with this process."""
     with contextlib.chdir(work):
         unlock.main(if_stale=True)  # left by a preview that was killed
-        command = [sys.executable, "-m", "snakemake", *targets, "--profile", "profiles/local", "--config", *config]
+        command = [
+            sys.executable,
+            "-m",
+            "snakemake",
+            *targets,
+            "--profile",
+            "profiles/local",
+            "--config",
+            *config,
+        ]
         snakemake = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             return snakemake.wait()

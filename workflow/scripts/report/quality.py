@@ -56,9 +56,7 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
             yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, detail, "table-checks")
     if ok["foreign_cpu_share"].notna().any():
         disturbed = int((ok["foreign_cpu_share"] > conditions.NOTABLE_FOREIGN_SHARE).sum())
-        detail = (
-            f"during {disturbed} of {len(ok)} runs they used more than {100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
-        )
+        detail = f"during {disturbed} of {len(ok)} runs they used more than {100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
         name = Note("other-programs", "no other processes", disturbed=disturbed, runs=len(ok))
         yield Mark(name, BAD if disturbed else GOOD, detail, "environment")
     if ok["steal_share"].notna().any():
@@ -68,14 +66,18 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
         yield Mark(name, BAD if affected else GOOD, detail, "environment")
     outcomes = [verdict.outcome for _, verdict in verdicts]
     met, applicable = outcomes.count(MET), outcomes.count(MET) + outcomes.count(NOT_MET)
-    name = Note("rules-met", f"{met} of {applicable} rules of benchmarking met", met=met, applicable=applicable)
+    name = Note(
+        "rules-met", f"{met} of {applicable} rules of benchmarking met", met=met, applicable=applicable
+    )
     yield Mark(name, GOOD if met == applicable else BAD, "", "rules")
 
 
 def _precision_mark(table: Table) -> Mark:
     """Return whether the cells reached the precision target."""
     targeted = table.display[table.data["reached"] != NOT_ASKED]
-    imprecise, chance = (targeted.loc[targeted["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE))
+    imprecise, chance = (
+        targeted.loc[targeted["reached"] == reached, "cell"].tolist() for reached in (NO, BY_CHANCE)
+    )
     parts = [
         f"{word}: {conditions.join_names(cells, '; ')}"
         for word, cells in (("not", imprecise), ("perhaps by chance", chance))

@@ -64,7 +64,10 @@ class Grid:
         """Return whether the table needs a small font."""
         words = [max(map(len, name.split()), default=0) for name in self.header]
         return (
-            sum(max(word, min(MAX_UNWRAPPED, self._longest(index))) + COLUMN_GAP for index, word in enumerate(words))
+            sum(
+                max(word, min(MAX_UNWRAPPED, self._longest(index))) + COLUMN_GAP
+                for index, word in enumerate(words)
+            )
             > BROAD_FROM
         )
 
@@ -154,14 +157,23 @@ def software(runs: pd.DataFrame) -> Grid:
     header = ["framework", "library", "Python", "environment", "transport", "code, by model", "runs"]
     columns = ["framework", "library_version", "python_version", "environment_digest"]
     rows = []
-    for (framework, library, python, environment), framework_runs in runs.groupby(columns, dropna=False, sort=True):
+    for (framework, library, python, environment), framework_runs in runs.groupby(
+        columns, dropna=False, sort=True
+    ):
         transports = sorted(set(framework_runs["transport"].dropna()) - {"none"})
         codes = sorted(set(framework_runs["code_digest"].dropna()))
         texts = [str(framework), _or_dash(library), _or_dash(python), _short(environment)]
         rows.append(
-            [*texts, ", ".join(transports) or DASH, ", ".join(map(_short, codes)) or DASH, str(len(framework_runs))]
+            [
+                *texts,
+                ", ".join(transports) or DASH,
+                ", ".join(map(_short, codes)) or DASH,
+                str(len(framework_runs)),
+            ]
         )
-    caption = "Versions from the records, and the digests of environment and code that are part of the runs' keys."
+    caption = (
+        "Versions from the records, and the digests of environment and code that are part of the runs' keys."
+    )
     return Grid(caption, header, rows, tuple(header[:-1]))
 
 
@@ -182,7 +194,9 @@ def network(benchmarks: pd.DataFrame) -> str:
 
     `benchmarks` are the data of the table `network`.
     """
-    allreduces = benchmarks[benchmarks["collective"] == ALL_REDUCE] if "collective" in benchmarks else benchmarks
+    allreduces = (
+        benchmarks[benchmarks["collective"] == ALL_REDUCE] if "collective" in benchmarks else benchmarks
+    )
     measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
@@ -222,11 +236,15 @@ def _usage(environment: Environment, frameworks: Sequence[str], site: Site | Non
     if framework_runs.empty or site is None:
         return DASH
     try:
-        n_matching = int((framework_runs["environment_digest"] == digest(environment, site.realization)).sum())
+        n_matching = int(
+            (framework_runs["environment_digest"] == digest(environment, site.realization)).sum()
+        )
     except InputError:
         return DASH
     return (
-        f"all {n_matching} runs" if n_matching == len(framework_runs) else f"{n_matching} of {len(framework_runs)} runs"
+        f"all {n_matching} runs"
+        if n_matching == len(framework_runs)
+        else f"{n_matching} of {len(framework_runs)} runs"
     )
 
 
@@ -257,10 +275,17 @@ def data_sets(names: Sequence[str], site: Site | None, runs: pd.DataFrame) -> li
             ("vocabulary", f"{entry['vocabulary']:,}" if kind(entry) == TOKENS else ""),
             ("generated", "yes, by a program: no benchmark data set" if is_generated(name) else ""),
             ("digest in the runs' keys", ", ".join(map(_short, digests)) + _checkout_text(digests, current)),
-            ("sums", "" if sums else "the prepared files are not on this machine; the digest above identifies them"),
+            (
+                "sums",
+                ""
+                if sums
+                else "the prepared files are not on this machine; the digest above identifies them",
+            ),
         ]
         nonempty = [(label, str(text)) for label, text in pairs if text]
-        data_sets.append(Data(name, str(entry["title"]), nonempty, sums if digests == [current] or not digests else []))
+        data_sets.append(
+            Data(name, str(entry["title"]), nonempty, sums if digests == [current] or not digests else [])
+        )
     return data_sets
 
 
@@ -304,7 +329,9 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
     site_name = site.name if site else campaign.site.name
     commands = []
     if state.commit:
-        commands.append((f"git checkout {state.commit}", "the workflow, the study and the locks as they were"))
+        commands.append(
+            (f"git checkout {state.commit}", "the workflow, the study and the locks as they were")
+        )
     if campaign.published is None:
         run = cluster_commands(site.launcher, name, site_name).split(", or ") if site else []
         commands += [(way, "run what has no record yet") for way in run[:1] if way]
@@ -325,10 +352,13 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
 def _commit(state: State) -> Note:
     if state.commit is None:
         return Note(
-            "no-commit", "The checkout that made this page is not under version control, so there is no commit to name."
+            "no-commit",
+            "The checkout that made this page is not under version control, so there is no commit to name.",
         )
     if not state.changed:
-        return Note("clean-commit", f"Made from commit {state.commit}, without any change.", commit=state.commit)
+        return Note(
+            "clean-commit", f"Made from commit {state.commit}, without any change.", commit=state.commit
+        )
     return Note(
         "changed-commit",
         f"Made from commit {state.commit} with changes that are not in it: {conditions.join_names(state.changed)}. Commit them and "
@@ -348,7 +378,9 @@ def _rates(ok: pd.DataFrame) -> str:
 
 
 def _span(runs: pd.DataFrame) -> str:
-    return f"from {_moment(runs['started_at'].dropna().min())} to {_moment(runs['ended_at'].dropna().max())} UTC"
+    return (
+        f"from {_moment(runs['started_at'].dropna().min())} to {_moment(runs['ended_at'].dropna().max())} UTC"
+    )
 
 
 def _moment(time: Any) -> str:

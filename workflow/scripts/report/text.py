@@ -62,7 +62,8 @@ def tail(log: Path, characters: int) -> Tail | None:
     kept_lines = lines[len(lines) - max(1, sum(used <= characters for used in cumulative)) :] if lines else []
     if is_complete and len(kept_lines) == len(rows):
         return Tail(
-            "\n".join(kept_lines), Note("whole-log", "all of it") if kept_lines else Note("empty-log", "is empty")
+            "\n".join(kept_lines),
+            Note("whole-log", "all of it") if kept_lines else Note("empty-log", "is empty"),
         )
     extent = Note(
         "last-lines",

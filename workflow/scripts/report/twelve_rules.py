@@ -75,7 +75,9 @@ def check_speedup_bases(material: Material) -> Verdict:
         )
     parallel = data[column(data, "replicas") > 1] if len(data) else data
     if parallel.empty:
-        note = Note("no-speedup", "no cell with several replicas has a successful run, so there is no speed-up.")
+        note = Note(
+            "no-speedup", "no cell with several replicas has a successful run, so there is no speed-up."
+        )
         return Verdict(NOT_MET, note, links)
     n_without_base = int(parallel["base_cell"].isna().sum())
     if n_without_base:
@@ -122,15 +124,23 @@ def check_subsets(material: Material) -> Verdict:
     unexplained = int((failed["reason"].map(one_line) == "").sum())
     max_nodes = max(study.factors["nodes"])
     reasons = [
-        f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}" if silent else "",
+        f"the study's file gives no reason for {silent} of {number_of(len(excluded), 'exclusion')}"
+        if silent
+        else "",
         f"{number_of(unexplained, 'run')} without a result have no reason" if unexplained else "",
         f"it uses {max_nodes} of the site's {number_of(site.nodes, 'node')}, and a study has no key to say why"
         if site and max_nodes < site.nodes
         else "",
-        "the site of the runs is not known here, so unused resources cannot be listed" if site is None else "",
+        "the site of the runs is not known here, so unused resources cannot be listed"
+        if site is None
+        else "",
     ]
     made_up = [name for name in study.factors["dataset"] if is_generated(name)]
-    noted = f" Data sets that a program generates, which are no benchmarks: {', '.join(made_up)}." if made_up else ""
+    noted = (
+        f" Data sets that a program generates, which are no benchmarks: {', '.join(made_up)}."
+        if made_up
+        else ""
+    )
     counts = {
         "exclusions": len(excluded),
         "silent_exclusions": silent,
@@ -144,14 +154,18 @@ def check_subsets(material: Material) -> Verdict:
         note = Note("unexplained-subset", f"{'; '.join(part for part in reasons if part)}.{noted}", **counts)
         return Verdict(NOT_MET, note, links)
     exclusions_text = (
-        f"{number_of(len(excluded), 'exclusion')}, none without a reason" if excluded else "nothing is excluded"
+        f"{number_of(len(excluded), 'exclusion')}, none without a reason"
+        if excluded
+        else "nothing is excluded"
     )
     missing_text = (
         f"{number_of(len(failed), 'run')} without a result, each with its reason"
         if len(failed)
         else "no run is missing"
     )
-    text = f"{exclusions_text}; {missing_text}; all {number_of(max_nodes, 'node')} of the site are used.{noted}"
+    text = (
+        f"{exclusions_text}; {missing_text}; all {number_of(max_nodes, 'node')} of the site are used.{noted}"
+    )
     return Verdict(MET, Note("subset-explained", text, **counts), links)
 
 
@@ -217,7 +231,10 @@ def check_ratios(material: Material) -> Verdict:
         )
     tables = [
         words
-        for name, words in (("prediction", "the table of predictions"), ("regression", "that of the regression"))
+        for name, words in (
+            ("prediction", "the table of predictions"),
+            ("regression", "that of the regression"),
+        )
         if len(material.data(name))
     ]
     errors = (
@@ -235,7 +252,8 @@ def check_intervals(material: Material) -> Verdict:
     cells = material.pooling.cells
     if cells.empty:
         return Verdict(
-            NOT_APPLICABLE, Note("no-success", "no run succeeded, so there is no result that needs an interval.")
+            NOT_APPLICABLE,
+            Note("no-success", "no run succeeded, so there is no result that needs an interval."),
         )
     n_without_interval = int(cells["low"].isna().sum())
     if n_without_interval:
@@ -279,7 +297,9 @@ def check_normality(material: Material) -> Verdict:
     rows = data[data["assumption"] == "normal residuals"] if "assumption" in data else data
     if rows.empty or rows["test"].iloc[0] == "none":
         cause = rows["verdict"].iloc[0] if len(rows) else "nothing can be checked"
-        note = Note("normality-unchecked", f"{cause}; intervals assume that logarithms of epoch times are normal.")
+        note = Note(
+            "normality-unchecked", f"{cause}; intervals assume that logarithms of epoch times are normal."
+        )
         return Verdict(NOT_MET, note, links)
     row = rows.iloc[0]
     p = "p < 0.001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
@@ -374,8 +394,12 @@ def check_setup(material: Material) -> Verdict:
     )
     runs, ok = material.runs, material.ok
     if ok.empty:
-        return Verdict(NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links)
-    factors = f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
+        return Verdict(
+            NOT_MET, Note("no-success", "no run succeeded, so no record describes the setup."), links
+        )
+    factors = (
+        f"{len(varying(runs))} factors vary, and every level of all {len(material.study.factors)} is listed"
+    )
     missing = {name: int(ok[name].isna().sum()) for name in SETUP if ok[name].isna().any()}
     missing_texts = [f"{SETUP[name]} ({count} of {len(ok)} runs)" for name, count in missing.items()]
     unnamed = "cpu" in distinct_names(ok, "devices")
@@ -414,7 +438,9 @@ def check_timing(material: Material) -> Verdict:
     ]
     if any(reasons):
         text = f"{'; '.join(part for part in reasons if part)}."
-        note = Note("timing-unsound", text, untimed=untimed, share=difference, unscoped=unscoped, runs=len(ok))
+        note = Note(
+            "timing-unsound", text, untimed=untimed, share=difference, unscoped=unscoped, runs=len(ok)
+        )
         return Verdict(NOT_MET, note, links)
     ranks, master = (int((ok["timing_scope"] == scope).sum()) for scope in ("ranks", "master"))
     clocks = [
@@ -423,7 +449,9 @@ def check_timing(material: Material) -> Verdict:
     ]
     imbalance = column(ok, "imbalance_s") / ok["epoch_time_s"].astype(float)
     imbalance_text = (
-        f" Ranks end at most {_share(float(imbalance.max()))} of an epoch apart." if imbalance.notna().any() else ""
+        f" Ranks end at most {_share(float(imbalance.max()))} of an epoch apart."
+        if imbalance.notna().any()
+        else ""
     )
     warm_up = sorted(set(material.runs["warmup_epochs"]))
     return Verdict(
@@ -453,7 +481,10 @@ def check_bounds(material: Material) -> Verdict:
     if (material.runs["replicas"] <= 1).all():
         return Verdict(
             NOT_APPLICABLE,
-            Note("one-replica", "no cell has more than one replica, so there is no ideal speed-up to compare with."),
+            Note(
+                "one-replica",
+                "no cell has more than one replica, so there is no ideal speed-up to compare with.",
+            ),
         )
     parts = [
         f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
@@ -477,7 +508,9 @@ def check_plots(material: Material) -> Verdict:
     """Check rule 12: captions state n, and lines join numeric levels only."""
     links: Links = (("figures", "figures"), ("runs", "every run"))
     if material.ok.empty:
-        return Verdict(NOT_APPLICABLE, Note("no-success", "no run succeeded, so figures have nothing to show."))
+        return Verdict(
+            NOT_APPLICABLE, Note("no-success", "no run succeeded, so figures have nothing to show.")
+        )
     silent = [picture.name for picture in material.pictures if not _states_n(picture.caption)]
     if not material.pictures or silent:
         cause = (
@@ -560,7 +593,9 @@ def _largest_difference(first: pd.Series, second: pd.Series) -> float:
 
 
 def _share(value: float) -> str:
-    return f"{number(100 * value, 2)} %" if np.isfinite(value) else "an unknown share (one of them is missing)"
+    return (
+        f"{number(100 * value, 2)} %" if np.isfinite(value) else "an unknown share (one of them is missing)"
+    )
 
 
 def _range(values: pd.Series) -> str:

@@ -38,7 +38,9 @@ register(app, SITES, [sites.site, sites.doctor, sites.submit])
 register(app, SITES, [workflow.images, workflow.datasets], SnakemakeVerb)
 register(app, SITES, [sites.bundle, sites.unbundle])
 register(cluster, SITES, [sites.up, sites.down])
-app.add_typer(cluster, name="cluster", help="Start or stop a virtual cluster on this machine.", rich_help_panel=SITES)
+app.add_typer(
+    cluster, name="cluster", help="Start or stop a virtual cluster on this machine.", rich_help_panel=SITES
+)
 register(app, MODELS, [models.models, models.predict])
 register(app, MODELS, [models.strategies], SnakemakeVerb)
 register(app, MODELS, [models.pack_images, models.pack_text])

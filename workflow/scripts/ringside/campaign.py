@@ -12,7 +12,8 @@ def plan(
     study: Study = "",
     site: Site = "",
     block: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="One block of the design alone.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -29,7 +30,9 @@ def plan(
 def status(
     study: Study = "",
     site: Site = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every 10 s until the campaign has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every 10 s until the campaign has ended.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show where a campaign stands: done, running, failed and why, time left.
@@ -64,7 +67,9 @@ def repeat(
     ],
     study: StudyOption = "",
     site: Site = "",
-    later: Annotated[bool, typer.Option("--later", help="Run them with the next ./ringside run, not now.")] = False,
+    later: Annotated[
+        bool, typer.Option("--later", help="Run them with the next ./ringside run, not now.")
+    ] = False,
 ) -> None:
     """Repeat runs by their status or a pattern; their old attempts are kept.
 
@@ -81,7 +86,9 @@ def trace(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or a pattern that fits one.")],
     study: StudyOption = "",
     site: Site = "",
-    full: Annotated[bool, typer.Option("--full", help="Also trace what the library's own profiler reports.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also trace what the library's own profiler reports.")
+    ] = False,
 ) -> None:
     """Repeat one run traced, for Perfetto and Vampir: results/STUDY/traces/RUN.
 
@@ -110,7 +117,9 @@ def verify(
     study: Study = "",
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Another manifest.json than that of the results.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Another manifest.json than that of the results.", show_default=False
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,12 @@ from common.errors import InputError
 from common.text import alternatives
 
 MAX_SUMMARY = 200  # characters
-FORMER_NAMES = {"figures": "run", "peek": "preview", "cluster-up": "cluster up", "cluster-down": "cluster down"}
+FORMER_NAMES = {
+    "figures": "run",
+    "peek": "preview",
+    "cluster-up": "cluster up",
+    "cluster-down": "cluster down",
+}
 
 
 class Verb(TyperCommand):
@@ -46,7 +51,9 @@ class Verbs(TyperGroup):
             former = {"suggestion": FORMER_NAMES[args[0]]} if args[0] in FORMER_NAMES else None
             hint = f"{ctx.command_path} --help lists the commands"
             fields = former or alternatives(args[0], self.commands)
-            raise InputError("unknown-name", f"there is no command '{args[0]}'", got=args[0], hint=hint, **fields)
+            raise InputError(
+                "unknown-name", f"there is no command '{args[0]}'", got=args[0], hint=hint, **fields
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -62,7 +69,9 @@ class Verbs(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def register(app: typer.Typer, group: str, functions: Iterable[Callable[..., None]], cls: type[Verb] = Verb) -> None:
+def register(
+    app: typer.Typer, group: str, functions: Iterable[Callable[..., None]], cls: type[Verb] = Verb
+) -> None:
     """Register functions as the verbs of a group; `Example:` and what follows in a docstring end the help."""
     for function in functions:
         text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
@@ -87,11 +96,15 @@ def to_input_error(error: typer.TyperException) -> InputError:
     hint = f"{verb} --help explains the arguments"
     if (option := getattr(error, "option_name", None)) and "No such option" in error.message:
         options = (
-            [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("-")] if ctx else []
+            [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("-")]
+            if ctx
+            else []
         )
         close: Mapping[str, Any] = alternatives(option, options)
         problem = f"{verb} has no option {option}"
-        return InputError("unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint)
+        return InputError(
+            "unknown-option", problem, got=option, suggestion=close.get("suggestion", ""), hint=hint
+        )
     parameter = getattr(error, "param", None)
     name = _typed_name(parameter) if parameter else ""
     if parameter and not error.message:

@@ -12,7 +12,9 @@ from ringside.workflow import DryRun, run_snakemake
 Stem = Annotated[
     Path | None,
     typer.Option(
-        metavar="STEM", help="Files to write, without suffix; default: print the table alone.", show_default=False
+        metavar="STEM",
+        help="Files to write, without suffix; default: print the table alone.",
+        show_default=False,
     ),
 ]
 
@@ -25,7 +27,9 @@ def option(text: str, **settings: Any) -> Any:
 def models(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
     image: Annotated[str | None, option("Images of this size alone: 96x96x3.", metavar="HxWxC")] = None,
-    tokens: Annotated[str | None, option("Tokens of this kind alone: 128:5000.", metavar="LENGTH:VOCABULARY")] = None,
+    tokens: Annotated[
+        str | None, option("Tokens of this kind alone: 128:5000.", metavar="LENGTH:VOCABULARY")
+    ] = None,
     classes: Annotated[int, typer.Option(metavar="N", help="Classes of images and of texts.")] = 10,
     json: Json = False,
 ) -> None:
@@ -49,25 +53,40 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    step_time: Annotated[float | None, option("Seconds of a training step on one device.", metavar="S")] = None,
+    step_time: Annotated[
+        float | None, option("Seconds of a training step on one device.", metavar="S")
+    ] = None,
     batch_size: Annotated[int | None, option("Samples of that step (default 32).", metavar="N")] = None,
     samples: Annotated[int | None, option("Samples of an epoch (default: ImageNet's).", metavar="N")] = None,
     model: Annotated[str | None, option("A model of `ringside models`.", metavar="MODEL")] = None,
-    dataset: Annotated[str | None, option("Its data set (default: images as ImageNet's).", metavar="DATASET")] = None,
-    parameters: Annotated[float | None, option("In place of --model: parameters of 4 bytes.", metavar="N")] = None,
-    gradient_bytes: Annotated[float | None, option("In place of --model: bytes of gradients.", metavar="N")] = None,
+    dataset: Annotated[
+        str | None, option("Its data set (default: images as ImageNet's).", metavar="DATASET")
+    ] = None,
+    parameters: Annotated[
+        float | None, option("In place of --model: parameters of 4 bytes.", metavar="N")
+    ] = None,
+    gradient_bytes: Annotated[
+        float | None, option("In place of --model: bytes of gradients.", metavar="N")
+    ] = None,
     sync_every: Annotated[int | None, option("Gradient accumulation steps (default 1).", metavar="K")] = None,
     rate: Annotated[
-        list[float] | None, option("Rate of links, Gbit/s; repeat it for more (default 1, 10, 25, 100).", metavar="G")
+        list[float] | None,
+        option("Rate of links, Gbit/s; repeat it for more (default 1, 10, 25, 100).", metavar="G"),
     ] = None,
     latency: Annotated[
         float | None, option("Seconds of a message to the next node (default 3e-05).", metavar="S")
     ] = None,
     share: Annotated[float | None, option("Share of the rate that all-reduce reaches (default 0.9).")] = None,
     algorithm: Annotated[str | None, option("How latency grows with nodes: ring (default) or tree.")] = None,
-    framework: Annotated[str | None, option("Whose messages (default pytorch-ddp, or the study's one).")] = None,
-    hidden: Annotated[float | None, option("Share of the backward pass that overlaps messages (default 0).")] = None,
-    scatter: Annotated[float | None, option("Relative standard deviation of a batch's time (default 0).")] = None,
+    framework: Annotated[
+        str | None, option("Whose messages (default pytorch-ddp, or the study's one).")
+    ] = None,
+    hidden: Annotated[
+        float | None, option("Share of the backward pass that overlaps messages (default 0).")
+    ] = None,
+    scatter: Annotated[
+        float | None, option("Relative standard deviation of a batch's time (default 0).")
+    ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Largest number of nodes.")] = 1024,
     out: Stem = None,
 ) -> None:
@@ -108,21 +127,33 @@ def strategies(
     site: Site = "",
     dry_run: DryRun = False,
     profile: Annotated[str, option("For a study: where jobs run, such as slurm.", metavar="PROFILE")] = "",
-    model: Annotated[str | None, option("A model of `ringside models`, in place of a study.", metavar="MODEL")] = None,
+    model: Annotated[
+        str | None, option("A model of `ringside models`, in place of a study.", metavar="MODEL")
+    ] = None,
     batch_size: Annotated[int | None, option("Samples of a step, on all devices.", metavar="N")] = None,
-    image: Annotated[str | None, option("Its images (default: the largest of `models`).", metavar="HxWxC")] = None,
-    tokens: Annotated[str | None, option("Its tokens (default: the longest).", metavar="LENGTH:VOCABULARY")] = None,
+    image: Annotated[
+        str | None, option("Its images (default: the largest of `models`).", metavar="HxWxC")
+    ] = None,
+    tokens: Annotated[
+        str | None, option("Its tokens (default: the longest).", metavar="LENGTH:VOCABULARY")
+    ] = None,
     classes: Annotated[int | None, option("Classes of images and of texts.", metavar="N")] = None,
-    topology: Annotated[str | None, option("Devices and links: a file of config/topologies/ (default p100).")] = None,
+    topology: Annotated[
+        str | None, option("Devices and links: a file of config/topologies/ (default p100).")
+    ] = None,
     devices: Annotated[int | None, option("Number of devices.", metavar="N")] = None,
     node: Annotated[int | None, option("Devices of a node.", metavar="N")] = None,
     links: Annotated[
         str | None, option("Gbit/s of links in a node and between nodes: 900,100.", metavar="G[,G]")
     ] = None,
-    optimizer_numbers: Annotated[int | None, option("Numbers kept for each parameter (default 4: Adam).")] = None,
+    optimizer_numbers: Annotated[
+        int | None, option("Numbers kept for each parameter (default 4: Adam).")
+    ] = None,
     gradients: Annotated[str | None, option("How gradients are summed: ring (default) or messages.")] = None,
     proposals: Annotated[int | None, option("Proposals of each search (default 20000).", metavar="N")] = None,
-    starts: Annotated[list[str] | None, option("Where searches start: data, expert, random (default: all).")] = None,
+    starts: Annotated[
+        list[str] | None, option("Where searches start: data, expert, random (default: all).")
+    ] = None,
     seed: Annotated[int | None, option("Of random numbers (default 1).", metavar="N")] = None,
     out: Stem = None,
 ) -> None:
@@ -151,22 +182,32 @@ def strategies(
         if value is not None and value != []
     }
     if model is None:
-        model_options = [*settings, *(["batch_size"] if batch_size is not None else []), *(["out"] if out else [])]
+        model_options = [
+            *settings,
+            *(["batch_size"] if batch_size is not None else []),
+            *(["out"] if out else []),
+        ]
         if model_options:
             flag = f"--{model_options[0].replace('_', '-')}"
-            raise InputError("missing-argument", "is about a model", file=flag, hint="name one: --model MODEL")
+            raise InputError(
+                "missing-argument", "is about a model", file=flag, hint="name one: --model MODEL"
+            )
         options = ["-n"] if dry_run else []
         run_snakemake("strategies", study, site, profile=profile, options=options, rest=ctx.obj)
     if study or batch_size is None:
         problem = "is for a model, not for a study" if study else "needs --batch-size"
-        raise InputError("conflicting-keys" if study else "missing-argument", problem, file="--model", got=model)
+        raise InputError(
+            "conflicting-keys" if study else "missing-argument", problem, file="--model", got=model
+        )
     from strategies.find import build_question, search
 
     search(build_question(model=model, batch_size=batch_size, **settings), out)
 
 
 def pack_images(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Has a folder of pictures for each class.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Has a folder of pictures for each class.")
+    ],
     name: Annotated[str, typer.Option(help="Name of the data set.")],
     side: Annotated[int, typer.Option(metavar="N", help="Height and width in pixels.")] = 32,
     validation_share: Annotated[float, typer.Option(help="Share of the pictures that validates.")] = 0.2,

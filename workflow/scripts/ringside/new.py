@@ -33,7 +33,9 @@ def new(
     ] = None,
     model: Annotated[str | None, option("Model.", metavar="M", autocompletion=complete_model)] = None,
     data: Annotated[str | None, option("Data set.", metavar="D")] = None,
-    nodes: Annotated[list[int] | None, option("Number of nodes; repeat it for more.", metavar="N", min=1)] = None,
+    nodes: Annotated[
+        list[int] | None, option("Number of nodes; repeat it for more.", metavar="N", min=1)
+    ] = None,
     replicates: Annotated[int | None, option("Runs of each cell.", metavar="R", min=1)] = None,
     site: Site = "",
 ) -> None:
@@ -76,7 +78,9 @@ def _count(text: object) -> int:
     return int(str(text))
 
 
-def _answer(value: Any, question: str, default: Any, check: Callable[[Any], Any], is_list: bool = False) -> Any:
+def _answer(
+    value: Any, question: str, default: Any, check: Callable[[Any], Any], is_list: bool = False
+) -> Any:
     """Return the checked value of an option: as typed, else as answered on a terminal, else the default."""
     if value is not None and value != []:
         return tuple(check(item) for item in value) if is_list else check(value)

@@ -11,9 +11,14 @@ from ringside.arguments import KeepGoing, Site, Study
 def site(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the site: a-z, 0-9 and -.")],
     partition: Annotated[
-        str, typer.Option(metavar="PARTITION", help="Partition of Slurm; default: its default.", show_default=False)
+        str,
+        typer.Option(
+            metavar="PARTITION", help="Partition of Slurm; default: its default.", show_default=False
+        ),
     ] = "",
-    local: Annotated[bool, typer.Option("--local", help="Describe this machine alone, though Slurm is here.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Describe this machine alone, though Slurm is here.")
+    ] = False,
 ) -> None:
     """Write config/sites/NAME.yaml for this cluster or machine, then check it as `doctor` does.
 
@@ -39,7 +44,9 @@ def doctor(study: Study = "", site: Site = "") -> None:
 def submit(
     study: Study = "",
     site: Site = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; exit status 2 if runs are missing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end; exit status 2 if runs are missing.")
+    ] = False,
     keep_going: KeepGoing = False,
 ) -> None:
     """Run a campaign on Slurm, one allocation per block, in the planned order.
@@ -65,7 +72,9 @@ def bundle(study: Study = "", site: Site = "") -> None:
 
 def unbundle(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `ringside bundle` has made.")],
-    study: Annotated[str, typer.Option(help="Unpack it only if it is for this study.", show_default=False)] = "",
+    study: Annotated[
+        str, typer.Option(help="Unpack it only if it is for this study.", show_default=False)
+    ] = "",
     site: Annotated[str, typer.Option("--site", "-s", help="... for this site.", show_default=False)] = "",
 ) -> None:
     """Unpack a bundle into the cache, where there is no internet.
@@ -80,11 +89,17 @@ def unbundle(
 
 def up(
     nodes: Annotated[str, typer.Option(metavar="N", help="Number of nodes.")] = "3",
-    bandwidth: Annotated[str, typer.Option(help="Rate of each node's link, as tc writes it, or none.")] = "1gbit",
-    cpu: Annotated[str, typer.Option(help="Cores of a node, or of each node as 0.9,0.6,0.3, or none.")] = "0.6",
+    bandwidth: Annotated[
+        str, typer.Option(help="Rate of each node's link, as tc writes it, or none.")
+    ] = "1gbit",
+    cpu: Annotated[
+        str, typer.Option(help="Cores of a node, or of each node as 0.9,0.6,0.3, or none.")
+    ] = "0.6",
     memory: Annotated[str, typer.Option(help="Memory of a node, or none.")] = "6G",
     scheduler: Annotated[str, typer.Option(help="slurm or oar.")] = "slurm",
-    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")] = False,
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="With slurmdbd, so that sacct answers.")
+    ] = False,
 ) -> None:
     """Start a virtual cluster on this machine, under Slurm or OAR (as root).
 

@@ -21,7 +21,9 @@ Profile = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would run, and run nothing.")]
-Cores = Annotated[int | None, typer.Option(min=1, metavar="N", help="Cores to use; default: all.", show_default=False)]
+Cores = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Cores to use; default: all.", show_default=False)
+]
 Records = Annotated[
     str,
     typer.Option(
@@ -51,7 +53,11 @@ def run(
     ./ringside run my-study -n
     ./ringside run my-study -- --forcerun aggregate
     """
-    options = [*_options(dry_run), *([f"--cores={cores}"] if cores else []), *(["--keep-going"] if keep_going else [])]
+    options = [
+        *_options(dry_run),
+        *([f"--cores={cores}"] if cores else []),
+        *(["--keep-going"] if keep_going else []),
+    ]
     run_snakemake("figures", study, site, records, profile, options, ctx.obj)
 
 
@@ -100,7 +106,9 @@ def pilot(ctx: typer.Context, study: Study = "", site: Site = "", dry_run: DryRu
 def compare(
     ctx: typer.Context,
     base: Annotated[Path, typer.Argument(metavar="BASE", help="Folder of a campaign, with runs.csv.")],
-    other_campaign: Annotated[Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")],
+    other_campaign: Annotated[
+        Path, typer.Argument(metavar="OTHER", help="Folder of the campaign to compare with it.")
+    ],
     dry_run: DryRun = False,
 ) -> None:
     """Compare two campaigns of another date, site or version.
@@ -199,7 +207,9 @@ def set_variables() -> None:
 
     variables = process_variables(CHECKOUT, os.environ)
     programs = str(Path(sys.executable).parent)
-    folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder != programs]
+    folders = [
+        folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder != programs
+    ]
     variables["PATH"] = os.pathsep.join([programs, *folders])
     variables["SNAKEMAKE_PROFILE"] = str(CHECKOUT / "profiles" / "local")
     for name in set(os.environ) - set(variables):

@@ -125,7 +125,9 @@ def find_by_name(kind: str, planned: Sequence[Any], name: str, study: Study) -> 
         if measurement.name == name:
             return measurement
     problem = f"no longer has {kind} {name}"
-    raise InputError("changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again")
+    raise InputError(
+        "changed-since-planned", problem, file=study.file.name, got=name, hint="start Snakemake again"
+    )
 
 
 def publish_measurement(

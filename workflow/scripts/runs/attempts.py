@@ -88,7 +88,9 @@ def absence_reason(published: Path) -> Note:
         text = f"absent: attempt {number}, begun on {host}, has not ended, or was killed"
         return Note("begun-elsewhere", text, attempt=number, host=host)
     if stopped := unfinished(folder):
-        return Note("unfinished", f"absent: attempt {stopped[-1]['attempt']} {stopped[-1]['reason']}", **stopped[-1])
+        return Note(
+            "unfinished", f"absent: attempt {stopped[-1]['attempt']} {stopped[-1]['reason']}", **stopped[-1]
+        )
     return NOT_RUN
 
 
@@ -142,7 +144,12 @@ def new_attempt(folder: Path) -> Iterator[Path]:
     _, attempt = start(folder)
     try:
         started_at = utc(time.time())
-        content = {"process": os.getpid(), "host": node_name(), "job": _job_number(), "started_at": started_at}
+        content = {
+            "process": os.getpid(),
+            "host": node_name(),
+            "job": _job_number(),
+            "started_at": started_at,
+        }
         write_json(attempt / HOLDER, content)
         yield attempt
     except BaseException as stopped:
@@ -242,7 +249,9 @@ def _open_lock(path: Path) -> TextIO:
     Raises:
         InputError: If it is anything else, or cannot be opened.
     """
-    hint = "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
+    hint = (
+        "it keeps two runs from overlapping on this machine; remove it, or name another file in RINGSIDE_LOCK"
+    )
     for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
         with contextlib.suppress(PermissionError, FileNotFoundError, FileExistsError):
             try:

@@ -26,7 +26,9 @@ def read_epochs(table: Path) -> list[dict[str, Any]]:
     Raise ValueError if it is cut off.
     """
     rows = (zip(COLUMNS, line.split(","), strict=True) for line in read_lines(table))
-    return [{name: text == "true" if name == "warm_up" else _number(text) for name, text in row} for row in rows]
+    return [
+        {name: text == "true" if name == "warm_up" else _number(text) for name, text in row} for row in rows
+    ]
 
 
 def _number(text: str) -> float | None:

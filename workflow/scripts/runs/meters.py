@@ -25,7 +25,9 @@ MAX_CLOCK_STEP_S = 1.0  # of the clock that says when epochs began
 _UNKNOWN = Kind(wattmeter.SOURCE, wattmeter.SCOPE, "power", 1.0, None, None)
 
 
-def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.Launcher) -> list[dict[str, Any]]:
+def read_after(
+    folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.Launcher
+) -> list[dict[str, Any]]:
     """Return the meters of a finished run as its record lists them.
 
     Writes power.csv, and the wattmeters' joules into epochs.csv.
@@ -41,12 +43,16 @@ def read_after(folder: Path, spec: Mapping[str, Any], site: Site, ranks: launch.
         kind, values, reasons, samples = _read_wattmeters(site.energy, nodes, windows, step_s=step_s)
         _fill_column(folder / "epochs.csv", NODE, values)
         entries.append(entry(kind, "; ".join(reasons) or None))
-        power += [(t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()]
+        power += [
+            (t, node, wattmeter.SCOPE, watt) for node, rows in samples.items() for t, watt in rows.tolist()
+        ]
     if power:
         with written_whole(folder / "power.csv") as partial, open(partial, "w", newline="") as table:
             writer = csv.writer(table, lineterminator="\n")
             writer.writerow(POWER)
-            writer.writerows((f"{t:.3f}", host, scope, f"{watt:.6g}") for t, host, scope, watt in sorted(power))
+            writer.writerows(
+                (f"{t:.3f}", host, scope, f"{watt:.6g}") for t, host, scope, watt in sorted(power)
+            )
     return entries + launch.scheduler_meters(site, ranks)
 
 
@@ -73,7 +79,9 @@ def _read_node_power(
     return samples
 
 
-def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float) -> list[tuple[float, float]]:
+def _windows(
+    epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
+) -> list[tuple[float, float]]:
     """Return start and end of each epoch, Unix time in s.
 
     An epoch without an end ends at the start of the next one.
@@ -82,7 +90,12 @@ def _windows(epochs: Sequence[Mapping[str, Any]], samples: int, closed_at: float
     """
     opened = [row["opened_at"] for row in epochs]
     return [
-        (start, start + row["closed_time_s"] * row["samples_trained"] / samples if row["closed_time_s"] else following)
+        (
+            start,
+            start + row["closed_time_s"] * row["samples_trained"] / samples
+            if row["closed_time_s"]
+            else following,
+        )
         for row, start, following in zip(epochs, opened, [*opened[1:], closed_at], strict=True)
     ]
 
@@ -156,7 +169,9 @@ def idle_power(
             if earlier.name != session:
                 launch.forget_variables(earlier)
         folder.mkdir(parents=True, exist_ok=True)
-        attempt = Path(tempfile.mkdtemp(prefix="attempt-", dir=folder))  # jobs of one session may begin at once
+        attempt = Path(
+            tempfile.mkdtemp(prefix="attempt-", dir=folder)
+        )  # jobs of one session may begin at once
         result = _measure_idle_power(attempt, site, spec, environment, launcher())
         if not result["hosts"]:
             return result["watts"]  # the next run tries again

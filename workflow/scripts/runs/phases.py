@@ -109,7 +109,9 @@ def _parse_intervals(table: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        intervals = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[list(INTERVALS)]
+        intervals = pd.read_csv(table, dtype={**_TYPES, "phase": "category"}, usecols=list(INTERVALS))[
+            list(INTERVALS)
+        ]
     except (ValueError, OverflowError) as error:
         text = f"cannot be read: {_one_line(error)}; expected {','.join(INTERVALS)}"
         raise ValueError(Note("broken-file", text)) from None
@@ -175,7 +177,9 @@ def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | 
     intervals = _parse_intervals(table)
     if reason := _wrong_ranks(intervals["rank"], ranks):
         return reason
-    unknown = sorted({name if isinstance(name, str) else "nothing" for name in intervals["phase"].unique()} - NAMES)
+    unknown = sorted(
+        {name if isinstance(name, str) else "nothing" for name in intervals["phase"].unique()} - NAMES
+    )
     if unknown:
         text = f"has a phase {unknown[0]!r}, expected one of {', '.join(sorted(NAMES))}"
         return Note("unknown-phase", text, phase=unknown[0])
@@ -233,10 +237,14 @@ def _wrong_ranks(column: pd.Series, ranks: int) -> Note | None:
         return Note("rank-missing", f"lacks rank {min(missing)}", rank=min(missing))
     if not actual - expected:
         return None
-    return Note("unknown-rank", f"has rank {max(actual)}; the run has {ranks}", got=int(max(actual)), most=ranks)
+    return Note(
+        "unknown-rank", f"has rank {max(actual)}; the run has {ranks}", got=int(max(actual)), most=ranks
+    )
 
 
 def write_intervals(table: Path, intervals: pd.DataFrame) -> None:
     """Write a table of phases, INTERVALS with times to 0.1 us, whole or not at all."""
     with written_whole(table) as partial:
-        intervals.to_csv(partial, index=False, columns=list(INTERVALS), float_format="%.7f", lineterminator="\n")
+        intervals.to_csv(
+            partial, index=False, columns=list(INTERVALS), float_format="%.7f", lineterminator="\n"
+        )

@@ -49,7 +49,9 @@ def _session_file(results: Path, session: str) -> Path:
 def refuse_stopped(results: Path) -> None:
     """Raise InputError if this session has stopped its campaign: earlier submitted runs do not train."""
     try:
-        stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get("stopped")
+        stopped = json.loads(_session_file(results, current_session()).read_text(encoding="utf-8")).get(
+            "stopped"
+        )
     except (OSError, ValueError, AttributeError):
         return
     if stopped:
@@ -81,7 +83,12 @@ class Session:
             stop: Start no further run. Called after MAX_SAME_FAILURES equal failures in a row; None to go on anyway.
         """
         self._file = _session_file(results, name)
-        self._state: dict[str, Any] = {"started": time.time(), "planned": planned, "done_before": done, "ended": []}
+        self._state: dict[str, Any] = {
+            "started": time.time(),
+            "planned": planned,
+            "done_before": done,
+            "ended": [],
+        }
         self._running: dict[int, dict[str, str]] = {}
         self._left_s = left_s
         self._count_planned = count_planned or (lambda: (planned, False))
@@ -97,7 +104,9 @@ class Session:
             self._running[job] = dict(wildcards or {})
         elif event == "job_finished" and job in self._running:
             run = self._running.pop(job)
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the aggregation reports broken files
+            with contextlib.suppress(
+                OSError, ValueError, KeyError, TypeError
+            ):  # the aggregation reports broken files
                 self._print_end(run)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
@@ -198,7 +207,11 @@ class Session:
         width, left_s = len(str(planned)), self._left_s() if left else None
         time_left = "" if left_s is None else f", about {duration(left_s)}"
         tail = (
-            f"{left} left{time_left}" if left else "more replicates are decided next" if may_grow else "all runs done"
+            f"{left} left{time_left}"
+            if left
+            else "more replicates are decided next"
+            if may_grow
+            else "all runs done"
         )
         text = f"[{done:{width}d}/{planned}] {status:8s}{run_id:58s} {result} | {tail} | {failed} not ok"
         facts = {"done": done, "planned": planned, "open": may_grow, "left_s": left_s, "not_ok": failed}
@@ -218,7 +231,9 @@ def filter_log(session: Session | None, record: logging.LogRecord) -> bool:
     if session and name == "job_error" and (number := fields["aux"].get("external_jobid")):
         say(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")
     message = str(record.msg)
-    is_noise = message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
+    is_noise = (
+        message.startswith(_NOISE) or _EXPLAINED_FAILURE.match(message) or _CACHE_METADATA.match(message)
+    )
     return name not in ("job_finished", "progress") and not is_noise
 
 
@@ -265,8 +280,12 @@ class Interruption:
         if message.startswith("Terminating processes on user request"):
             self._seen = True
             return False
-        if self._seen and message.startswith("WorkflowError:\nAt least one job did not complete successfully"):
-            say("ringside: interrupted. Completed runs are kept. Rerun the command to resume.", to_stderr=True)
+        if self._seen and message.startswith(
+            "WorkflowError:\nAt least one job did not complete successfully"
+        ):
+            say(
+                "ringside: interrupted. Completed runs are kept. Rerun the command to resume.", to_stderr=True
+            )
             return False
         return not (self._seen and message.startswith(_INTERRUPTION_NOISE))
 
@@ -277,7 +296,9 @@ def count_usable(runs_csv: Path) -> Note:
         statuses = [row["status"] for row in csv.DictReader(table)]
     usable = statuses.count("ok")
     hint = "" if usable == len(statuses) else "; tables/missing.md lists why the others are not"
-    return Note("usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses))
+    return Note(
+        "usable-runs", f"{usable} of {len(statuses)} runs are usable{hint}", usable=usable, runs=len(statuses)
+    )
 
 
 def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
@@ -285,7 +306,10 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
     number = event["aux"].get("external_jobid")
     if not number:
         return None
-    logs = [*map(Path, event["log"]), *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux"))]
+    logs = [
+        *map(Path, event["log"]),
+        *(Path(".snakemake", name, f"{number}.txt") for name in ("oar", "pbs", "flux")),
+    ]
     if unseen := next(filter(None, (unseen_path(read_end(log)) for log in logs)), None):
         return unseen
     return None if any(log.exists() for log in logs) else slurm.unseen_folder(number)
@@ -299,14 +323,19 @@ def failure_cause(event: Mapping[str, Any]) -> str:
             lines = [line.strip() for line in Path(log).read_text(errors="replace").splitlines()]
             break
     own_lines = [line.removeprefix("ringside: ") for line in lines if line.startswith("ringside: ")]
-    errors = [line for line in lines if "error" in line.lower() and not line.startswith(("Error in", "RuleException"))]
+    errors = [
+        line
+        for line in lines
+        if "error" in line.lower() and not line.startswith(("Error in", "RuleException"))
+    ]
     return (own_lines or errors or [str(event["rule_msg"] or "it left no log")])[-1][:300]
 
 
 # A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line; Snakemake's own message
 # would repeat its command.
 _EXPLAINED_FAILURE = re.compile(
-    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z", re.DOTALL
+    r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
+    re.DOTALL,
 )
 # Files of the shared cache may come from another checkout, whose Snakemake has their metadata; their path has a digest.
 _CACHE_METADATA = re.compile(
@@ -329,7 +358,9 @@ _NOISE = (
 def _result_text(record: Mapping[str, Any], folder: Path) -> str:
     if record["reason"]:
         return str(record["reason"])
-    epoch_s = mean_of_timed(read_epochs(attempt_folder(folder, record["attempt"]) / "epochs.csv"), "epoch_time_s")
+    epoch_s = mean_of_timed(
+        read_epochs(attempt_folder(folder, record["attempt"]) / "epochs.csv"), "epoch_time_s"
+    )
     return f"{epoch_s:.3f} s/epoch, run {record['wall_s']:.1f} s"
 
 

@@ -87,7 +87,9 @@ def earlier_times(results: Path, run_geometry: str, environment_digest: str) -> 
             record = read_json(file)
             entry = record["reference"]
             if (entry["geometry"], record["environment_digest"]) == (run_geometry, environment_digest):
-                yield from ((entry["kind"], max(entry[end].values())) for end in ("before", "after") if entry[end])
+                yield from (
+                    (entry["kind"], max(entry[end].values())) for end in ("before", "after") if entry[end]
+                )
 
 
 def run_benchmark(
@@ -105,8 +107,12 @@ def run_benchmark(
     try:
         folder.mkdir()
         launcher = make_launcher()
-        own_spec = {name: value for name, value in spec.items() if name not in ("levels", "steps")}  # nothing is traced
-        write_json(folder / "spec.json", {"spec": own_spec, "modules": list(modules), "hosts": list(launcher.hosts)})
+        own_spec = {
+            name: value for name, value in spec.items() if name not in ("levels", "steps")
+        }  # nothing is traced
+        write_json(
+            folder / "spec.json", {"spec": own_spec, "modules": list(modules), "hosts": list(launcher.hosts)}
+        )
         limited = replace(site, time_limit_s=min(TIME_LIMIT_S, site.time_limit_s))
         outcome = launch.run(launcher, environment, folder.resolve(), spec, limited, program=PROGRAM)
         if outcome.status != "ok":

@@ -26,7 +26,11 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
     if site.scorep is None or scorep.version(site.scorep) != version:
         problem = f"is not Score-P {version}, as it was planned"
         raise InputError(
-            "changed-since-planned", problem, file=shown(site.file), key="scorep", hint="start Snakemake again"
+            "changed-since-planned",
+            problem,
+            file=shown(site.file),
+            key="scorep",
+            hint="start Snakemake again",
         )
     program = environment["variables"][PROGRAM_VARIABLE]
     starter = scorep.write_starter(site.scorep, program, folder, (*site.setup, *environment.get("setup", ())))

@@ -136,7 +136,9 @@ def jobs(campaign: Campaign) -> dict[str, str]:
         listed = ask("squeue", "--me", "--noheader", "--format=%i|%j|%k|%T").splitlines()
     except Lost as lost:
         raise InputError(lost.reason.code, str(lost)) from None
-    rows = [row for line in listed if len(row := line.split("|")) == 4]  # jobs of others may have names with |
+    rows = [
+        row for line in listed if len(row := line.split("|")) == 4
+    ]  # jobs of others may have names with |
     return {
         number: f"{comment} {state}"
         for number, name, comment, state in rows
@@ -169,7 +171,9 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
         last = block == campaign.blocks[-1] and sweeps and not numbers
         if not open_ and not (runs and (todo or last)):
             continue
-        waits = "".join(f":{number}" for number in numbers) if block > campaign.study.replicates.at_least else ""
+        waits = (
+            "".join(f":{number}" for number in numbers) if block > campaign.study.replicates.at_least else ""
+        )
         sbatch_options = [
             f"--job-name={job_names()}{block % site.scheduler.concurrent_runs}",
             f"--comment={campaign.study.name} block {block}",
@@ -188,7 +192,9 @@ def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[st
         )
         if result.returncode:
             message = (result.stderr.strip() or "failed").splitlines()[-1]
-            raise InputError("scheduler-refused", f"{message} (options: {shlex.join(sbatch_options)})", file="sbatch")
+            raise InputError(
+                "scheduler-refused", f"{message} (options: {shlex.join(sbatch_options)})", file="sbatch"
+            )
         numbers.append(result.stdout.strip().split(";")[0])
         content = "runs decided at its start" if open_ else number_of(len(todo), "run")
         print(f"block {block}: job {numbers[-1]}, {content}; log: {logs}/block-{block}.{numbers[-1]}.log")
@@ -205,7 +211,11 @@ def _first_undecided(campaign: Campaign) -> int | None:
 def environment() -> dict[str, str]:
     """Return the environment of a block's job, without options of sbatch, srun and Snakemake."""
     removed = ("SNAKEMAKE", "RINGSIDE_SESSION", "SBATCH_", "SRUN_", "SLURM_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(removed) or name == "SLURM_CONF"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(removed) or name == "SLURM_CONF"
+    }
 
 
 def wait(campaign: Campaign) -> None:

@@ -42,7 +42,10 @@ _ERROR = re.compile(r"Error|\berror(?::| on rank)")
 
 
 def supervise(
-    planned: Planned, results: Path, session: str, usable: Callable[[dict[str, Any]], bool] = lambda record: True
+    planned: Planned,
+    results: Path,
+    session: str,
+    usable: Callable[[dict[str, Any]], bool] = lambda record: True,
 ) -> dict[str, Any]:
     """Return the published record of a run: that of a finished attempt that is `usable`, or of a new one.
 
@@ -68,7 +71,12 @@ def supervise(
 
 
 def measure(
-    planned: Planned, environment: dict[str, Any], ranks: launch.Launcher, results: Path, folder: Path, session: str
+    planned: Planned,
+    environment: dict[str, Any],
+    ranks: launch.Launcher,
+    results: Path,
+    folder: Path,
+    session: str,
 ) -> dict[str, Any]:
     """Train once, in the attempt's `folder` (runs/<run_id>/<key>/attempt-<k>), and return the record."""
     site, spec, framework, graph = planned.site, planned.spec, planned.framework, planned.graph
@@ -83,9 +91,13 @@ def measure(
         return reference.run_benchmark(own_folder, spec, framework.modules, environment, start, site)
 
     idle_w = meters.idle_power(results, session, site, spec, environment, partial(make_launcher, "idle"))
-    write_json(folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts))
+    write_json(
+        folder / "spec.json", job(spec, framework, environment, graph.to_json(), planned.data, ranks.hosts)
+    )
     scorep_version = spec.get("scorep")
-    traced = score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
+    traced = (
+        score_p.start(environment, site, scorep_version, folder.resolve()) if scorep_version else environment
+    )
     parents = _parent_processes()
     machine_speed = speed_before(planned, results, run_benchmark) if site.reference else None
     launched_at = time.time()
@@ -153,7 +165,9 @@ def _parent_processes() -> tuple[int, str | None]:
     """Return parent and grandparent of this process: a shell or the prefork server, and Snakemake."""
     parent = os.getppid()
     try:
-        grandparent = Path("/proc", str(parent), "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        grandparent = (
+            Path("/proc", str(parent), "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        )
     except FileNotFoundError:
         grandparent = None
     return parent, grandparent
@@ -189,7 +203,11 @@ def oversubscribed(site: Site, run_spec: Mapping[str, Any]) -> bool:
 
 
 def measurement(
-    folder: Path, launched_at: float, wall_s: float, run_spec: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
+    folder: Path,
+    launched_at: float,
+    wall_s: float,
+    run_spec: Mapping[str, Any],
+    epochs: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any] | None:
     """Return what the ranks measured about themselves, or None if they did not finish.
 
@@ -205,7 +223,9 @@ def measurement(
     except FileNotFoundError:
         return None
     ranks = result["ranks"]
-    device_memory = [rank["device_memory_peak_bytes"] for rank in ranks if rank["device_memory_peak_bytes"] is not None]
+    device_memory = [
+        rank["device_memory_peak_bytes"] for rank in ranks if rank["device_memory_peak_bytes"] is not None
+    ]
     finite = [rank["weights_finite"] for rank in ranks]
     first_steps = [rank["first_step_s"] for rank in ranks if rank["first_step_s"] is not None]
     return {
@@ -216,7 +236,9 @@ def measurement(
         "systems": sorted({rank["system"] for rank in ranks}),
         "node_memory_bytes": min(rank["node_memory_bytes"] for rank in ranks),
         "transport": transport.describe_transport(result["transport"], run_spec, folder),
-        "startup_s": startup_time(result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s),
+        "startup_s": startup_time(
+            result["ready_at"] - launched_at, result["closed_at"] - launched_at, wall_s
+        ),
         "import_s": max((rank["import_s"] for rank in ranks if rank["import_s"] is not None), default=None),
         "first_step_s": max(first_steps, default=None),
         "step_time_s": steps.quantiles(folder / "steps.csv", run_spec["levels"]["warmup_epochs"]),
@@ -304,9 +326,7 @@ def invalid_reason(
         text = f"misplaced: ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
         return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
     if site.placement == "distinct-nodes" and machines < len(hosts):
-        text = (
-            f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
-        )
+        text = f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
         return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
     for code, share, limit, description in (
         ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to other processes"),
@@ -345,7 +365,9 @@ def with_last_line(reason: Note, log: Path) -> Note:
     errors = [line for line in lines if _ERROR.search(line)]
     causes = [line for line in errors if "a rank is gone" not in line] or errors
     last = redact_log((causes or lines or [""])[-1])
-    return Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
+    return (
+        Note(reason.code, f"{reason}: {last[:300]}", **reason.facts, last_line=last[:300]) if last else reason
+    )
 
 
 def _strip_control_codes(line: str) -> str:

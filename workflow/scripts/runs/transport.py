@@ -82,7 +82,9 @@ def wrong_network_reason(
         expected_bytes = row["exchanges"] * least_bytes
         if row["sent_bytes"] is not None and row["sent_bytes"] < MIN_SENT_SHARE * expected_bytes:
             sent_mb, expected_mb = row["sent_bytes"] / 1e6, expected_bytes / 1e6
-            period, content = ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
+            period, content = (
+                ("the sweep", "messages") if sweep else (f"epoch {row['epoch']:.0f}", "gradients")
+            )
             text = (
                 f"{sent_mb:.1f} MB were sent through {site.interface} in {period}, "
                 f"the {content} are at least {expected_mb:.1f} MB"
@@ -101,7 +103,10 @@ def _nccl_network(log: str) -> str:
 def _network(plugin: str, log: str) -> str:
     kind = "IB" if plugin.startswith("IB") else plugin
     devices = [
-        device for device_kind, text in _DEVICES.findall(log) if device_kind == kind for device in _DEVICE.findall(text)
+        device
+        for device_kind, text in _DEVICES.findall(log)
+        if device_kind == kind
+        for device in _DEVICE.findall(text)
     ]
     links = {link for _, link in devices}
     protocol = {"Socket": "tcp", "IB": "roce" if links == {"RoCE"} else "ib"}.get(kind, kind)

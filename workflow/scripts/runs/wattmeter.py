@@ -68,14 +68,22 @@ def request_samples(meter: Wattmeter, nodes: Sequence[str], start: float, end: f
         time.sleep(min(PAUSE_S, max(0.05, meter.patience_s / 10)))
 
 
-def _request_available(meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float) -> Samples:
+def _request_available(
+    meter: Wattmeter, nodes: Sequence[str], start: float, end: float, deadline: float
+) -> Samples:
     """Return the samples available now. `deadline` of all answers together is by time.monotonic."""
     rows: dict[str, dict[float, float]] = {}
     for part_start in np.arange(start, end, AT_ONCE_S):
         window = {"start_time": f"{part_start:.3f}", "end_time": f"{min(part_start + AT_ONCE_S, end):.3f}"}
-        for row in _request_rows(meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline):
+        for row in _request_rows(
+            meter.url, {"nodes": ",".join(nodes), "metrics": meter.metric, **window}, deadline
+        ):
             try:
-                if row["metric_id"] == meter.metric and row["device_id"] in nodes and row["value"] is not None:
+                if (
+                    row["metric_id"] == meter.metric
+                    and row["device_id"] in nodes
+                    and row["value"] is not None
+                ):
                     rows.setdefault(row["device_id"], {})[_seconds(row["timestamp"])] = float(row["value"])
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 text = f"{meter.url}: its answer is not Kwollect's ({type(error).__name__}: {error})"
@@ -203,7 +211,9 @@ def integrate(
             return None, Note("samples-too-short", f"samples of {node} do not cover {period}", node=node)
         inside = rows[(rows[:, 0] > start) & (rows[:, 0] < end)]
         times = np.concatenate([[start], inside[:, 0], [end]])
-        gap_s = float(np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max())
+        gap_s = float(
+            np.diff(rows[(rows[:, 0] >= _before(rows, start)) & (rows[:, 0] <= _after(rows, end)), 0]).max()
+        )
         if gap_s > max(2 * kind.sampling_s, MOST_ERROR * (end - start)):
             text = f"{node} has no sample for {gap_s:.3g} s of {period}"
             return None, Note("gap-in-samples", text, node=node, gap_s=gap_s)

@@ -50,7 +50,9 @@ def describe(shares: Shares | None, site: Site, runs_csv: Path) -> Note | None:
         return None
     cost = _cost(runs_csv)
     text = f"this machine is disturbed: {' and '.join(notes)}{cost}"
-    return Note("disturbed", text, invalid=[key for note in notes for key in note.facts["invalid"]], **cost.facts)
+    return Note(
+        "disturbed", text, invalid=[key for note in notes for key in note.facts["invalid"]], **cost.facts
+    )
 
 
 def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Path) -> Finding:
@@ -68,7 +70,9 @@ def node_finding(reports: Sequence[Mapping[str, Any]], site: Site, runs_csv: Pat
             hosts_by_text[text].append(report["host"])
             disturbed[report["host"]] = shares
     if not disturbed:
-        return ok("quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time now")
+        return ok(
+            "quiet", f"CPU steal and other processes take at most {MIN_REPORTED_SHARE:.0%} of CPU time now"
+        )
     cost = _cost(runs_csv)
     text = "; ".join(f"{hosts(names)}: {text}" for text, names in hosts_by_text.items()) + cost
     return warn("quiet", "disturbed", text, shares=disturbed, **cost.facts)
@@ -120,7 +124,9 @@ def spread_ratio(rows: Iterable[Mapping[str, str]]) -> float | None:
     variances = []
     for by_cell in times.values():
         freedom = sum(len(values) - 1 for values in by_cell.values())
-        squares = sum((x - math.fsum(values) / len(values)) ** 2 for values in by_cell.values() for x in values)
+        squares = sum(
+            (x - math.fsum(values) / len(values)) ** 2 for values in by_cell.values() for x in values
+        )
         if freedom < MIN_DEGREES_OF_FREEDOM or not squares:
             return None
         variances.append(squares / freedom)

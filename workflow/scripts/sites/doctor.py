@@ -79,7 +79,9 @@ def _slurm(site: Site, results: Path, unseen: str) -> Iterator[Finding]:
     config = slurm.configuration(slurm.ask("scontrol", "show", "config"))
     partitions = slurm.partitions(slurm.ask("scontrol", "show", "partition", "--oneliner"))
     all_nodes = sorted({node.name for node in slurm.nodes(slurm.ask(*slurm.NODES))})
-    yield ok("controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}")
+    yield ok(
+        "controller", f"{config.get('ClusterName', '?')} answers, Slurm {config.get('SLURM_VERSION', '?')}"
+    )
     if site.placement == "virtual":
         try:
             check_virtual(site)
@@ -158,7 +160,9 @@ def _test_job(site: Site, possible: Sequence[Node], results: Path) -> Iterator[F
         return
     count = f"{n_nodes} of the {site.nodes} nodes of a run" if n_nodes < site.nodes else f"{n_nodes} nodes"
     if not reports and "busy" in message:
-        text = f"no {count} free within {WAIT_S} s, so the nodes were not checked; run ./ringside doctor again"
+        text = (
+            f"no {count} free within {WAIT_S} s, so the nodes were not checked; run ./ringside doctor again"
+        )
         yield warn("test job", "nodes-busy", text, wanted=n_nodes)
         return
     if len(reports) < n_nodes:

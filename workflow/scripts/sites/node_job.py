@@ -44,10 +44,14 @@ class Unwritable(Exception):
         self.subject = subject
 
 
-def ask_nodes(site: Site, nodes: int, cores: int, question: dict[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
+def ask_nodes(
+    site: Site, nodes: int, cores: int, question: dict[str, Any]
+) -> tuple[list[dict[str, Any]], str, int]:
     """Query `nodes` nodes in a job of the site; return reports by host, srun's messages and exit status."""
     lines, messages, status = _srun(site, nodes, cores, question)
-    if "nrecognized option" in messages or "nvalid option" in messages:  # sbatch has options that srun does not know
+    if (
+        "nrecognized option" in messages or "nvalid option" in messages
+    ):  # sbatch has options that srun does not know
         lines, messages, status = _srun(site, nodes, cores, question, own_options=False)
     return reports(lines), messages, status
 
@@ -141,9 +145,13 @@ def probes(site: Site, results: Path) -> Iterator[dict[str, Any]]:
         for name, parent in (("results", results), ("cache", site.cache)):
             try:
                 parent.mkdir(parents=True, exist_ok=True)
-                folders[name] = stack.enter_context(tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent))
+                folders[name] = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix=".doctor-", dir=parent)
+                )
             except OSError as error:
-                raise Unwritable(name, f"{parent}: cannot be written on this host: {error.strerror}") from None
+                raise Unwritable(
+                    name, f"{parent}: cannot be written on this host: {error.strerror}"
+                ) from None
         lock = Path(folders["results"], "lock")
         lock_file = stack.enter_context(open(lock, "w"))
         with contextlib.suppress(OSError):  # the nodes report a file system without locks
@@ -164,5 +172,7 @@ def outside() -> dict[str, str]:
     inside = "SLURM_JOB_ID" in os.environ
     exceptions = ("SLURM_CONF",)
     return {
-        name: value for name, value in os.environ.items() if not inside or name in exceptions or "SLURM_" not in name
+        name: value
+        for name, value in os.environ.items()
+        if not inside or name in exceptions or "SLURM_" not in name
     }

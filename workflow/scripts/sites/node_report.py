@@ -178,7 +178,9 @@ def survey() -> dict[str, Any]:
         "links": links(),
         "ports": ports(),
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
-        "accelerators": output_lines("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "accelerators": output_lines(
+            "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"
+        ),
         "driver": first_line("/proc/driver/nvidia/version"),
         "amd": sum("simd_count 0" not in text and "simd_count" in text for text in _contents(_KFD)),
         "user_namespaces": bool(output_lines("unshare", "--user", "--map-root-user", "echo", "yes")),
@@ -188,8 +190,19 @@ def survey() -> dict[str, Any]:
 
 
 _KFD = "/sys/class/kfd/kfd/topology/nodes/*/properties"  # AMD's driver: a CPU is a node without SIMD units
-_MODULES = re.compile(r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M)
-_SCRATCH = ("/scratch", "/local/scratch", "/localscratch", "/lscratch", "/mnt/scratch", "/local", "$SCRATCH", "$TMPDIR")
+_MODULES = re.compile(
+    r"^\S*(?:pytorch|tensorflow|horovod|lbann|tarantella|apptainer|singularity)\S*$", re.I | re.M
+)
+_SCRATCH = (
+    "/scratch",
+    "/local/scratch",
+    "/localscratch",
+    "/lscratch",
+    "/mnt/scratch",
+    "/local",
+    "$SCRATCH",
+    "$TMPDIR",
+)
 _SYSTEMS = ("", "/tmp", "/var/tmp")  # noqa: S108 (names that are passed over)
 
 
@@ -266,7 +279,9 @@ def output_lines(*command: str) -> list[str]:
     """Return the output lines of a program, [] if it is absent or fails."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         run = _run(*command)
-        return [line.strip() for line in run.stdout.splitlines() if line.strip()] if run.returncode == 0 else []
+        return (
+            [line.strip() for line in run.stdout.splitlines() if line.strip()] if run.returncode == 0 else []
+        )
     return []
 
 

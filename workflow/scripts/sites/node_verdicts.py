@@ -123,7 +123,9 @@ def file_locks(reports: Sequence[Report]) -> Finding:
     checked = [report for report in reports if report["results"] is None]
     blind = [report for report in checked if report["lock"] != "held"]
     if blind:
-        answers = ", ".join(sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind}))
+        answers = ", ".join(
+            sorted({"no error" if report["lock"] == "free" else report["lock"] for report in blind})
+        )
         return warn(
             "file locks",
             "no-file-locks",
@@ -148,7 +150,9 @@ def clocks(reports: Sequence[Report]) -> Finding:
     return verdict("clocks", "clocks-apart", text, apart_s=far)
 
 
-def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, Note | None]], advice: str) -> Finding:
+def _over_nodes(
+    subject: str, good: str, complaints: Sequence[tuple[str, Note | None]], advice: str
+) -> Finding:
     """Return one finding over all nodes, with the code of the first complaint.
 
     Nodes with equal complaints are grouped.
@@ -160,7 +164,9 @@ def _over_nodes(subject: str, good: str, complaints: Sequence[tuple[str, Note | 
     if not bad:
         return ok(subject, good)
     text = "; ".join([*(f"{hosts(names)}: {complaint}" for complaint, names in bad.items()), advice])
-    return fail(subject, next(iter(bad)).code, text, complaints={host: note for host, note in complaints if note})
+    return fail(
+        subject, next(iter(bad)).code, text, complaints={host: note for host, note in complaints if note}
+    )
 
 
 def _not_writable(problem: str, error: str | None) -> Note | None:

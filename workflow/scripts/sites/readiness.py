@@ -54,10 +54,14 @@ def check_launch(campaign: Campaign, executor: str, runs: bool = True) -> None:
     if launcher != "local" and shlex.quote(str(CHECKOUT)) != str(CHECKOUT):
         expected = "letters, digits and @%+=:,./-_"
         hint = f"move the checkout to one of {expected}"
-        raise InputError("bad-pattern", "such a path breaks the scheduler's scripts", file=CHECKOUT, hint=hint)
+        raise InputError(
+            "bad-pattern", "such a path breaks the scheduler's scripts", file=CHECKOUT, hint=hint
+        )
     if executor not in executors:
         problem = f"{launcher} and Snakemake's executor {executor} do not go together"
-        raise InputError("conflicting-keys", problem, file=file, key="launcher", got=launcher, hint=f"use {way}")
+        raise InputError(
+            "conflicting-keys", problem, file=file, key="launcher", got=launcher, hint=f"use {way}"
+        )
     if job and executor == "local" and job not in os.environ:
         problem, hint = f"{launcher} needs a cluster job", f"use {way}{alternative}"
         raise InputError("outside-of-job", problem, file=file, key="launcher", got=launcher, hint=hint)
@@ -144,7 +148,9 @@ def _not_bundled(environment: Environment, site: Site) -> str | None:
     for lock in [environment.lock, *([environment.build_lock] if environment.sources else [])]:
         if not bundled.has_lock(shown(lock), lock):
             return f"wheels of {shown(lock)} as it is now"
-    wheels = {f"{wheel.name} {wheel.version}": wheel.sha256.get(site.python_abi, "") for wheel in environment.wheels}
+    wheels = {
+        f"{wheel.name} {wheel.version}": wheel.sha256.get(site.python_abi, "") for wheel in environment.wheels
+    }
     sources = {f"{source.name} {source.version}": source.sha256 for source in environment.sources}
     missing = [name for name, sha256 in (wheels | sources).items() if not bundled.has_file(sha256)]
     return f"{missing[0]}, which {shown(environment.description)} names" if missing else None
@@ -156,7 +162,11 @@ def check_virtual(site: Site) -> None:
     if running is None:
         hint = f"start it: {virtual.command_for(site)}"
         raise InputError(
-            "not-running", "the virtual cluster is not running", file=shown(site.file), key="placement", hint=hint
+            "not-running",
+            "the virtual cluster is not running",
+            file=shown(site.file),
+            key="placement",
+            hint=hint,
         )
     shares = [running.share_of(node) for node in range(1, min(site.nodes, running.nodes) + 1)]
     common_share, node_shares = as_settings([share for share in shares if share])

@@ -20,7 +20,16 @@ from declared.configuration import MAX_NAME_LENGTH, NAME
 from declared.site import Site, load_site
 from sites import doctor, slurm, virtual
 from sites.node_job import WAIT_S, Unwritable, ask_here, ask_nodes, outside, probes
-from sites.site_values import NodeAnswers, Section, SlurmAnswers, cluster_site, folded, kinds, machine_site, partition
+from sites.site_values import (
+    NodeAnswers,
+    Section,
+    SlurmAnswers,
+    cluster_site,
+    folded,
+    kinds,
+    machine_site,
+    partition,
+)
 from sites.slurm import Unanswered, last_line
 
 FOLDER = CHECKOUT / "config" / "sites"
@@ -35,7 +44,9 @@ def query_slurm(requested: str) -> SlurmAnswers:
     name = row["PartitionName"]
     node_kinds = kinds(slurm.nodes(slurm.ask(*slurm.NODES, f"--partition={name}")))
     if not node_kinds or not node_kinds[0].usable:
-        states = "; ".join(f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2])
+        states = "; ".join(
+            f"{node.name} is {node.state}" for kind in node_kinds[:4] for node in kind.nodes[:2]
+        )
         problem = f"none of the nodes of '{name}' is usable ({states or 'it has none'})"
         raise InputError("too-few-nodes", problem, file="--partition", got=name, hint="wait, or name another")
     names = ",".join(name for kind in node_kinds[1:] for name in kind.names)
@@ -88,13 +99,17 @@ def query_node(site: Site) -> NodeAnswers:
     """Query one node of the cluster with a test job like those of `site`."""
     try:
         with probes(site, CHECKOUT / "results") as question:
-            reports, messages, status = ask_nodes(site, 1, site.cores, {**question, "device": "cuda", "survey": True})
+            reports, messages, status = ask_nodes(
+                site, 1, site.cores, {**question, "device": "cuda", "survey": True}
+            )
     except Unwritable as error:
         return NodeAnswers(None, str(error))
     if reports:
         return NodeAnswers(reports[0])
     busy = f"none was free within {WAIT_S} s; when one is, remove the file and run ./ringside site again"
-    return NodeAnswers(None, busy if "busy" in messages else f"srun: {last_line(messages) or f'status {status}'}")
+    return NodeAnswers(
+        None, busy if "busy" in messages else f"srun: {last_line(messages) or f'status {status}'}"
+    )
 
 
 def cluster(name: str, requested: str) -> tuple[str, str]:
@@ -152,7 +167,11 @@ def text(head: str, sections: Sequence[Section]) -> str:
         lines = [f"# {section.title}"] if section.title else []
         lines += [f"{section.under}:"] if section.under else []
         for entry in section.entries:
-            line = ("  " if section.under else "") + ("" if entry.stated else "# ") + dump_line(entry.key, entry.value)
+            line = (
+                ("  " if section.under else "")
+                + ("" if entry.stated else "# ")
+                + dump_line(entry.key, entry.value)
+            )
             lines += _commented(line, entry.source)
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -162,7 +181,9 @@ def _commented(entry: str, source: str) -> list[str]:
     """Return a line with its comment, which may continue below; a long line has the comment above."""
     room = len(entry) + 2 <= WIDTH // 2
     column = max(COLUMN, len(entry) + 2) if room else len(entry) - len(entry.lstrip())
-    comment = textwrap.wrap(_clean(source), WIDTH - column - 2, break_long_words=False, break_on_hyphens=False)
+    comment = textwrap.wrap(
+        _clean(source), WIDTH - column - 2, break_long_words=False, break_on_hyphens=False
+    )
     if not room:
         return [*(f"{' ' * column}# {line}" for line in comment), entry]
     first, *rest = comment
@@ -184,7 +205,10 @@ def loaded(name: str, written: str) -> Site:
 def _new(name: str) -> Path:
     """Return the file of a new site. Raise InputError if its name is invalid."""
     if not re.search(NAME, name) or len(name) > MAX_NAME_LENGTH:
-        problem, expected = f"'{name[:100]}' is not a valid name of a site", "a-z, 0-9 and -, such as my-cluster"
+        problem, expected = (
+            f"'{name[:100]}' is not a valid name of a site",
+            "a-z, 0-9 and -, such as my-cluster",
+        )
         raise InputError("bad-pattern", problem, got=name, expected=expected)
     return FOLDER / f"{name}.yaml"
 

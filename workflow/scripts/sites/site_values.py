@@ -122,12 +122,18 @@ def partition(partitions: Mapping[str, Mapping[str, str]], requested: str) -> Ma
 
     if name not in partitions:
         raise InputError(
-            "unknown-name", f"'{name}' is unknown to Slurm", file=option, got=name, expected=f"one of {choices}"
+            "unknown-name",
+            f"'{name}' is unknown to Slurm",
+            file=option,
+            got=name,
+            expected=f"one of {choices}",
         )
     row = partitions[name]
     if row.get("State", "UP") != "UP":
         hint = f"wait, or name another ({choices})"
-        raise InputError("partition-down", f"'{name}' is {row['State']}", file=option, got=row["State"], hint=hint)
+        raise InputError(
+            "partition-down", f"'{name}' is {row['State']}", file=option, got=row["State"], hint=hint
+        )
     max_time_s = slurm.seconds(row.get("MaxTime", ""))
     if max_time_s is not None and max_time_s < MIN_RUN_S + JOB_MARGIN_S:
         expected = f"{MIN_RUN_S + JOB_MARGIN_S} s or more"
@@ -150,7 +156,8 @@ def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
         groups.setdefault(properties, []).append(node)
     unsorted = [Kind(tuple(nodes)) for nodes in groups.values()]
     return sorted(
-        unsorted, key=lambda kind: (-kind.usable, -slurm.gpus(kind.nodes[0].gres)[0], -kind.nodes[0].processors)
+        unsorted,
+        key=lambda kind: (-kind.usable, -slurm.gpus(kind.nodes[0].gres)[0], -kind.nodes[0].processors),
     )
 
 
@@ -167,7 +174,9 @@ def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path)
     words, source = _words(answers, kind, devices), f"sinfo {option}; free text"
     return [
         Section("", (Entry("description", words, source),)),
-        Section("How ranks are started, and what a node is.", tuple(_placement(answers, kind, devices, option))),
+        Section(
+            "How ranks are started, and what a node is.", tuple(_placement(answers, kind, devices, option))
+        ),
         Section("What trains.", (*devices_why, *_processors(answers, kind, option))),
         Section("What carries the gradients.", tuple(_network(answers, node_answers, fabric, ports))),
         Section("Software.", tuple(_software(node_answers, answers, folder, bool(devices)))),
@@ -183,12 +192,22 @@ def machine_site(report: Report) -> list[Section]:
     amd = f"; its {report['amd']} AMD devices are left out: no lock here is for them" if report["amd"] else ""
     seen = f"nvidia-smi: {gpus}" if devices else f"no NVIDIA device (nvidia-smi){amd}"
     words = f"one machine with {report['processors']} processors and {_gib(report['memory_mb'])} of memory"
-    nodes = "one node has all devices" if devices else "ASSUMED: two nodes are emulated, as in config/sites/local.yaml"
+    nodes = (
+        "one node has all devices"
+        if devices
+        else "ASSUMED: two nodes are emulated, as in config/sites/local.yaml"
+    )
     placement = [
-        Entry("launcher", "local", "Slurm is not here, or was not to be asked: ranks are processes of this machine"),
+        Entry(
+            "launcher",
+            "local",
+            "Slurm is not here, or was not to be asked: ranks are processes of this machine",
+        ),
         Entry("placement", "emulated", "nodes are processes on one machine"),
         Entry("nodes", 1 if devices else 2, nodes),
-        Entry("ranks_per_node", devices or 1, "one for each device" if devices else "a default with device cpu"),
+        Entry(
+            "ranks_per_node", devices or 1, "one for each device" if devices else "a default with device cpu"
+        ),
     ]
     trains = [
         Entry("device", "cuda" if devices else "cpu", seen),
@@ -233,21 +252,25 @@ def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> 
     seen = f"sinfo {source}: {kind.usable} of {len(kind.nodes)} nodes of this kind are up{bounded}"
     if answers.virtual:
         placement = Entry(
-            "placement", "virtual", "the virtual cluster of ./ringside cluster up is what runs on this machine"
+            "placement",
+            "virtual",
+            "the virtual cluster of ./ringside cluster up is what runs on this machine",
         )
         nodes = Entry("nodes", answers.virtual.nodes, "the virtual cluster's settings (NODES)")
     else:
-        placement = Entry("placement", "distinct-nodes", "ASSUMED: each node of Slurm's is a machine of its own")
-        limit = (
-            f"; ASSUMED: no run has more than {MAX_NODES}, which the doctor tests; raise it for a study that needs more"
+        placement = Entry(
+            "placement", "distinct-nodes", "ASSUMED: each node of Slurm's is a machine of its own"
         )
+        limit = f"; ASSUMED: no run has more than {MAX_NODES}, which the doctor tests; raise it for a study that needs more"
         nodes = Entry("nodes", min(count, MAX_NODES), seen + (limit if count > MAX_NODES else ""))
     mpi = "sinfo is on this machine" + (f"; srun --mpi=list: {', '.join(answers.mpi)}" if answers.mpi else "")
     return [
         Entry("launcher", "slurm", mpi),
         placement,
         nodes,
-        Entry("ranks_per_node", devices or 1, "one for each device" if devices else "a default with device cpu"),
+        Entry(
+            "ranks_per_node", devices or 1, "one for each device" if devices else "a default with device cpu"
+        ),
     ]
 
 
@@ -269,9 +292,7 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
         )
         return count, [Entry("device", "cuda", gres + seen), Entry("devices_per_node", count, gres)]
     if n_nvidia and not answers.virtual:
-        reason = (
-            f"{node_answers.at} sees {_gpu_words(report)}, but Slurm hands out none (gres): jobs could not ask for them"
-        )
+        reason = f"{node_answers.at} sees {_gpu_words(report)}, but Slurm hands out none (gres): jobs could not ask for them"
         return 0, [Entry("device", "cpu", reason)]
     return 0, [Entry("device", "cpu", "sinfo: gres none")]
 
@@ -291,7 +312,9 @@ def _gpu_words(report: Report | None) -> str:
 def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     node = kind.nodes[0]
     effective = answers.node.get("CPUEfctv", "")
-    cores = min(node.processors, int(effective)) if effective.isdecimal() and int(effective) else node.processors
+    cores = (
+        min(node.processors, int(effective)) if effective.isdecimal() and int(effective) else node.processors
+    )
     words = f"sinfo {source}: {node.processors} CPU{'s' if node.processors > 1 else ''} a node"
     if cores < node.processors:
         words += f", of which jobs get {cores} (scontrol show node {node.name}: CPUEfctv)"
@@ -349,15 +372,21 @@ def _network(answers: SlurmAnswers, node_answers: NodeAnswers, fabric: Sequence[
     entries = [Entry("interface", name, reason)]
     port_words = ", ".join(f"{port['device']} {port['rate']} ({port['layer']})" for port in ports)
     if answers.virtual:
-        entries.append(_bandwidth(answers.virtual.bandwidth_bytes_s, "the virtual cluster's settings (BANDWIDTH)"))
+        entries.append(
+            _bandwidth(answers.virtual.bandwidth_bytes_s, "the virtual cluster's settings (BANDWIDTH)")
+        )
         return entries
     if fabric:
         entries.append(Entry("fabric", "infiniband", f"{node_answers.at}: {port_words}"))
         rate = _ib_bytes_s(fabric[0]["rate"])
         port_count = f" of one of {len(fabric)} ports" if len(fabric) > 1 else ""
-        entries.append(_bandwidth(rate, f"{node_answers.at}: {fabric[0]['device']}, {fabric[0]['rate']}{port_count}"))
+        entries.append(
+            _bandwidth(rate, f"{node_answers.at}: {fabric[0]['device']}, {fabric[0]['rate']}{port_count}")
+        )
         devices = ",".join(port["device"] for port in fabric)
-        entries.append(Entry("variables", {"NCCL_IB_HCA": devices}, "for all ranks; NCCL finds them by itself", False))
+        entries.append(
+            Entry("variables", {"NCCL_IB_HCA": devices}, "for all ranks; NCCL finds them by itself", False)
+        )
         return entries
     reason = (
         f"{node_answers.at}: {port_words}; Gloo supports sockets only"
@@ -389,7 +418,9 @@ def _ib_bytes_s(rate: str | None) -> float | None:
 def _software(node_answers: NodeAnswers, answers: SlurmAnswers, folder: Path, cuda: bool) -> list[Entry]:
     report = node_answers.report
     if report is None:
-        cache = Entry("cache", CACHE, f"{node_answers.at}; must be seen by all nodes; RINGSIDE_CACHE overrides it")
+        cache = Entry(
+            "cache", CACHE, f"{node_answers.at}; must be seen by all nodes; RINGSIDE_CACHE overrides it"
+        )
     elif report["cache_seen"] or not report["checkout"]:
         seen = (
             "sees it"
@@ -420,10 +451,14 @@ def _software(node_answers: NodeAnswers, answers: SlurmAnswers, folder: Path, cu
         words = "does not answer"
     source = f"{node_answers.at}: module avail {words}; " if report else f"{node_answers.at}; "
     line = f"module load {modules[0] if modules else 'NAME'}"
-    entries.append(Entry("setup", [line], f"{source}the environments need no module, but GPU drivers may", False))
+    entries.append(
+        Entry("setup", [line], f"{source}the environments need no module, but GPU drivers may", False)
+    )
     if "pmix" in answers.mpi:
         lbann = {"lbann": {"executable": "/opt/lbann/bin/lbann"}}
-        entries.append(Entry("installed", lbann, "if you have LBANN: srun --mpi=list has pmix, which starts it", False))
+        entries.append(
+            Entry("installed", lbann, "if you have LBANN: srun --mpi=list has pmix, which starts it", False)
+        )
     return [*entries, *_torch(cuda)]
 
 
@@ -435,13 +470,21 @@ def _deployment(report: Report | None, source: str) -> list[Entry]:
         f"user namespaces are {'there' if report['user_namespaces'] else 'refused'}",
         f"images {'are' if report['fuse'] else 'are not'} opened in place (FUSE)",
     ]
-    return [Entry("deployment", "venv", f"a default; of images (apptainer) {source} says: {', '.join(images)}")]
+    return [
+        Entry("deployment", "venv", f"a default; of images (apptainer) {source} says: {', '.join(images)}")
+    ]
 
 
 def _torch(cuda: bool) -> list[Entry]:
     if cuda:
-        return [Entry("torch_index", TORCH_INDEX, "with device cpu; pip's own index has the wheels for CUDA", False)]
-    return [Entry("torch_index", TORCH_INDEX, "a default with device cpu; asked only for what pip does not find")]
+        return [
+            Entry(
+                "torch_index", TORCH_INDEX, "with device cpu; pip's own index has the wheels for CUDA", False
+            )
+        ]
+    return [
+        Entry("torch_index", TORCH_INDEX, "a default with device cpu; asked only for what pip does not find")
+    ]
 
 
 def _foreign() -> list[Entry]:
@@ -457,11 +500,11 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
     )
     if answers.virtual and lost_s:
         limit_s = min(limit_s, int(lost_s * 5 / 6))
-        source = (
-            f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes are short"
-        )
+        source = f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes are short"
     elif lost_s and limit_s >= lost_s:
-        source += f"; below SlurmdTimeout ({lost_s:g} s, scontrol show config) a lost node would be told apart"
+        source += (
+            f"; below SlurmdTimeout ({lost_s:g} s, scontrol show config) a lost node would be told apart"
+        )
     return [Entry("time_limit_s", limit_s, source), *_foreign()]
 
 
@@ -502,8 +545,16 @@ def _scheduler(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     entries += [
         Entry("options", [], "a default: further options of sbatch, such as --qos=long", False),
         Entry("concurrent_runs", 1, "a default: runs do not disturb each other"),
-        Entry("build_on", "login", "ASSUMED: the login node reaches package indexes, and may be loaded; job otherwise"),
-        Entry("block_limit_s", limit_s, reason + ("; a default, time of an allocation" if limit_s == BLOCK_S else "")),
+        Entry(
+            "build_on",
+            "login",
+            "ASSUMED: the login node reaches package indexes, and may be loaded; job otherwise",
+        ),
+        Entry(
+            "block_limit_s",
+            limit_s,
+            reason + ("; a default, time of an allocation" if limit_s == BLOCK_S else ""),
+        ),
     ]
     return entries
 
@@ -522,7 +573,9 @@ def _selection(answers: SlurmAnswers, source: str) -> Entry:
     own = [feature for feature in features if feature not in other_features]
     if own:
         return Entry("constraint", own[0], f"sinfo {source}: the feature of this kind alone{left_out}")
-    return Entry("exclude", answers.other_nodes, f"sinfo {source}: no feature is of this kind alone{left_out}")
+    return Entry(
+        "exclude", answers.other_nodes, f"sinfo {source}: no feature is of this kind alone{left_out}"
+    )
 
 
 def _memory(answers: SlurmAnswers, node: Node) -> Entry:
@@ -533,7 +586,10 @@ def _memory(answers: SlurmAnswers, node: Node) -> Entry:
     source = f"sinfo: {node.memory_mb} MB a node" + (f", less MemSpecLimit {reserved}" if reserved else "")
     if "MEMORY" not in config.get("SelectTypeParameters", "").upper():
         return Entry(
-            "memory_mb", memory_mb, f"not needed: Slurm does not ration memory (scontrol show config); {source}", False
+            "memory_mb",
+            memory_mb,
+            f"not needed: Slurm does not ration memory (scontrol show config); {source}",
+            False,
         )
     return Entry("memory_mb", memory_mb, f"{source}; Slurm rations it (SelectTypeParameters)")
 

@@ -12,7 +12,19 @@ from common.shell import UNSEEN_STATUS, not_seen
 PATIENCE_S = 20
 _NO_OUTPUT = "0:53"  # ExitCode of a job whose node could not open the files of its output
 _STATE = re.compile(r"([a-z_]+)(.*)")
-_LOST = ("down", "drained", "draining", "fail", "failing", "error", "maint", "unknown", "inval", "future", "perfctrs")
+_LOST = (
+    "down",
+    "drained",
+    "draining",
+    "fail",
+    "failing",
+    "error",
+    "maint",
+    "unknown",
+    "inval",
+    "future",
+    "perfctrs",
+)
 
 
 class Unanswered(Exception):
@@ -51,7 +63,13 @@ def ask(*command: str, patience_s: float = PATIENCE_S) -> str:
     """Return the output of a Slurm client. Raise Unanswered if it is absent, fails or does not answer."""
     try:
         result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=patience_s, env=plain()
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=patience_s,
+            env=plain(),
         )
     except FileNotFoundError:
         raise Unanswered(f"{command[0]}: is not on this machine") from None
@@ -69,8 +87,15 @@ def unseen_folder(job: str) -> Note | None:
     except Unanswered:
         return None
     job_fields = _fields(answer)
-    unseen = job_fields.get("JobState") == "FAILED" and job_fields.get("ExitCode") in (f"{UNSEEN_STATUS}:0", _NO_OUTPUT)
-    return not_seen(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout")) if unseen else None
+    unseen = job_fields.get("JobState") == "FAILED" and job_fields.get("ExitCode") in (
+        f"{UNSEEN_STATUS}:0",
+        _NO_OUTPUT,
+    )
+    return (
+        not_seen(job_fields.get("BatchHost", "?"), job_fields.get("WorkDir", "the checkout"))
+        if unseen
+        else None
+    )
 
 
 def plain() -> dict[str, str]:
@@ -174,7 +199,15 @@ def accounting(config: Mapping[str, str]) -> bool:
 
 def accounts(user: str) -> list[str]:
     """Return the accounts that `user` may charge, from slurmdbd."""
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account"]
+    command = [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "associations",
+        f"user={user}",
+        "format=account",
+    ]
     return sorted(set(ask(*command).split()))
 
 

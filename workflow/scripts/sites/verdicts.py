@@ -124,10 +124,10 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
         return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
-        text = (
-            f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected {allowed}"
-        )
-        return fail("partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed), None
+        text = f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected {allowed}"
+        return fail(
+            "partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed
+        ), None
     return ok("partition", name + (", the default" if site.scheduler.partition is None else "")), name
 
 
@@ -148,7 +148,9 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
     idle = sum(node.idle for node in usable)
     if len(usable) < site.nodes:
         advice = (
-            f"wait for them, or lower nodes in {file}" if lost else f"lower nodes in {file}, or name another partition"
+            f"wait for them, or lower nodes in {file}"
+            if lost
+            else f"lower nodes in {file}, or name another partition"
         )
         text = f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({lost})' if lost else ''}; {advice}"
         bad = [node.name for node in candidates if not node.usable]
@@ -173,7 +175,9 @@ def eligible(partition_nodes: Sequence[Node], site: Site) -> list[Node]:
     return [
         node
         for node in partition_nodes
-        if (not included or node.name in included) and node.name not in excluded and features <= set(node.features)
+        if (not included or node.name in included)
+        and node.name not in excluded
+        and features <= set(node.features)
     ]
 
 
@@ -200,7 +204,10 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
     """Check the time limits of jobs against the partition's MaxTime."""
     file, most_s = shown(site.file), slurm.seconds(row.get("MaxTime", ""))
     run_s = 60.0 * math.ceil((site.longest_run_s + JOB_MARGIN_S) / 60)
-    block_s, waits = float(site.scheduler.block_limit_s), f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else ""
+    block_s, waits = (
+        float(site.scheduler.block_limit_s),
+        f"{site.wait_for_quiet:g} + " if site.wait_for_quiet else "",
+    )
     requests = [
         (
             "run",
@@ -248,11 +255,15 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
     return ok("lost node", f"runs end by their own limit before SlurmdTimeout ({timeout_s:g} s)")
 
 
-def memory(config: Mapping[str, str], row: Mapping[str, str], candidates: Sequence[Node], site: Site) -> Finding:
+def memory(
+    config: Mapping[str, str], row: Mapping[str, str], candidates: Sequence[Node], site: Site
+) -> Finding:
     """Check whether a job gets the memory that it needs."""
     key, requested_mb = f"{shown(site.file)}: scheduler.memory_mb", site.scheduler.memory_mb
     node_mb = min((node.memory_mb for node in candidates), default=0)
-    max_mb = slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
+    max_mb = (
+        slurm.number(row.get("MaxMemPerNode", "")) or slurm.number(config.get("MaxMemPerNode", "")) or node_mb
+    )
     if requested_mb is not None and requested_mb > max_mb:
         text = f"{key}: is {requested_mb}, but a node gives {max_mb}; expected at most {max_mb}"
         return fail("memory", "too-little-memory", text, asked_mb=requested_mb, most_mb=max_mb)

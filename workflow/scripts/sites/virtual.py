@@ -123,7 +123,9 @@ def run(*command: str) -> str:
     )
     if result.returncode:
         messages = (result.stderr or result.stdout).strip().splitlines() or [f"status {result.returncode}"]
-        raise InputError("command-failed", messages[-1], file="virtual cluster", key=shlex.join(command)[:200])
+        raise InputError(
+            "command-failed", messages[-1], file="virtual cluster", key=shlex.join(command)[:200]
+        )
     return result.stdout
 
 

@@ -31,7 +31,9 @@ def input_bytes(space: Space, place: int, degrees: Degrees) -> int:
     middle = region_of(layer, degrees, math.prod(degrees) // 2)
     total = 0
     for edge in space.edges:
-        if edge.target == place and (region := region_needed(edge.needed, middle, space.layers[edge.source].shape)):
+        if edge.target == place and (
+            region := region_needed(edge.needed, middle, space.layers[edge.source].shape)
+        ):
             total += edge.element_bytes * math.prod(end - first for first, end in region)
     return total
 
@@ -42,7 +44,9 @@ def roofline(space: Space, place: int, degrees: Degrees, device: Device, update_
     parameters = layer.part_parameters(degrees)
     arithmetic_s = FLOPS * layer.part_macs(degrees) / device.flops
     output_bytes = BYTES * layer.elements / math.prod(degrees)
-    memory_s = (input_bytes(space, place, degrees) + output_bytes + BYTES * parameters) / device.memory_bytes_s
+    memory_s = (
+        input_bytes(space, place, degrees) + output_bytes + BYTES * parameters
+    ) / device.memory_bytes_s
     forward_s = max(arithmetic_s, memory_s)
     update_s = update_bytes * parameters / device.memory_bytes_s
     return Cost(device.launch_s + forward_s, device.launch_s + 2 * forward_s, update_s)

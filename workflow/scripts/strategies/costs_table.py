@@ -40,12 +40,16 @@ def compare(costs: pd.DataFrame) -> pd.DataFrame:
             timed = layer.assign(seconds=layer["forward_s"] + layer["backward_s"] + layer["update_s"])
             samples = timed["degrees"].str.split("x").str[0].astype(int) == timed["parts"]
             is_split = timed["parts"] > 1
-            by_samples, otherwise = (smallest_part(timed[is_split & selection]) for selection in (samples, ~samples))
+            by_samples, otherwise = (
+                smallest_part(timed[is_split & selection]) for selection in (samples, ~samples)
+            )
             times = {f"{step}_s": unsplit[f"{step}_s"] for step in ("forward", "backward", "update")}
             split_times = {"parts_by_samples": by_samples[0], "by_samples_s": by_samples[1]}
             split_times |= {"parts_otherwise": otherwise[0], "otherwise_s": otherwise[1]}
             spread = layer[["forward_spread", "backward_spread"]].max(axis=None)
-            rows.append({**question, "layer": name, **times, **split_times, "spread": spread, "n": layer["n"].min()})
+            rows.append(
+                {**question, "layer": name, **times, **split_times, "spread": spread, "n": layer["n"].min()}
+            )
     columns = ["framework", *PART_FACTORS, "status", "reason", "layer", "forward_s", "backward_s", "update_s"]
     columns += ["parts_by_samples", "by_samples_s", "parts_otherwise", "otherwise_s", "spread", "n"]
     return pd.DataFrame(rows, columns=columns)
@@ -64,12 +68,16 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
     data = compare(costs)
     if data.empty:
         return tables.Table(TITLE, data, pd.DataFrame(columns=["model"]), [NO_COSTS], WORDS)
-    columns: dict[str, Any] = {name: data[name] for name in ("framework", "model") if data[name].nunique() > 1}
+    columns: dict[str, Any] = {
+        name: data[name] for name in ("framework", "model") if data[name].nunique() > 1
+    }
     columns["layer"] = data["layer"].where(data["layer"].notna(), tables.DASH)
     if (data["status"] != "ok").any():
         columns["status"] = data["status"]
     for name in ("forward", "backward", "update"):
-        columns[f"{name} (ms)"] = [tables.number(1e3 * seconds) for seconds in data[f"{name}_s"].astype(float)]
+        columns[f"{name} (ms)"] = [
+            tables.number(1e3 * seconds) for seconds in data[f"{name}_s"].astype(float)
+        ]
     for name in ("by_samples", "otherwise"):
         times = zip(data[f"parts_{name}"], data[f"{name}_s"].astype(float), strict=True)
         columns[f"a part {name.replace('_', ' ')} (ms)"] = [
@@ -100,7 +108,10 @@ def message_notes(messages: pd.DataFrame) -> list[Note]:
         if cost := message_cost(rows):
             costs = [
                 f"{tables.number(1e6 * fixed_s)} µs plus {tables.number(1e9 * byte_s)} ns per byte"
-                for fixed_s, byte_s in ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
+                for fixed_s, byte_s in (
+                    (cost.send_s, cost.send_byte_s),
+                    (cost.receive_s, cost.receive_byte_s),
+                )
             ]
             text = f"A {framework} message costs {costs[0]} of CPU time at the sender, and {costs[1]} at the receiver."
             notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))

@@ -30,10 +30,14 @@ LETTERS_NOTE = (
     "Letters: number of parts of samples (S), height (H), width (W), channels (C), positions (T), and units or heads (U); "
     "1: not partitioned."
 )
-PROGRESS = "Step time of the fastest strategy so far, by number of proposals. A line is a method with a start."
+PROGRESS = (
+    "Step time of the fastest strategy so far, by number of proposals. A line is a method with a start."
+)
 
 
-def bars(graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]], devices: int) -> tuple[Figure, str]:
+def bars(
+    graph: Graph, space: Space, strategies: Mapping[str, Mapping[str, Any]], devices: int
+) -> tuple[Figure, str]:
     """Return a figure of strategies by name, each `parts` by layer, and its caption."""
     grouped = {name: panel_rows(graph, space, parts) for name, parts in strategies.items()}
     n_rows = max(len(rows) for rows in grouped.values())
@@ -80,7 +84,9 @@ def panel_rows(graph: Graph, space: Space, parts: Mapping[str, Any]) -> list[tup
 def describe_degrees(graph: Graph, name: str, degrees: Sequence[int]) -> str:
     """Return degrees as text, such as S2 C4."""
     dimensions = len(graph.by_name[name].shape) if name in graph.by_name else 2
-    cuts = [f"{letter}{degree}" for letter, degree in zip(LETTERS[dimensions], degrees, strict=True) if degree > 1]
+    cuts = [
+        f"{letter}{degree}" for letter, degree in zip(LETTERS[dimensions], degrees, strict=True) if degree > 1
+    ]
     return " ".join(cuts) or "1"
 
 

@@ -261,7 +261,11 @@ def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: 
         if target_dimension >= 0:
             step = problem.stride[edge, dimension]
             low = step * first[target_dimension] - problem.padding[edge, dimension]
-            high = low + step * (problem.chunk[target_config, target_dimension] - 1) + problem.kernel[edge, dimension]
+            high = (
+                low
+                + step * (problem.chunk[target_config, target_dimension] - 1)
+                + problem.kernel[edge, dimension]
+            )
         low = max(low, 0)
         high = min(high, problem.shape[source, dimension])
         if low >= high:
@@ -279,7 +283,9 @@ def find_overlaps(problem: Problem, state: State, edge: int, target: int, part: 
             for j in range(count - 1, -1, -1):
                 index = begin + j
                 overlap_parts[i * count + j] = base * degree + index
-                overlap_bytes[i * count + j] = size * (min(high, (index + 1) * chunk) - max(low, index * chunk))
+                overlap_bytes[i * count + j] = size * (
+                    min(high, (index + 1) * chunk) - max(low, index * chunk)
+                )
         n_overlaps *= count
     return n_overlaps
 
@@ -327,7 +333,9 @@ def is_local(problem: Problem, state: State, layer: int) -> bool:
     chain, degree = problem.chain_stride[config], problem.chain_degree[config]
     if degree > 1:
         for part in range(problem.parts[config]):
-            if (part // chain) % degree > 0 and state.device[layer, part - chain] != state.device[layer, part]:
+            if (part // chain) % degree > 0 and state.device[layer, part - chain] != state.device[
+                layer, part
+            ]:
                 return False
     for edge in range(problem.first_edge[layer], problem.first_edge[layer + 1]):
         source = problem.source[edge]
@@ -410,7 +418,8 @@ def earliest_link_end(problem: Problem, state: State, sender: int, receiver: int
     out_link = problem.out_link[level, sender]
     in_link = problem.in_link[level, receiver]
     return max(
-        state.free_at[out_link] + state.link_time_left[out_link], state.free_at[in_link] + state.link_time_left[in_link]
+        state.free_at[out_link] + state.link_time_left[out_link],
+        state.free_at[in_link] + state.link_time_left[in_link],
     )
 
 
@@ -602,7 +611,8 @@ def forward_layer(problem: Problem, state: State, layer: int, begin: int, limit:
                         state.forward_end[side, head, source_part] + offset,
                     )
                     ready = max(
-                        ready, send_message(problem, state, sender, device, state.overlap_bytes[i], made_at, True)
+                        ready,
+                        send_message(problem, state, sender, device, state.overlap_bytes[i], made_at, True),
                     )
                     if ready > latest:
                         return False
@@ -659,13 +669,18 @@ def run_forward(problem: Problem, state: State, begin: int, slack: int, limit: i
     earliest -= 2 * largest_burst
     for resource in range(len(free_at)):
         state.link_time_left[resource] += state.link_time[resource]
-        if state.link_time_left[resource] and max(free_at[resource], earliest) + state.link_time_left[resource] > limit:
+        if (
+            state.link_time_left[resource]
+            and max(free_at[resource], earliest) + state.link_time_left[resource] > limit
+        ):
             return False
     return True
 
 
 @inlined
-def send_gradients(problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int) -> bool:
+def send_gradients(
+    problem: Problem, state: State, layer: int, part: int, end: int, slack: int, limit: int
+) -> bool:
     """Send a part's gradients, ready at `end`, to its sources; return whether `limit` can still be met."""
     config, back_end = state.config[layer], state.back_end
     device = state.device[layer, part]
@@ -697,7 +712,8 @@ def sum_at_owner(problem: Problem, state: State, count: int, size: int, update: 
     ready = state.ready_at[owner]
     for place in range(1, count):
         ready = max(
-            ready, send_message(problem, state, member[place], owner, size, state.ready_at[member[place]], False)
+            ready,
+            send_message(problem, state, member[place], owner, size, state.ready_at[member[place]], False),
         )
     ready += update
     state.synced_at[owner] = max(state.synced_at[owner], ready)
@@ -717,14 +733,21 @@ def sum_by_ring(
 
     `min_link_time` is what `link_time` contains for them.
     """
-    free_at, out_links, in_links, link_time_left = state.free_at, state.out_links, state.in_links, state.link_time_left
+    free_at, out_links, in_links, link_time_left = (
+        state.free_at,
+        state.out_links,
+        state.in_links,
+        state.link_time_left,
+    )
     occupied = ring_time(problem, state, count, size, problem.ring_hold)
     duration = ring_time(problem, state, count, size, problem.ring_latency)
     start = ready - min(min_link_time, ring_burst(problem, state))
     for place in range(count):
         start = max(start, free_at[out_links[place]], free_at[in_links[place]])
     end, handling = start + occupied, ring_handling(problem, count, size)
-    arrives_at = max(start + max(duration, occupied), ready + ring_time(problem, state, count, 0, problem.ring_latency))
+    arrives_at = max(
+        start + max(duration, occupied), ready + ring_time(problem, state, count, 0, problem.ring_latency)
+    )
     for place in range(count):
         device = state.member[place]
         state.synced_at[device] = max(state.synced_at[device], arrives_at)
@@ -733,7 +756,10 @@ def sum_by_ring(
         free_at[in_links[place]] = end
         link_time_left[out_links[place]] -= min_link_time
         link_time_left[in_links[place]] -= min_link_time
-        if max(arrives_at, end + max(link_time_left[out_links[place]], link_time_left[in_links[place]])) > limit:
+        if (
+            max(arrives_at, end + max(link_time_left[out_links[place]], link_time_left[in_links[place]]))
+            > limit
+        ):
             return False
     return True
 
@@ -757,7 +783,9 @@ def synchronize(problem: Problem, state: State, layer: int, limit: int) -> bool:
             ready = max(ready, state.ready_at[state.member[place]])
         if count > 1:
             build_ring(problem, state, count)
-            if not sum_by_ring(problem, state, count, size, ready, min_ring_time(problem, state, count, size), limit):
+            if not sum_by_ring(
+                problem, state, count, size, ready, min_ring_time(problem, state, count, size), limit
+            ):
                 return False
     return True
 
@@ -1005,7 +1033,9 @@ def apply_changes(problem: Problem, state: State, count: int, full: bool) -> Non
         fill(state.work_left, 0)
         fill(state.strategy_bytes, 0)
         for layer in range(layers):
-            add_work(problem, state.config[layer], state.device[layer], 1, state.work_left, state.strategy_bytes)
+            add_work(
+                problem, state.config[layer], state.device[layer], 1, state.work_left, state.strategy_bytes
+            )
     for i in range(layers if full else 2 * count):
         layer, sign = (i, 1) if full else (state.changed[i // 2], 2 * (i % 2) - 1)
         if not full and sign > 0:
@@ -1056,7 +1086,12 @@ def estimate_change(problem: Problem, state: State, count: int) -> int:
         before, after = state.config[layer], state.chosen[i]
         add_work(problem, before, state.device[layer], -1, state.work_change, state.memory_change)
         add_work(problem, after, state.proposed, 1, state.work_change, state.memory_change)
-        gained = problem.forward[before] + problem.backward[before] - problem.forward[after] - problem.backward[after]
+        gained = (
+            problem.forward[before]
+            + problem.backward[before]
+            - problem.forward[after]
+            - problem.backward[after]
+        )
         slack += max(0, gained)
     return slack
 
@@ -1168,7 +1203,9 @@ def copy_timeline(problem: Problem, state: State, forward_ends: Ints, backward_e
     """Copy the ends of forward and backward passes [L, P] of the strategy that the last call accepted."""
     for layer in range(len(problem.shape)):
         for part in range(problem.parts[state.config[layer]]):
-            forward_ends[layer, part] = state.forward_end[0, state.head[0, layer], part] + state.offset[0, layer]
+            forward_ends[layer, part] = (
+                state.forward_end[0, state.head[0, layer], part] + state.offset[0, layer]
+            )
             backward_ends[layer, part] = state.back_end[state.foot[layer], part] + state.back_offset[layer]
 
 

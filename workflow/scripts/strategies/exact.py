@@ -16,7 +16,9 @@ from strategies.problem import Posed, Strategy
 
 
 @compiled
-def lower_bound(problem: Problem, state: State, layer: int, min_rest: Ints, free_before: Ints, limit: int) -> int:
+def lower_bound(
+    problem: Problem, state: State, layer: int, min_rest: Ints, free_before: Ints, limit: int
+) -> int:
     """Return a lower bound for strategies that begin like the one in `state`, NEVER if not below `limit`.
 
     Args:
@@ -76,7 +78,13 @@ def next_placement(state: State, layer: int, parts: int, used: int) -> int:
 
 @compiled
 def descend(
-    problem: Problem, state: State, min_rest: Ints, free_before: Ints, used: Ints, best: tuple[Ints, Ints], counts: Ints
+    problem: Problem,
+    state: State,
+    min_rest: Ints,
+    free_before: Ints,
+    used: Ints,
+    best: tuple[Ints, Ints],
+    counts: Ints,
 ) -> None:
     """Visit depth first all strategies that may be faster than `counts[0]`; set `best` to the fastest.
 
@@ -128,7 +136,11 @@ def find_fastest(posed: Posed, incumbent: Strategy) -> tuple[Strategy, dict[str,
         (index, index + 1) for index in range(len(space.layers) - 1)
     ]:
         raise ValueError(f"{space.model}: a layer takes what others than the one before it make")
-    if any(need.dimension is not None and need.stride > need.kernel for edge in space.edges for need in edge.needed):
+    if any(
+        need.dimension is not None and need.stride > need.kernel
+        for edge in space.edges
+        for need in edge.needed
+    ):
         raise ValueError(f"{space.model}: a layer does not take all that the one before it makes")
     if len(posed.topology.levels) > 1:
         raise ValueError("devices have links of several levels; expected one")
@@ -138,7 +150,11 @@ def find_fastest(posed: Posed, incumbent: Strategy) -> tuple[Strategy, dict[str,
     counts = np.array([engine.simulate_strategy(problem, state), 0, 0], np.int64)
     best = state.config.copy(), state.device.copy()
     min_times = [
-        int((problem.forward + problem.backward)[problem.first_config[index] : problem.first_config[index + 1]].min())
+        int(
+            (problem.forward + problem.backward)[
+                problem.first_config[index] : problem.first_config[index + 1]
+            ].min()
+        )
         for index in range(len(space.layers))
     ]
     min_rest = np.array([sum(min_times[index + 1 :]) for index in range(len(space.layers))], np.int64)
@@ -147,4 +163,8 @@ def find_fastest(posed: Posed, incumbent: Strategy) -> tuple[Strategy, dict[str,
     state.head[:] = state.foot[:] = np.arange(len(space.layers))
     free_before = np.zeros((len(space.layers) + 1, len(state.free_at)), np.int64)
     descend(problem, state, min_rest, free_before, np.zeros(len(space.layers) + 1, np.int64), best, counts)
-    return posed.strategy(*best), {"picoseconds": int(counts[0]), "bounds": int(counts[1]), "followed": int(counts[2])}
+    return posed.strategy(*best), {
+        "picoseconds": int(counts[0]),
+        "bounds": int(counts[1]),
+        "followed": int(counts[2]),
+    }

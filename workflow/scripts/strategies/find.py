@@ -144,7 +144,9 @@ def build_question(
     }
     for name, (number, maximum) in numbers.items():
         if number is not None and not 1 <= number <= maximum:
-            raise InputError("out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {maximum}")
+            raise InputError(
+                "out-of-range", f"is {number}", file=f"--{name}", got=number, expected=f"1 to {maximum}"
+            )
     check_names("--model", [model], models())
     check_names("--gradients", [gradients], GRADIENTS)
     check_names("--starts", starts, NAMES)
@@ -220,7 +222,9 @@ def sample_graph(model: str, image: str | None, tokens: str | None, n_classes: i
         raise InputError("not-possible-here", str(error), got=model) from None
 
 
-def choose_topology(name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]) -> Topology:
+def choose_topology(
+    name: str, n_devices: int | None, n_per_node: int | None, rates: Sequence[float]
+) -> Topology:
     """Return the topology of a file with other numbers of devices and rates."""
     file = read_topology(load_topology(name))
     inner, *outer = file.levels
@@ -245,7 +249,11 @@ def choose_topology(name: str, n_devices: int | None, n_per_node: int | None, ra
             )
         link = outer[0] if outer else inner
         outer_levels = [
-            replace(link, units=devices // node, bytes_s=bytes_per_second(rates[1]) if len(rates) > 1 else link.bytes_s)
+            replace(
+                link,
+                units=devices // node,
+                bytes_s=bytes_per_second(rates[1]) if len(rates) > 1 else link.bytes_s,
+            )
         ]
     within = replace(inner, units=node, bytes_s=bytes_per_second(rates[0]) if rates else inner.bytes_s)
     return Topology(file.device, (within, *outer_levels))
@@ -288,14 +296,18 @@ def run_planner(question: Question, python: str) -> list[dict[str, Any]]:
         ) from None
     except subprocess.CalledProcessError as error:
         problem = f"the search ended with status {error.returncode}"
-        raise InputError("search-failed", problem, got=error.returncode, hint="see its output above") from None
+        raise InputError(
+            "search-failed", problem, got=error.returncode, hint="see its output above"
+        ) from None
     answers: list[dict[str, Any]] = json.loads(process.stdout)
     return answers
 
 
 def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table:
     """Return the table of starts and searched strategies, fastest first."""
-    base = next(answer["seconds"] for answer in answers if answer["method"] is None and answer["start"] == "data")
+    base = next(
+        answer["seconds"] for answer in answers if answer["method"] is None and answer["start"] == "data"
+    )
     rows = pd.DataFrame(
         [
             {
@@ -316,7 +328,8 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
         {
             "strategy": [strategy_name(row["method"], row["start"]) for _, row in rows.iterrows()],
             "step (ms)": [
-                TOO_LITTLE_MEMORY if pd.isna(value) else tables.number(1e3 * value) for value in rows["step_s"]
+                TOO_LITTLE_MEMORY if pd.isna(value) else tables.number(1e3 * value)
+                for value in rows["step_s"]
             ],
             "speed-up": [tables.DASH if pd.isna(value) else f"{value:.2f}" for value in rows["speedup"]],
             "outputs sent (MB)": [tables.number(value / 1e6) for value in rows["exchanged_bytes"]],
@@ -325,9 +338,13 @@ def table(question: Question, answers: Sequence[dict[str, Any]]) -> tables.Table
         }
     )
     devices = number_of(question.topology.devices, "device")
-    searched = Note("searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals)
+    searched = Note(
+        "searches", SEARCHED.format(proposals=f"{question.proposals:,}"), proposals=question.proposals
+    )
     notes = [METHOD, SPEED_UP, searched]
-    return tables.Table(TITLE.format(model=question.graph.model, devices=devices), rows, columns, notes, WORDS)
+    return tables.Table(
+        TITLE.format(model=question.graph.model, devices=devices), rows, columns, notes, WORDS
+    )
 
 
 def strategy_name(method: str, start: str) -> str:
@@ -367,7 +384,9 @@ def search(question: Question, out: Path | None = None) -> None:
             write_text(stem.with_name(f"{stem.name}.caption.md"), caption + "\n")
 
 
-def draw_figures(question: Question, answers: Sequence[dict[str, Any]], stem: Path) -> dict[Path, tuple[Figure, str]]:
+def draw_figures(
+    question: Question, answers: Sequence[dict[str, Any]], stem: Path
+) -> dict[Path, tuple[Figure, str]]:
     """Return figures and captions by path: two starts and the fastest strategy as bars, and progress."""
     starts = {answer["start"]: answer for answer in answers if answer["method"] is None}
     fastest = min((answer for answer in answers if answer["seconds"]), key=lambda answer: answer["seconds"])

@@ -82,10 +82,16 @@ def measured_question(run: Run, measurements: Measurements) -> Question:
     """
     costs = select_costs(measurements.costs, run)
     links = measured_topology(
-        measurements.network, measurements.messages, run, float(costs["memory_bytes"].iloc[0]), measurements.cores
+        measurements.network,
+        measurements.messages,
+        run,
+        float(costs["memory_bytes"].iloc[0]),
+        measurements.cores,
     )
     n_numbers = numbers_of_parameter(run.levels)
-    return Question(run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, n_numbers, costs=measured_rows(costs))
+    return Question(
+        run.graph, run.geometry.local_batch, links, PROPOSALS, SEED, n_numbers, costs=measured_rows(costs)
+    )
 
 
 def fastest_answer(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -145,12 +151,24 @@ def table(rows: Sequence[Mapping[str, Any]], missed: Mapping[str, str]) -> table
 
 def answer_columns() -> list[str]:
     """Return the columns of `answer_row` after those of the question."""
-    return ["data_s", "expert_s", "found_s", "method", "start", "exchanged_bytes", "gradient_bytes", "memory_bytes"]
+    return [
+        "data_s",
+        "expert_s",
+        "found_s",
+        "method",
+        "start",
+        "exchanged_bytes",
+        "gradient_bytes",
+        "memory_bytes",
+    ]
 
 
 def format_strategies(content: Mapping[str, Any]) -> str:
     """Return content as JSON with one line per list of numbers."""
-    return re.sub(r"\[[\d,\s]+\]", lambda match: " ".join(match[0].split()), json.dumps(content, indent=2)) + "\n"
+    return (
+        re.sub(r"\[[\d,\s]+\]", lambda match: " ".join(match[0].split()), json.dumps(content, indent=2))
+        + "\n"
+    )
 
 
 def answer_questions(

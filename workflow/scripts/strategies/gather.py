@@ -54,7 +54,8 @@ def part_rows(record: Mapping[str, Any], timing: Timing, ranks_on_a_node: int) -
     space = divide(timing.run.graph, timing.run.geometry.local_batch)
     divides = {layer.name: layer.divides for layer in space.layers}
     updates = {
-        (update["layer"], update["shares"]): median_and_spread(update["seconds"]) for update in record["updates"]
+        (update["layer"], update["shares"]): median_and_spread(update["seconds"])
+        for update in record["updates"]
     }
     empty, _ = median_and_spread(record["empty_update"])
     memory = max(0, (record["node_memory_bytes"] or 0) // ranks_on_a_node - (record["resident_bytes"] or 0))
@@ -128,7 +129,9 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
         record = read(file)
         shared_columns |= {name: record[name] for name in ("status", "reason")}
         if record["status"] == "ok":
-            measured_rows = part_rows(record, timing, on_a_node) if timing.kind == PARTS else message_rows(record)
+            measured_rows = (
+                part_rows(record, timing, on_a_node) if timing.kind == PARTS else message_rows(record)
+            )
         else:
             measured_rows = [{}]
         table_rows += [shared_columns | row for row in measured_rows]

@@ -13,7 +13,16 @@ from declared.site import Site, load_site
 from declared.study import Study, load_study
 from launchers import launch
 from plan.design import plan_design
-from plan.timings import PARTS, PROGRAMS, Timing, code_digest, environment_digest, output, planned_timings, spec
+from plan.timings import (
+    PARTS,
+    PROGRAMS,
+    Timing,
+    code_digest,
+    environment_digest,
+    output,
+    planned_timings,
+    spec,
+)
 from plan.timings import key as key_of
 from runs import alone, transport
 from runs.supervise import failure, job
@@ -40,12 +49,19 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def attempt_timing(
-    study: Study, site: Site, timing: Timing, environment: Mapping[str, Any], ranks: launch.Launcher, folder: Path
+    study: Study,
+    site: Site,
+    timing: Timing,
+    environment: Mapping[str, Any],
+    ranks: launch.Launcher,
+    folder: Path,
 ) -> dict[str, Any]:
     """Time once in the attempt's `folder`, and return the record."""
     settings = spec(site, timing)
     model = timing.run.graph.to_json() if timing.kind == PARTS else {}
-    write_json(folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), ranks.hosts))
+    write_json(
+        folder / "spec.json", job(settings, timing.run.framework, environment, model, Path(), ranks.hosts)
+    )
     launched_at = time.time()
     program = f"ranks.{PROGRAMS[timing.kind]}"
     outcome = launch.run(ranks, environment, folder.resolve(), settings, site, program=program)

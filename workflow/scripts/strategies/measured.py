@@ -63,7 +63,9 @@ def select_costs(costs: pd.DataFrame, run: Run) -> pd.DataFrame:
     rows = costs[costs["framework"] == run.framework.name]
     for name in PART_FACTORS:
         rows = rows[rows[name] == run.levels[name]]
-    subject = f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
+    subject = (
+        f"parts of {run.levels['model']} with {run.framework.name} in batches of {run.levels['batch_size']}"
+    )
     request = {"framework": run.framework.name, **{name: run.levels[name] for name in PART_FACTORS}}
     first = require_row(rows, subject, "costs.csv", request)
     if int(first["devices"]) < run.geometry.ranks:
@@ -86,7 +88,14 @@ def require_row(rows: pd.DataFrame, subject: str, table: str, request: Mapping[s
     if first["status"] != "ok":
         text = f"{subject}: {first['status']}: {first['reason']}"
         raise MissingMeasurement(
-            Note("measurement-failed", text, table=table, status=first["status"], reason=first["reason"], **request)
+            Note(
+                "measurement-failed",
+                text,
+                table=table,
+                status=first["status"],
+                reason=first["reason"],
+                **request,
+            )
         )
     return first
 
@@ -179,7 +188,11 @@ def fit_collective(network: pd.DataFrame, run: Run, collective: str) -> fit.Fit:
     fitted = fit.fit_token_buckets(rows) if link_burst_bytes(rows) else fit.fit(rows)
     if fitted is None or not fitted.bandwidth_bytes_s.value > 0:
         raise MissingMeasurement(
-            Note("times-do-not-grow", f"{subject}: times do not grow with size; repeat the benchmark", **request)
+            Note(
+                "times-do-not-grow",
+                f"{subject}: times do not grow with size; repeat the benchmark",
+                **request,
+            )
         )
     return fitted
 
@@ -209,7 +222,10 @@ def message_cost(messages: pd.DataFrame) -> MessageCost | None:
         return None
     size = ok["bytes"].to_numpy(float)
     lines = [
-        fit.line(size, seconds, seconds) for seconds in (ok["send_s"].to_numpy(float), ok["receive_s"].to_numpy(float))
+        fit.line(size, seconds, seconds)
+        for seconds in (ok["send_s"].to_numpy(float), ok["receive_s"].to_numpy(float))
     ]
-    (send, send_byte), (receive, receive_byte) = [(max(0.0, start), max(0.0, slope)) for start, slope in lines]
+    (send, send_byte), (receive, receive_byte) = [
+        (max(0.0, start), max(0.0, slope)) for start, slope in lines
+    ]
     return MessageCost(send, send_byte, receive, receive_byte)

@@ -41,7 +41,11 @@ PROPOSALS = 20_000
 STARTS = ("data", "expert")
 PROGRESS_NETWORKS = ("alexnet", "rnn-lm", "rnn-translation")
 GRADIENT_LABELS = {RING: "rings", MESSAGES: "messages"}
-LINES = {"data": ("data parallelism", 0), "expert": ("an expert's rule", 1), "found": ("the fastest found", 2)}
+LINES = {
+    "data": ("data parallelism", 0),
+    "expert": ("an expert's rule", 1),
+    "found": ("the fastest found", 2),
+}
 THROUGHPUT = (
     "Simulated samples per second and device on {cluster}, by number of devices, with 64 samples on each. Gradients are "
     "summed by ring all-reduce (filled) or by messages to an owner (open)."
@@ -130,7 +134,9 @@ def strategy_rows(answers: Mapping[Point, list[dict[str, Any]]]) -> pd.DataFrame
                     "seconds": by_line[line]["seconds"],
                     "exchanged_bytes": by_line[line]["exchanged_bytes"],
                     "gradient_bytes": by_line[line]["gradient_bytes"],
-                    "rate": SAMPLES_PER_DEVICE / by_line[line]["seconds"] if by_line[line]["seconds"] else None,
+                    "rate": SAMPLES_PER_DEVICE / by_line[line]["seconds"]
+                    if by_line[line]["seconds"]
+                    else None,
                 }
             )
     return pd.DataFrame(listed)
@@ -172,7 +178,14 @@ def draw_sent_bytes(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
             (row,) = panels.rows_at(frame, {**selection, "line": line}).to_dict("records")
             gradients, exchanged = row["gradient_bytes"] / 1e9, row["exchanged_bytes"] / 1e9
             ax.bar(place, gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8)
-            ax.bar(place, exchanged, bottom=gradients, color=style.TREATMENT_STYLES[place].colour, width=0.8, alpha=0.4)
+            ax.bar(
+                place,
+                exchanged,
+                bottom=gradients,
+                color=style.TREATMENT_STYLES[place].colour,
+                width=0.8,
+                alpha=0.4,
+            )
         ax.set_title(network)
         ax.set_xticks(range(len(LINES)), ["data", "expert", "found"])
     figure.supylabel("GB sent in a step", fontsize=style.FONT_SIZE)
@@ -212,7 +225,9 @@ def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure
 def table(frame: pd.DataFrame) -> tables.Table:
     """Return speed-ups on the largest number of devices of each cluster."""
     largest = frame[[row.devices == max(CLUSTERS[row.cluster]) for row in frame.itertuples()]]
-    wide = largest.pivot_table(index=["cluster", "network", "gradients"], columns="line", values="seconds", sort=False)
+    wide = largest.pivot_table(
+        index=["cluster", "network", "gradients"], columns="line", values="seconds", sort=False
+    )
     wide = wide.reset_index()
     columns = pd.DataFrame(
         {
@@ -226,7 +241,9 @@ def table(frame: pd.DataFrame) -> tables.Table:
             "over the expert": [f"{ratio:.2f}" for ratio in wide["expert"] / wide["found"]],
         }
     )
-    return tables.Table("Speed-ups of the strategies found", wide, columns, [], ["devices", "network", "gradients"])
+    return tables.Table(
+        "Speed-ups of the strategies found", wide, columns, [], ["devices", "network", "gradients"]
+    )
 
 
 def main(
@@ -245,9 +262,13 @@ def main(
         all_points = list(list_points(clusters))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             answers = dict(zip(all_points, pool.map(lambda point: load_or_search(point, proposals, answers_folder), all_points), strict=True))  # fmt: skip
-        frame = strategy_rows({point: point_answers for point, point_answers in answers.items() if not point.full})
+        frame = strategy_rows(
+            {point: point_answers for point, point_answers in answers.items() if not point.full}
+        )
         kinds = {"throughput": draw_throughput, "sent": draw_sent_bytes}
-        figures = {f"{name}-{cluster}": draw(frame, cluster) for cluster in clusters for name, draw in kinds.items()}
+        figures = {
+            f"{name}-{cluster}": draw(frame, cluster) for cluster in clusters for name, draw in kinds.items()
+        }
         if "p100" in clusters:
             figures["progress"] = draw_progress(answers)
         for name, (drawn, caption) in figures.items():

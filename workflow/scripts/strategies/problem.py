@@ -42,7 +42,9 @@ class Posed:
             part = strategy[layer.name]
             if part.degrees not in self.configurations[place]:
                 raise ValueError(f"{layer.name}: {layer.shape} cannot be cut into {part.degrees}")
-            state.config[place] = self.arrays.first_config[place] + self.configurations[place].index(part.degrees)
+            state.config[place] = self.arrays.first_config[place] + self.configurations[place].index(
+                part.degrees
+            )
             state.device[place, : len(part.devices)] = part.devices
         return state
 
@@ -51,7 +53,9 @@ class Posed:
         parts = {}
         for place, layer in enumerate(self.space.layers):
             degrees = self.configurations[place][int(config[place]) - int(self.arrays.first_config[place])]
-            parts[layer.name] = Part(degrees, tuple(int(number) for number in device[place, : math.prod(degrees)]))
+            parts[layer.name] = Part(
+                degrees, tuple(int(number) for number in device[place, : math.prod(degrees)])
+            )
         return parts
 
     @property
@@ -110,7 +114,12 @@ def pose(
             [
                 need == Needed(place) and source_size == target_size
                 for place, (need, source_size, target_size) in enumerate(
-                    zip(edge.needed, space.layers[edge.source].shape, space.layers[edge.target].shape, strict=True)
+                    zip(
+                        edge.needed,
+                        space.layers[edge.source].shape,
+                        space.layers[edge.target].shape,
+                        strict=True,
+                    )
                 )
             ]
             for edge in edges
@@ -119,7 +128,8 @@ def pose(
         "element_bytes": [edge.element_bytes for edge in edges],
         "first_only": [edge.first_only for edge in edges],
         "needs_source": [
-            not edge.first_only and all(need.dimension is None or need.kernel > need.padding for need in edge.needed)
+            not edge.first_only
+            and all(need.dimension is None or need.kernel > need.padding for need in edge.needed)
             for edge in edges
         ],
     }
@@ -132,7 +142,9 @@ def pose(
         "first_config": np.cumsum([0, *map(len, configurations)]),
         "first_edge": first_edge,
         "sharer": sharer,
-        "owner": [place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)],
+        "owner": [
+            place if layer.shared is None else layer.shared for place, layer in enumerate(space.layers)
+        ],
         "memory_limit": [min(int(topology.device.memory_bytes), NO_LIMIT)],
         "as_messages": [gradients == MESSAGES],
         "bucket_bytes": [bucket_bytes],
@@ -192,12 +204,15 @@ def link_arrays(topology: Topology) -> dict[str, object]:
         for level in topology.levels
     ]
     return {
-        "level_of": [[topology.level_between(sender, receiver) for receiver in devices] for sender in devices],
+        "level_of": [
+            [topology.level_between(sender, receiver) for receiver in devices] for sender in devices
+        ],
         "latency": [round(level.latency_s * PICOSECONDS) for level in topology.levels],
         "burst": [round(PICOSECONDS * level.burst_bytes / level.bytes_s) for level in topology.levels],
         "ring_latency": [round(latency) for latency in ring_latencies],
         "ring_hold": [
-            round(latency / level.ring_channels) for latency, level in zip(ring_latencies, topology.levels, strict=True)
+            round(latency / level.ring_channels)
+            for latency, level in zip(ring_latencies, topology.levels, strict=True)
         ],
         "handling": [round(seconds * PICOSECONDS) for seconds in (device.send_s, device.receive_s)],
         "has_handling": [any((device.send_s, device.receive_s, device.send_byte_s, device.receive_byte_s))],

@@ -88,11 +88,24 @@ def run_search(
     scale = PICOSECONDS * (base_s if math.isfinite(base_s) else 1.0)
     hot, cold = (share * scale for share in SCHEDULES[method])
     state = posed.state(strategy)
-    best, device, costs = np.zeros_like(state.config), np.zeros_like(state.device), np.zeros(proposals, np.int64)
+    best, device, costs = (
+        np.zeros_like(state.config),
+        np.zeros_like(state.device),
+        np.zeros(proposals, np.int64),
+    )
     started = time.perf_counter()
     cost, best_strategy = engine.simulate_strategy(posed.arrays, state), (best, device)
     engine.search(
-        posed.arrays, state, posed.groups, method == ANNEALING, (hot, cold), seed, full, cost, best_strategy, costs
+        posed.arrays,
+        state,
+        posed.groups,
+        method == ANNEALING,
+        (hot, cold),
+        seed,
+        full,
+        cost,
+        best_strategy,
+        costs,
     )
     wall = time.perf_counter() - started
     end_counts = dict(zip(END_NAMES, state.end_counts.tolist(), strict=True))
@@ -106,7 +119,9 @@ def run_job(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the starts, and the fastest strategy of each method from each start."""
     posed, proposals, seed = build_problem(job), job["proposals"], job["seed"]
     start_strategies = {
-        name: strategy for name, strategy in starts.all_strategies(posed, seed).items() if name in job["starts"]
+        name: strategy
+        for name, strategy in starts.all_strategies(posed, seed).items()
+        if name in job["starts"]
     }
     for name, strategy in start_strategies.items():
         yield {"method": None, "start": name, **describe_strategy(posed, strategy)}

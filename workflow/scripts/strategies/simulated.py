@@ -68,14 +68,18 @@ class Simulator:
         return search.describe_strategy(self._problems[question], run.strategy)
 
 
-def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator) -> tuple[pd.DataFrame, list[Note]]:
+def compare(
+    runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
+) -> tuple[pd.DataFrame, list[Note]]:
     """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
 
     `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time outside
     layers, and `error` the relative error of their sum.
     """
     ok = successful(runs)
-    steps = (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
+    steps = (
+        (ok["samples_per_epoch"].astype(float) / ok["local_batch"].astype(float)).groupby(ok["cell"]).first()
+    )
     pooling, rows = pooled(runs), []
     missing: dict[Note, list[str]] = {}
     for cell, run in planned.items():
@@ -88,7 +92,10 @@ def compare(runs: pd.DataFrame, planned: Mapping[str, Run], simulator: Simulator
                 continue
             simulated = {}
         step = scale_estimate(pooling.cell_mean(cell), steps[cell]) if measured else Estimate(math.nan)
-        sent = {name: simulated.get(name, math.nan) for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")}
+        sent = {
+            name: simulated.get(name, math.nan)
+            for name in ("exchanged_bytes", "gradient_bytes", "memory_bytes")
+        }
         seconds = simulated.get("seconds") or math.nan
         rows.append(
             {
@@ -248,12 +255,16 @@ def table(runs: pd.DataFrame, data: pd.DataFrame, not_simulated: Sequence[str]) 
         ["model", *[name for name in varying(data) if name not in ("model", "dataset")]],
     )
     texts = {title_with_unit(name): rows[name].map(level_text) for name in factor_names}
-    texts["simulated (ms)"] = [tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)]
+    texts["simulated (ms)"] = [
+        tables.number(1e3 * value) for value in rows["simulated_s"] + rows["rest_s"].fillna(0)
+    ]
     texts["measured (ms)"] = [
         tables.interval(Estimate(1e3 * value, 1e3 * low, 1e3 * high))
         for value, low, high in rows[["step_s", "step_s_low", "step_s_high"]].itertuples(index=False)
     ]
-    texts["error (%)"] = [tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]]
+    texts["error (%)"] = [
+        tables.DASH if math.isnan(value) else f"{100 * value:+.1f}" for value in rows["error"]
+    ]
     sent = rows["exchanged_bytes"] + rows["gradient_bytes"]
     texts["sent (MB)"] = [tables.number(value / 1e6) for value in sent]
     models = sorted(set(data.loc[data["rest_s"].isna(), "model"]))
@@ -282,9 +293,12 @@ def main(*, study: str, site: str, runs: Path, costs: Path, messages: Path, netw
         out: table to write, without its suffix
     """
     declared_site, measured = load_site(site), read_timed(runs)
-    cells = {run.cell: run for run in plan_design(load_study(study), declared_site) if run.framework.strategies}
+    cells = {
+        run.cell: run for run in plan_design(load_study(study), declared_site) if run.framework.strategies
+    }
     simulator = Simulator(
-        load_measurements(declared_site, costs, messages, network), missing_strategy_note(study, declared_site)
+        load_measurements(declared_site, costs, messages, network),
+        missing_strategy_note(study, declared_site),
     )
     data, not_simulated = compare(measured, cells, simulator)
     for line in not_simulated:

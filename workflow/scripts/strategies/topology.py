@@ -67,7 +67,10 @@ class Topology:
     def to_json(self) -> dict[str, Any]:
         """Return the content of a search's job, in which `of` is the key of a level's units."""
         levels = [asdict(level) for level in self.levels]
-        return {"device": asdict(self.device), "levels": [{"of": level.pop("units"), **level} for level in levels]}
+        return {
+            "device": asdict(self.device),
+            "levels": [{"of": level.pop("units"), **level} for level in levels],
+        }
 
     @property
     def devices(self) -> int:
@@ -81,14 +84,17 @@ class Topology:
     def level_between(self, sender: int, receiver: int) -> int:
         """Return the level of the link between two devices; 0 for a device and itself."""
         return next(
-            level for level in range(len(self.levels)) if self.unit(level + 1, sender) == self.unit(level + 1, receiver)
+            level
+            for level in range(len(self.levels))
+            if self.unit(level + 1, sender) == self.unit(level + 1, receiver)
         )
 
 
 def topology_from_json(content: Mapping[str, Any]) -> Topology:
     """Return the topology that `to_json` has written."""
     levels = tuple(
-        Level(units=level["of"], **{k: v for k, v in level.items() if k != "of"}) for level in content["levels"]
+        Level(units=level["of"], **{k: v for k, v in level.items() if k != "of"})
+        for level in content["levels"]
     )
     return Topology(Device(**content["device"]), levels)
 

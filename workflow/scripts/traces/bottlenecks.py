@@ -36,7 +36,9 @@ SLOW_LIBRARY_RATIO = 1.5
 MIN_OVERLAP_SHARE = 0.5
 #: Gradient accumulation steps of the suggested remedy, which saves three of four all-reduces.
 ACCUMULATION_STEPS = 4
-NO_BENCHMARK = Note("no-sweep", "There is no collective benchmark, so latency and other libraries are not judged.")
+NO_BENCHMARK = Note(
+    "no-sweep", "There is no collective benchmark, so latency and other libraries are not judged."
+)
 #: Minimum share of the others' waiting that the slowest rank's additional computation must explain to be the cause.
 MIN_CAUSE_SHARE = 0.5
 
@@ -122,7 +124,9 @@ class Cell:
         batch.
         """
         sends_early = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
-        is_supported = self.framework is None or self.framework.can({**self.levels, "sync_every": ACCUMULATION_STEPS})
+        is_supported = self.framework is None or self.framework.can(
+            {**self.levels, "sync_every": ACCUMULATION_STEPS}
+        )
         return is_supported and not (sends_early and self.has_many_messages)
 
     @property
@@ -180,7 +184,9 @@ def _has_small_messages(cell: Cell) -> bool:
 
 def _latency_size(cell: Cell) -> pd.Series:
     """Return the latency of all messages except one for each update, which remains with at least its own."""
-    saved, kept_s = (count * cell.latency_s * cell.steps for count in (cell.counted - 1 / cell.every, 1 / cell.every))
+    saved, kept_s = (
+        count * cell.latency_s * cell.steps for count in (cell.counted - 1 / cell.every, 1 / cell.every)
+    )
     return np.minimum(np.minimum(cell.by_run("exposed_moving"), cell.by_run("moving") - kept_s), saved)
 
 
@@ -195,7 +201,10 @@ def _has_slow_library(cell: Cell) -> bool:
     With one traced all-reduce a step, its time may include waiting for gradients, so only exposed time
     counts.
     """
-    return cell.mean("moving" if cell.has_many_messages else "exposed_moving") > SLOW_LIBRARY_RATIO * cell.best[1]
+    return (
+        cell.mean("moving" if cell.has_many_messages else "exposed_moving")
+        > SLOW_LIBRARY_RATIO * cell.best[1]
+    )
 
 
 def _has_slow_rank(cell: Cell) -> bool:
@@ -216,7 +225,9 @@ def _faster_computation_help(cell: Cell) -> Note:
     if cell.framework is None or cell.framework.distributed or cell.framework.mirrored:
         text = "faster or more processors for each rank; more ranks, while communication stays short compared with computation"
         return Note("more-ranks", text)
-    return Note("distributed-framework", "faster or more processors; a framework that trains on several ranks")
+    return Note(
+        "distributed-framework", "faster or more processors; a framework that trains on several ranks"
+    )
 
 
 def _library_help(cell: Cell) -> Note:
@@ -242,7 +253,8 @@ def _overlap_help(cell: Cell) -> Note:
         "ends": "a framework that sends gradients during the backward pass; this one computes all of them first",
     }
     text = help_by_packing.get(
-        cell.packs or "", "a core for communication, or a framework that sends gradients during the backward pass"
+        cell.packs or "",
+        "a core for communication, or a framework that sends gradients during the backward pass",
     )
     return Note("overlap", text, packs=cell.packs)
 
@@ -264,7 +276,8 @@ def _equal_ranks_help(cell: Cell) -> Note:
     equal = "equal ranks: the same processors, cores and load"
     if cell.framework is not None and cell.framework.unlike:
         return Note(
-            "measured-shares", f"{equal}; or a smaller share of the batch for the slower one (shares: measured)"
+            "measured-shares",
+            f"{equal}; or a smaller share of the batch for the slower one (shares: measured)",
         )
     able = [name for name in framework_names() if load_framework(name).unlike]
     text = f"{equal}; or shares of the batch by speed, which {' and '.join(able)} can give" if able else equal
@@ -274,7 +287,9 @@ def _equal_ranks_help(cell: Cell) -> Note:
 def _computation_evidence(cell: Cell) -> Note:
     computed, longest = float(cell.computed.mean()), _longest_phase(cell)
     text = f"Computation takes {cell.ms(computed)} of a step of {cell.ms(cell.mean(STEP))}; its longest phase is {cells.PHASES.get(longest, 'one phase')}."
-    return Note("computing-longest", text, computed=computed / cell.steps, step=cell.step(STEP), longest=longest)
+    return Note(
+        "computing-longest", text, computed=computed / cell.steps, step=cell.step(STEP), longest=longest
+    )
 
 
 def _communication_evidence(cell: Cell) -> Note:
@@ -326,7 +341,9 @@ def _slow_rank_evidence(cell: Cell) -> Note:
         f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an all-reduce; rank {rank} computes "
         f"{cell.ms(longer)} longer than the others."
     )
-    return Note("rank-slower", text, waiting=cell.step("exposed_waiting"), rank=rank, longer=longer / cell.steps)
+    return Note(
+        "rank-slower", text, waiting=cell.step("exposed_waiting"), rank=rank, longer=longer / cell.steps
+    )
 
 
 def _turns_evidence(cell: Cell) -> Note:
@@ -355,7 +372,9 @@ def _sharing_evidence(cell: Cell) -> Note:
 
 
 def _data_evidence(cell: Cell) -> Note:
-    return Note("waits-for-data", f"A step waits {cell.ms(cell.mean('data'))} for its batch.", data=cell.step("data"))
+    return Note(
+        "waits-for-data", f"A step waits {cell.ms(cell.mean('data'))} for its batch.", data=cell.step("data")
+    )
 
 
 def _fixed_help(code: str, text: str) -> Callable[[Cell], Note]:
@@ -395,7 +414,9 @@ RULES = (
     Rule(
         "exchange behind computation, not beside it",
         _is_poorly_overlapped,
-        lambda cell: np.minimum(cell.by_run("exposed_moving"), (cell.by_run("backward") - cell.hidden).clip(lower=0)),
+        lambda cell: np.minimum(
+            cell.by_run("exposed_moving"), (cell.by_run("backward") - cell.hidden).clip(lower=0)
+        ),
         _overlap_evidence,
         _overlap_help,
     ),
@@ -429,7 +450,8 @@ RULES = (
         lambda cell: cell.busy - cell.alone_s,
         _sharing_evidence,
         _fixed_help(
-            "own-cores", "ranks bound to cores of their own, fewer ranks on a machine, a core for communication"
+            "own-cores",
+            "ranks bound to cores of their own, fewer ranks on a machine, a core for communication",
         ),
     ),
     Rule(
@@ -562,7 +584,9 @@ def summarize(measured: Measured, network: pd.DataFrame) -> pd.DataFrame:
 def _incomplete_note(measured: Measured, network: pd.DataFrame) -> str:
     """Return a note of the cells whose communication was not traced, "" if there are none."""
     incomplete = [name for name, cell in describe_cells(measured, network).items() if not cell.is_complete]
-    text = f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
+    text = (
+        f"Communication was not traced, so computation includes waiting: {conditions.join_names(incomplete)}."
+    )
     return Note("exchange-not-told", text, cells=incomplete) if incomplete else ""
 
 

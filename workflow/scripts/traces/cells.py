@@ -27,7 +27,12 @@ COMMUNICATION_PARTS = {
     "exposed_waiting": "… waiting for the slowest",
 }
 STEP = "step"  # the sum of its phases
-SCOPES = {"step": "phase of a step", "exchange": "communication", "epoch": "after the steps", "start": "start-up, once"}
+SCOPES = {
+    "step": "phase of a step",
+    "exchange": "communication",
+    "epoch": "after the steps",
+    "start": "start-up, once",
+}
 ORDERS = {"step": PHASES, "exchange": COMMUNICATION_PARTS, "epoch": EPOCH, "start": START}  # of rows
 NO_PHASES = Note("no-phases", "no traced run has phases")
 TITLE = "Phases of a training step, of start-up and of epoch ends, with 95 % intervals"
@@ -66,9 +71,13 @@ class Measured:
         for name in ("step_s", "seconds", "count"):
             by_phase[name] = (by_phase[name] / n_ranks).astype(float)
         of_steps = (
-            by_phase[by_phase["scope"] == "step"].groupby(["run_id", "cell"], sort=False)[["step_s", "seconds"]].sum()
+            by_phase[by_phase["scope"] == "step"]
+            .groupby(["run_id", "cell"], sort=False)[["step_s", "seconds"]]
+            .sum()
         )
-        return pd.concat([by_phase, of_steps.reset_index().assign(scope="step", phase=STEP)], ignore_index=True)
+        return pd.concat(
+            [by_phase, of_steps.reset_index().assign(scope="step", phase=STEP)], ignore_index=True
+        )
 
     def wide(self, scope: str, column: str = "seconds") -> pd.DataFrame:
         """Return a row for each run, by run_id, with a column for each phase of the scope, 0 if missing."""
@@ -146,7 +155,8 @@ def level_columns(runs: pd.DataFrame, cell: pd.Series) -> dict[str, pd.Series]:
     """Return the columns of a displayed table that identify a row's cell."""
     rows = cells(runs).set_index("cell")
     return {
-        title(name): cell.map(rows[name]).map(level_text) for name in ["framework", *varying(runs, but=["framework"])]
+        title(name): cell.map(rows[name]).map(level_text)
+        for name in ["framework", *varying(runs, but=["framework"])]
     }
 
 
@@ -164,7 +174,9 @@ def summarize(measured: Measured) -> pd.DataFrame:
     """
     rows = []
     for scope in SCOPES if measured.order else ():
-        shares, seconds, steps = (measured.estimates(scope, column) for column in ("share", "seconds", "step_s"))
+        shares, seconds, steps = (
+            measured.estimates(scope, column) for column in ("share", "seconds", "step_s")
+        )
         measured_keys = set(seconds.index)
         names = in_order([phase for _, phase in measured_keys if phase != "until_first"], ORDERS[scope])
         for cell in measured.order:
@@ -220,7 +232,9 @@ def table(measured: Measured) -> tables.Table:
     is_repeated = (data["cell"] == data["cell"].shift()).to_numpy()
     for name in level_columns(measured.runs, data["cell"]):
         columns[name] = columns[name].where(~is_repeated, "")
-    columns["of"] = columns["of"].where(~(is_repeated & (data["scope"] == data["scope"].shift()).to_numpy()), "")
+    columns["of"] = columns["of"].where(
+        ~(is_repeated & (data["scope"] == data["scope"].shift()).to_numpy()), ""
+    )
     notes = [
         runs_note(measured, "Means over ranks, then over runs; in brackets the interval over runs."),
         Note(

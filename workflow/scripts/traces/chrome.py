@@ -49,7 +49,14 @@ def _step_events(rank: int, thread: int, track: pd.DataFrame) -> Iterator[Event]
     if thread == 1:
         for row in step_bounds(track).itertuples():
             yield _interval_event(
-                rank, thread, f"{STEP} {row.step}", STEP, row.begin_ns, row.end_ns, epoch=row.epoch, step=row.step
+                rank,
+                thread,
+                f"{STEP} {row.step}",
+                STEP,
+                row.begin_ns,
+                row.end_ns,
+                epoch=row.epoch,
+                step=row.step,
             )
 
 
@@ -59,7 +66,9 @@ def _metadata_event(subject: str, rank: int, thread: int | None, **args: Any) ->
     return {"name": name, "ph": "M", "pid": rank, "tid": thread or 0, "ts": 0, "args": args}
 
 
-def _interval_event(rank: int, thread: int, name: str, kind: str, begin_ns: int, end_ns: int, **args: int) -> Event:
+def _interval_event(
+    rank: int, thread: int, name: str, kind: str, begin_ns: int, end_ns: int, **args: int
+) -> Event:
     times = {"ts": begin_ns / UNIT_NS, "dur": (end_ns - begin_ns) / UNIT_NS}
     return {"name": name, "cat": kind, "ph": "X", "pid": rank, "tid": thread, **times, "args": args}
 
@@ -76,7 +85,9 @@ def operator_events(timeline: Timeline, rank: int) -> Iterator[Event]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"is no trace of a profiler ({type(error).__name__}: {error})"
         hint = "repeat the run, or remove the file"
-        raise InputError("broken-file", problem, file=shown(file), expected="traceEvents", hint=hint) from None
+        raise InputError(
+            "broken-file", problem, file=shown(file), expected="traceEvents", hint=hint
+        ) from None
 
 
 def _profiler_events(profiled: Iterable[Event], rank: int) -> Iterator[Event]:
@@ -125,7 +136,11 @@ def write(timeline: Timeline, folder: Path, name: str = "trace.json") -> Path:
         InputError: If a profiler's file is broken.
     """
     trace_events = list(events(timeline))
-    document = {"displayTimeUnit": "ms", "otherData": _as_texts(timeline.metadata), "traceEvents": trace_events}
+    document = {
+        "displayTimeUnit": "ms",
+        "otherData": _as_texts(timeline.metadata),
+        "traceEvents": trace_events,
+    }
     text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     plain, packed = folder / name, folder / f"{name}.gz"
     large = len(text) >= MIN_COMPRESSED_BYTES

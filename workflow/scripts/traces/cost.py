@@ -24,9 +24,13 @@ def untraced_cells(runs: pd.DataFrame) -> dict[str, str]:
     """Return, for every traced cell, the cell that is untraced but otherwise equal, if the study has one."""
     levels = [name for name in factors() if name != "trace"]
     rows = cells(runs)[["cell", *factors()]].to_dict("records")
-    plain = {tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED}
+    plain = {
+        tuple(str(row[name]) for name in levels): str(row["cell"]) for row in rows if row["trace"] == UNTRACED
+    }
     counterparts = {
-        str(row["cell"]): plain.get(tuple(str(row[name]) for name in levels)) for row in rows if is_traced(row)
+        str(row["cell"]): plain.get(tuple(str(row[name]) for name in levels))
+        for row in rows
+        if is_traced(row)
     }
     return {cell: counterpart for cell, counterpart in counterparts.items() if counterpart}
 
@@ -37,7 +41,11 @@ def compare(runs: pd.DataFrame) -> pd.DataFrame:
     Columns: cell, untraced_cell, n, both epoch times and their ratio with intervals, p, within_blocks.
     """
     measured = set(successful(runs)["cell"])
-    pairs = {cell: counterpart for cell, counterpart in untraced_cells(runs).items() if {cell, counterpart} <= measured}
+    pairs = {
+        cell: counterpart
+        for cell, counterpart in untraced_cells(runs).items()
+        if {cell, counterpart} <= measured
+    }
     pooling = pooled(runs)
     ratios = pooling.ratios(list(pairs), list(pairs.values()))
     rows: list[dict[str, Any]] = [
@@ -75,14 +83,18 @@ def table(runs: pd.DataFrame) -> tables.Table:
         "p": [tables.p_value(p) for p in data["p"]],
     }
     notes = [
-        " ".join([conditions.run_counts_note(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]),
+        " ".join(
+            [conditions.run_counts_note(runs), *(_compared(data) if data["ratio_low"].notna().any() else ())]
+        ),
         _verdict(data),
         conditions.setting_note(runs),
     ]
     factor_columns = {name: data["cell"].map(rows[name]) for name in factors() if rows[name].notna().any()}
     csv_data = pd.concat([data[["cell"]], pd.DataFrame(factor_columns), data.drop(columns="cell")], axis=1)
     text_columns = [title(name) for name in ("framework", "model", "dataset", "trace")]
-    return tables.Table(TITLE, csv_data, pd.DataFrame(columns), [note for note in notes if note], text_columns)
+    return tables.Table(
+        TITLE, csv_data, pd.DataFrame(columns), [note for note in notes if note], text_columns
+    )
 
 
 def _compared(data: pd.DataFrame) -> list[str]:
@@ -108,5 +120,10 @@ def _verdict(data: pd.DataFrame) -> Note:
         f"In {facts['unknown']} more, it is unknown without replicates." if facts["unknown"] else "",
     ]
     return Note(
-        "tracing-costs", " ".join(filter(None, sentences)), **facts, shown=n_shown, more=n_large, unsure=n_unsure
+        "tracing-costs",
+        " ".join(filter(None, sentences)),
+        **facts,
+        shown=n_shown,
+        more=n_large,
+        unsure=n_unsure,
     )

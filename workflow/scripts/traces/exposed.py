@@ -21,7 +21,12 @@ from traces.cells import STEP, Measured
 from traces.steps import WAIT
 
 TITLE = "Communication by traces and by times, as shares of the step"
-AGREE, SLOWER, FASTER, COST = "agree", "computing is slower", "computing is faster", "tracing changes the epoch"
+AGREE, SLOWER, FASTER, COST = (
+    "agree",
+    "computing is slower",
+    "computing is faster",
+    "tracing changes the epoch",
+)
 OPEN, UNKNOWN = "not explained", "not to be told"
 BY_TIMES = Note(
     "by-times",
@@ -67,7 +72,9 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         step_s = float(steps.loc[cell_of_run == cell, STEP].mean())
         slower, together = (
             _as_share(
-                intervals.difference_intervals(intervals.welch(by_cell, [cell], [baselines.get(cell, "")])).iloc[0],
+                intervals.difference_intervals(
+                    intervals.welch(by_cell, [cell], [baselines.get(cell, "")])
+                ).iloc[0],
                 step_s,
             )
             for by_cell in (computing_by_cell, spent_by_cell)
@@ -75,7 +82,9 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
         by_times_share = Estimate(math.nan)
         if (timed_cell := untraced.get(cell, cell)) in by_times.index:
             row = by_times.loc[timed_cell]
-            by_times_share = Estimate(row["exchange"], row["exchange_low"], row["exchange_high"], int(row["n"]))
+            by_times_share = Estimate(
+                row["exchange"], row["exchange_low"], row["exchange_high"], int(row["n"])
+            )
         rows.append(
             {
                 "cell": cell,
@@ -87,7 +96,11 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
                 **columns("together", together),
                 **columns("by_times", by_times_share),
                 "verdict": verdict(
-                    exposed_share, slower, together, by_times_share, ratios.loc[cell] if cell in ratios.index else None
+                    exposed_share,
+                    slower,
+                    together,
+                    by_times_share,
+                    ratios.loc[cell] if cell in ratios.index else None,
                 ),
             }
         )
@@ -95,7 +108,11 @@ def summarize(measured: Measured, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict(
-    exposed_share: Estimate, slower: Estimate, together: Estimate, by_times_share: Estimate, ratio: pd.Series | None
+    exposed_share: Estimate,
+    slower: Estimate,
+    together: Estimate,
+    by_times_share: Estimate,
+    ratio: pd.Series | None,
 ) -> str:
     """Return whether the exposed share and the share by times agree within their intervals, or else why not.
 
@@ -111,7 +128,9 @@ def verdict(
         gap = max(exposed_share.low - by_times_share.high, by_times_share.low - exposed_share.high)
         if gap <= max(abs(ratio["ratio_low"] - 1), abs(ratio["ratio_high"] - 1)):
             return COST
-    return UNKNOWN if any(math.isnan(share.low) for share in (exposed_share, together, by_times_share)) else OPEN
+    return (
+        UNKNOWN if any(math.isnan(share.low) for share in (exposed_share, together, by_times_share)) else OPEN
+    )
 
 
 def _overlap(first: Estimate, second: Estimate) -> bool:
@@ -156,7 +175,11 @@ def table(measured: Measured, runs: pd.DataFrame) -> tables.Table:
     ]
     text_columns = [*(title(name) for name in ("framework", "model", "dataset")), "verdict"]
     return tables.Table(
-        TITLE, cells.add_factors(measured.runs, data), pd.DataFrame(columns), [n for n in notes if n], text_columns
+        TITLE,
+        cells.add_factors(measured.runs, data),
+        pd.DataFrame(columns),
+        [n for n in notes if n],
+        text_columns,
     )
 
 

@@ -59,14 +59,20 @@ def sum_error(phases: Traced, folder: Path, run: dict[str, Any]) -> float:
     """
     steps = folder / "steps.csv"
     share = phases.sum_error(_read_csv(steps) if steps.exists() else None)
-    if steps.exists() or len(phases.numbers) < phases.steps * phases.numbers["epoch"].nunique() or phases.numbers.empty:
+    if (
+        steps.exists()
+        or len(phases.numbers) < phases.steps * phases.numbers["epoch"].nunique()
+        or phases.numbers.empty
+    ):
         return share
     epochs = _read_csv(folder / "epochs.csv").set_index("epoch")
     counted = (run["samples_trained"] or run["samples_per_epoch"]) / run["samples_per_epoch"]
     closed = (epochs["closed_time_s"] * counted).reindex(phases.numbers["epoch"].unique())
     if closed.isna().any():
         return share
-    barrier = phases.intervals[(phases.intervals["phase"] == BARRIER) & phases.intervals["epoch"].isin(closed.index)]
+    barrier = phases.intervals[
+        (phases.intervals["phase"] == BARRIER) & phases.intervals["epoch"].isin(closed.index)
+    ]
     summed = phases.phases["length"].sum() + (barrier["end"] - barrier["start"]).sum()
     return max(share, abs(float(summed / (closed.sum() * len(phases.ranks))) - 1))
 
@@ -75,7 +81,9 @@ def _read_csv(file: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(file)
     except (OSError, ValueError) as error:
-        raise InputError("broken-file", f"cannot be read: {error}", file=shown(file), hint="repeat the run") from None
+        raise InputError(
+            "broken-file", f"cannot be read: {error}", file=shown(file), hint="repeat the run"
+        ) from None
 
 
 def gather(runs: pd.DataFrame, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -123,7 +131,9 @@ def summary_lines(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
     text = f"{number_of(len(reasons), 'traced run')}, phases of {len(of_run)}"
     lines = [Note("traced-runs", text, runs=len(reasons), with_phases=len(of_run))]
     for run_id, reason in reasons.dropna().items():
-        lines.append(Note("run-without-phases", f"  {run_id}: without phases: {reason}", run=run_id, why=reason))
+        lines.append(
+            Note("run-without-phases", f"  {run_id}: without phases: {reason}", run=run_id, why=reason)
+        )
     for run_id, share in of_run["off_share"].items():
         if share > MAX_SUM_ERROR:
             text = f"  {run_id}: the phases of a step differ from its time by {100 * share:.3g} %; expected at most {100 * MAX_SUM_ERROR:g} %"

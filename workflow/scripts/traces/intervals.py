@@ -34,7 +34,9 @@ class Intervals:
         zero = start[first]
         number = np.cumsum(new_group) - 1
         length = float((end - zero[number]).max()) + 1.0
-        reached = np.maximum.accumulate((end - zero[number]) + number * length) - number * length + zero[number]
+        reached = (
+            np.maximum.accumulate((end - zero[number]) + number * length) - number * length + zero[number]
+        )
         new = new_group.copy()
         new[1:] |= start[1:] > reached[:-1]
         last = np.r_[np.flatnonzero(new)[1:] - 1, len(group) - 1]
@@ -60,7 +62,8 @@ class Cover:
         lengths = union.end - union.start
         before = np.cumsum(lengths) - lengths
         return cls(
-            np.column_stack([union.start, union.end]).ravel(), np.column_stack([before, before + lengths]).ravel()
+            np.column_stack([union.start, union.end]).ravel(),
+            np.column_stack([before, before + lengths]).ravel(),
         )
 
     def within(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:

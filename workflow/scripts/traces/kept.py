@@ -54,9 +54,9 @@ def gather(runs: pd.DataFrame, records: Path) -> pd.DataFrame:
     """
     attempts = traced_attempts(runs, records)
     parts = [
-        select_steps(read_intervals(folder / TABLE), int(run["warmup_epochs"]), MAX_ROWS // len(attempts)).assign(
-            run_id=run["run_id"]
-        )
+        select_steps(
+            read_intervals(folder / TABLE), int(run["warmup_epochs"]), MAX_ROWS // len(attempts)
+        ).assign(run_id=run["run_id"])
         for run, folder in attempts
     ]
     columns = list(schema("replay_steps")["properties"])
@@ -79,7 +79,9 @@ def main(*, runs: Path, records: Path, out: Path) -> None:
     table = gather(read_table(runs, "runs"), records)
     write_table(table, "replay_steps", out)
     steps = len(table[["run_id", "epoch", "step"]].drop_duplicates())
-    print(f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the replay")
+    print(
+        f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the replay"
+    )
 
 
 if __name__ == "__main__":

@@ -40,11 +40,15 @@ def find_run(campaign: Campaign, pattern: str) -> Run:
         InputError: If no run matches, or several do.
     """
     runs = campaign.by_id
-    fitting = [pattern] if pattern in runs else [run_id for run_id in runs if fnmatch.fnmatchcase(run_id, pattern)]
+    fitting = (
+        [pattern] if pattern in runs else [run_id for run_id in runs if fnmatch.fnmatchcase(run_id, pattern)]
+    )
     if len(fitting) > 1:
         names = fitting[:MAX_NAMED] + ["..."] * (len(fitting) > MAX_NAMED)
         problem = f"fits {len(fitting)} runs of {campaign.study.name}"
-        raise InputError("ambiguous-name", problem, file=pattern, got=pattern, expected=f"one of {', '.join(names)}")
+        raise InputError(
+            "ambiguous-name", problem, file=pattern, got=pattern, expected=f"one of {', '.join(names)}"
+        )
     if not fitting:
         nearest = difflib.get_close_matches(pattern.replace("*", ""), runs, n=MAX_NEAREST, cutoff=0)
         problem = f"{campaign.study.name} has no such run"
@@ -104,7 +108,9 @@ def measure(campaign: Campaign, planned: Planned) -> Path:
     if finished(folder):  # its phases are damaged
         put_aside(folder / "record.json")
     with report_interruptions(planned.run_id, results):
-        record = supervise(planned, results, current_session(), usable=lambda record: record["status"] in USABLE)
+        record = supervise(
+            planned, results, current_session(), usable=lambda record: record["status"] in USABLE
+        )
     attempt = attempt_folder(folder, record["attempt"])
     if record["status"] not in USABLE:
         problem = f"the traced run ended as {record['status']}: {record['reason']}"
@@ -116,7 +122,9 @@ def _check_job(campaign: Campaign, planned: Planned) -> None:
     """Raise InputError if the launcher starts ranks only in a scheduler's job, and this is none."""
     if campaign.site.launcher == "slurm" and current_job() is None:
         options = [
-            option for option in allocation_options(campaign.site, planned.spec["nodes"]) if "--signal" not in option
+            option
+            for option in allocation_options(campaign.site, planned.spec["nodes"])
+            if "--signal" not in option
         ]
         names = ["--study", campaign.study.name, "--site", campaign.site.name]
         command = ["salloc", *options, "./ringside", "trace", planned.run_id, *names]
@@ -144,12 +152,16 @@ def export_trace(attempt: Path, folder: Path) -> list[str]:
     timeline = score_p.add_communication(read(attempt), attempt)
     write_intervals(folder / TABLE, timeline.intervals)
     use_of_file = {
-        chrome.write(timeline, folder): "open it at ui.perfetto.dev, which does not upload it, or at chrome://tracing",
+        chrome.write(
+            timeline, folder
+        ): "open it at ui.perfetto.dev, which does not upload it, or at chrome://tracing",
         otf2_write.write(timeline, folder / "otf2"): "open it in Vampir",
         folder / TABLE: "a table for other programs: rank, epoch, step, phase, start and end in s",
     }
     if (attempt / scorep.ANCHOR).exists():
-        use_of_file[attempt / scorep.ANCHOR] = "as Score-P wrote it, with every call of MPI: open it in Vampir"
+        use_of_file[attempt / scorep.ANCHOR] = (
+            "as Score-P wrote it, with every call of MPI: open it in Vampir"
+        )
     return [f"{shown(file)}: {use}" for file, use in use_of_file.items()]
 
 
@@ -169,7 +181,9 @@ def trace_run(run_pattern: str, study: str = "", site: str = "", full: bool = Fa
     campaign = load_campaign({**config, "records": "campaign"}, probe=True)
     run, level = find_run(campaign, run_pattern), "full" if full else "phases"
     existing = (
-        finished_trace(Path(campaign.records[run.run_id]).parent) if run.levels["trace"] in (level, "full") else None
+        finished_trace(Path(campaign.records[run.run_id]).parent)
+        if run.levels["trace"] in (level, "full")
+        else None
     )
     attempt = existing or measure(campaign, plan_traced(campaign, run, level))
     print("\n".join(export_trace(attempt, campaign.results / "traces" / run.run_id)))

@@ -52,9 +52,18 @@ IDLE_CALLS = (
     "MPI_Start",
     "MPI_Startall",
 )
-DATA_ROLES = (RegionRole.COLL_ALL2ALL, RegionRole.COLL_ALL2ONE, RegionRole.COLL_ONE2ALL, RegionRole.POINT2POINT)
+DATA_ROLES = (
+    RegionRole.COLL_ALL2ALL,
+    RegionRole.COLL_ALL2ONE,
+    RegionRole.COLL_ONE2ALL,
+    RegionRole.POINT2POINT,
+)
 BEGIN_EVENTS = (otf2.events.NonBlockingCollectiveRequest, otf2.events.MpiIsend, otf2.events.MpiIrecvRequest)
-COMPLETE_EVENTS = (otf2.events.NonBlockingCollectiveComplete, otf2.events.MpiIsendComplete, otf2.events.MpiIrecv)
+COMPLETE_EVENTS = (
+    otf2.events.NonBlockingCollectiveComplete,
+    otf2.events.MpiIsendComplete,
+    otf2.events.MpiIrecv,
+)
 
 
 @ctypes.CFUNCTYPE(
@@ -89,7 +98,9 @@ def region_phase(region: Any, has_position: bool) -> str | None:
         return WAIT
     if name in JOINING_CALLS:
         return "join"
-    is_instant = name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
+    is_instant = (
+        name in IDLE_CALLS or name.endswith("_init") or (name.startswith("MPI_I") and name[5:6].islower())
+    )
     return EXCHANGE if region.region_role in DATA_ROLES and not is_instant else None
 
 
@@ -281,9 +292,12 @@ def _read_archive(anchor: Path, events: Any) -> Timeline:
                 if location in ranks:
                     rank = ranks[location]
                     rows += [
-                        (rank.number, *position, *interval) for position, *interval in rank.intervals(location, event)
+                        (rank.number, *position, *interval)
+                        for position, *interval in rank.intervals(location, event)
                     ]
-            is_complete = all(seen[location] == location.number_of_events for location in definitions.locations)
+            is_complete = all(
+                seen[location] == location.number_of_events for location in definitions.locations
+            )
     except (_otf2.Error, otf2.error.Error):
         is_complete = False
     if not is_complete:
@@ -291,7 +305,9 @@ def _read_archive(anchor: Path, events: Any) -> Timeline:
     if not rows:
         problem = "has no process with a call of MPI, or with a region that is called like a phase"
         raise InputError("no-phases", problem, file=shown(anchor))
-    intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(["rank", "start", "end"], kind="stable")
+    intervals = pd.DataFrame(rows, columns=list(INTERVALS)).sort_values(
+        ["rank", "start", "end"], kind="stable"
+    )
     intervals[["start", "end"]] = (intervals[["start", "end"]] - clock.global_offset) / clock.timer_resolution
     mains = sorted({rank.number: rank.main for rank in ranks.values()}.items())
     hosts = tuple(str(main.group.system_tree_parent.name) for _, main in mains)
@@ -320,5 +336,7 @@ def convert(file: Path) -> None:
         raise InputError("bad-pattern", problem, file=file, got=str(file), expected=expected)
     timeline, folder = read(file), file.parent
     write_intervals(folder / TABLE, timeline.intervals)
-    print(f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of {number_of(len(timeline.ranks), 'rank')}")
+    print(
+        f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of {number_of(len(timeline.ranks), 'rank')}"
+    )
     print(f"{shown(chrome.write(timeline, folder))}: open it at ui.perfetto.dev")

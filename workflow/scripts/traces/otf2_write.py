@@ -13,7 +13,15 @@ from typing import Any
 
 import otf2
 import pandas as pd
-from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole, SystemTreeDomain, Type
+from otf2.enums import (
+    GroupType,
+    LocationGroupType,
+    LocationType,
+    Paradigm,
+    RegionRole,
+    SystemTreeDomain,
+    Type,
+)
 
 from ranks.worker.phases import EXCHANGE
 from traces.timeline import NS, STEP, Timeline, step_bounds
@@ -49,7 +57,9 @@ def write(timeline: Timeline, folder: Path) -> Path:
 def _fill(archive: Any, timeline: Timeline) -> None:
     definitions = archive.definitions
     archive.creator, archive.description = "Ringside", str(timeline.metadata.get("run_id", ""))
-    machine = definitions.system_tree_node(str(timeline.metadata.get("site", "machine")), class_name="machine")
+    machine = definitions.system_tree_node(
+        str(timeline.metadata.get("site", "machine")), class_name="machine"
+    )
     for name, value in timeline.metadata.items():
         if value is not None:
             definitions.system_tree_node_property(machine, name, Type.STRING, str(value))
@@ -58,14 +68,17 @@ def _fill(archive: Any, timeline: Timeline) -> None:
         hosts[host] = definitions.system_tree_node(host, class_name="node", parent=machine)
         definitions.system_tree_node_domain(hosts[host], SystemTreeDomain.SHARED_MEMORY)
     regions = {
-        phase: definitions.region(phase, region_role=ROLES.get(phase, RegionRole.FUNCTION), paradigm=Paradigm.USER)
+        phase: definitions.region(
+            phase, region_role=ROLES.get(phase, RegionRole.FUNCTION), paradigm=Paradigm.USER
+        )
         for phase in [STEP, *timeline.intervals["phase"].unique()]
     }
     for kind, phases in KINDS.items():
         if members := tuple(regions[phase] for phase in phases if phase in regions):
             definitions.group(kind, group_type=GroupType.REGIONS, paradigm=Paradigm.USER, members=members)
     position_attributes = [
-        definitions.attribute(name, f"training {name}, from 1; 0 outside", Type.UINT64) for name in ("epoch", STEP)
+        definitions.attribute(name, f"training {name}, from 1; 0 outside", Type.UINT64)
+        for name in ("epoch", STEP)
     ]
     for rank in timeline.ranks:
         process = definitions.location_group(
@@ -74,11 +87,15 @@ def _fill(archive: Any, timeline: Timeline) -> None:
             system_tree_parent=hosts[timeline.host(rank)],
         )
         for name, track in timeline.tracks(rank):
-            location = definitions.location(f"rank {rank}: {name}", type=LocationType.CPU_THREAD, group=process)
+            location = definitions.location(
+                f"rank {rank}: {name}", type=LocationType.CPU_THREAD, group=process
+            )
             events = archive.event_writer_from_location(location)
             for mark in marks(track):
                 if mark.begins:
-                    attributes = dict(zip(position_attributes, mark.position, strict=True)) if mark.position else None
+                    attributes = (
+                        dict(zip(position_attributes, mark.position, strict=True)) if mark.position else None
+                    )
                     events.enter(mark.at_ns, regions[mark.region], attributes=attributes)
                 else:
                     events.leave(mark.at_ns, regions[mark.region])

@@ -55,7 +55,11 @@ class Question:
         """Return the time of a sample after the change over that before; NaN without steps."""
         used = group_steps(chains, self.group_size)
         before = sum(chain.seconds() for chain in used)
-        return sum(self.change(chain).seconds() for chain in used) / self.samples / before if before else float("nan")
+        return (
+            sum(self.change(chain).seconds() for chain in used) / self.samples / before
+            if before
+            else float("nan")
+        )
 
 
 def group_steps(chains: Sequence[Chain], count: int) -> list[Chain]:
@@ -81,7 +85,9 @@ def retime_messages(step: Step, retime: Retime) -> Step:
 
 def scale_moving(share: float) -> Retime:
     """Return a change of all moving times to a share of them."""
-    return lambda exchange, k: replace(exchange, moving=share * exchange.moving, least_s=share * exchange.least_s)
+    return lambda exchange, k: replace(
+        exchange, moving=share * exchange.moving, least_s=share * exchange.least_s
+    )
 
 
 def retime_by_law(before: Messages, after: Messages, limited_by_processors: bool = False) -> Retime:
@@ -139,7 +145,9 @@ def retime_work(step: Step, seconds: Callable[[int, Work], float]) -> Step:
     """Return the step with other times of work, by rank and work."""
 
     def retime(rank: int, operation: Operation) -> Operation:
-        return replace(operation, seconds=seconds(rank, operation)) if isinstance(operation, Work) else operation
+        return (
+            replace(operation, seconds=seconds(rank, operation)) if isinstance(operation, Work) else operation
+        )
 
     ranks = tuple(tuple(retime(rank, operation) for operation in own) for rank, own in enumerate(step.ranks))
     return replace(step, ranks=ranks)
@@ -188,7 +196,9 @@ def balanced(chains: Sequence[Chain]) -> Question:
         "slowest rank as fast as the median of the others",
         "all of its work shrinks equally",
         change_each_step(
-            lambda step: retime_work(step, lambda rank, work: work.seconds * (share if rank == slowest else 1.0))
+            lambda step: retime_work(
+                step, lambda rank, work: work.seconds * (share if rank == slowest else 1.0)
+            )
         ),
     )
 
@@ -213,7 +223,9 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
     """
     work_ratio = 1.0
     if batch_s is not None and chains:
-        operations = [operation for chain in chains for step in chain.steps for own in step.ranks for operation in own]
+        operations = [
+            operation for chain in chains for step in chain.steps for own in step.ranks for operation in own
+        ]
         batch_work_s = sum(operation.seconds for operation in operations if _is_batch_work(operation))
         updates = sum(
             operation.seconds
@@ -233,7 +245,9 @@ def accumulated(every: int, batch_s: float | None, chains: Sequence[Chain], **an
     return Question(
         "accumulation",
         f"an exchange every {every} batches",
-        "work of a batch stays" if batch_s is None else "a batch without an all-reduce takes as long as on one replica",
+        "work of a batch stays"
+        if batch_s is None
+        else "a batch without an all-reduce takes as long as on one replica",
         change,
         group_size=every,
         **answer,
@@ -244,7 +258,9 @@ def skip_allreduce(step: Step, work_ratio: float = 1.0) -> Step:
     """Return a batch that only accumulates gradients: no all-reduce, no update, work times `work_ratio`."""
     ranks = [
         tuple(
-            replace(operation, seconds=work_ratio * operation.seconds) for operation in own if _is_batch_work(operation)
+            replace(operation, seconds=work_ratio * operation.seconds)
+            for operation in own
+            if _is_batch_work(operation)
         )
         for own in step.ranks
     ]
@@ -271,7 +287,9 @@ def batch(times: float, grows: float, measured: bool, **answer: Any) -> Question
     return Question(
         "batch",
         f"batch {times:g} times as large" if times > 1 else f"batch {1 / times:g} times as small",
-        f"work of a batch grows by {grows:.2f}, as on one node" if measured else "work grows with the samples",
+        f"work of a batch grows by {grows:.2f}, as on one node"
+        if measured
+        else "work grows with the samples",
         change_each_step(change),
         samples=times,
         **answer,

@@ -136,7 +136,9 @@ class Chain:
         for step, overlaps in zip(self.steps, self.overlaps(), strict=True):
             exchanges = tuple(
                 replace(
-                    exchange, speed=speed, moving=exchange.moving - (1 - speed) * np.minimum(overlap, exchange.moving)
+                    exchange,
+                    speed=speed,
+                    moving=exchange.moving - (1 - speed) * np.minimum(overlap, exchange.moving),
                 )
                 for exchange, overlap in zip(step.exchanges, overlaps, strict=True)
             )
@@ -159,7 +161,9 @@ def play(step: Step, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     handed_over = np.full((count, ranks), np.nan)
     ended = np.full((count, ranks), np.nan)
     overlap = np.zeros(count)
-    delayed: list[tuple[int, HandOver, float]] = []  # hand-overs after an all-reduce whose end is not known yet
+    delayed: list[
+        tuple[int, HandOver, float]
+    ] = []  # hand-overs after an all-reduce whose end is not known yet
     next_operation = [0] * ranks
     while True:
         moved = False
@@ -242,8 +246,14 @@ def _build_step(rows: pd.DataFrame, ranks: int, alone: Alone) -> tuple[Step, np.
     """Return a step and when its ranks began and ended it, s [ranks]; None if it is incomplete."""
     speed = rows["phase"] == EXCHANGE
     main = [own[["phase", "start", "end"]] for _, own in rows[~speed].sort_values("start").groupby("rank")]
-    own_exchanges = [own[["start", "end"]].to_numpy() for _, own in rows[speed].sort_values("start").groupby("rank")]
-    if len(main) < ranks or len({len(own) for own in own_exchanges}) > 1 or len(own_exchanges) not in (0, ranks):
+    own_exchanges = [
+        own[["start", "end"]].to_numpy() for _, own in rows[speed].sort_values("start").groupby("rank")
+    ]
+    if (
+        len(main) < ranks
+        or len({len(own) for own in own_exchanges}) > 1
+        or len(own_exchanges) not in (0, ranks)
+    ):
         return None
     times = (
         np.stack(own_exchanges, axis=1) if own_exchanges else np.empty((0, ranks, 2))
@@ -287,7 +297,9 @@ def _serialize_exchanges(times: np.ndarray, alone: Messages) -> Iterator[Exchang
             remaining = np.maximum(all_ended - start, 0.0)
             moving = remaining if number == after - 1 else np.minimum(shares[number - first], remaining)
             behind = number > first
-            least_s = min(float(alone.seconds[number]), float(all_ended.min()) - last[number]) if behind else 0.0
+            least_s = (
+                min(float(alone.seconds[number]), float(all_ended.min()) - last[number]) if behind else 0.0
+            )
             yield Exchange(moving, behind, max(least_s, 0.0))
             free = start + moving.max()
         first = after

@@ -28,13 +28,19 @@ def add_communication(timeline: Timeline, attempt: Path) -> Timeline:
         return timeline
     recorded, own = otf2_read.read(attempt / scorep.ANCHOR), timeline.intervals
     clock_offset = (
-        read_json(attempt / scorep.CLOCK)["rank_0_began"] - own.loc[own["rank"] == 0, "start"].min() - recorded.began
+        read_json(attempt / scorep.CLOCK)["rank_0_began"]
+        - own.loc[own["rank"] == 0, "start"].min()
+        - recorded.began
     )
     exchanges = recorded.intervals[recorded.intervals["phase"] == EXCHANGE]
     exchanges = exchanges.assign(start=exchanges["start"] - clock_offset, end=exchanges["end"] - clock_offset)
-    with_position = [_assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in exchanges.groupby("rank")]
+    with_position = [
+        _assign_steps(of_rank, own[own["rank"] == rank]) for rank, of_rank in exchanges.groupby("rank")
+    ]
     all_intervals = pd.concat([own.astype({"phase": str}), *with_position], ignore_index=True)
-    return replace(timeline, intervals=all_intervals.sort_values(["rank", "start"], kind="stable", ignore_index=True))
+    return replace(
+        timeline, intervals=all_intervals.sort_values(["rank", "start"], kind="stable", ignore_index=True)
+    )
 
 
 def _assign_steps(exchanges: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:

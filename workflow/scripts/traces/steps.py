@@ -55,7 +55,12 @@ class Traced:
     def numbers(self) -> pd.DataFrame:
         """Epoch and step of every traced step of a timed epoch, in order."""
         of_steps = self.intervals[self._is_timed_step & (self.intervals["phase"] != EXCHANGE)]
-        return of_steps[["epoch", "step"]].drop_duplicates().sort_values(["epoch", "step"]).reset_index(drop=True)
+        return (
+            of_steps[["epoch", "step"]]
+            .drop_duplicates()
+            .sort_values(["epoch", "step"])
+            .reset_index(drop=True)
+        )
 
     @cached_property
     def ranks(self) -> np.ndarray:
@@ -93,12 +98,16 @@ class Traced:
 
     def _epoch_rows(self) -> pd.DataFrame:
         around = self.intervals[(self.intervals["epoch"] > self.warm_up) & (self.intervals["step"] == 0)]
-        return self._sum_phases(around[around["phase"] != EXCHANGE], "epoch", max(1, around["epoch"].nunique()))
+        return self._sum_phases(
+            around[around["phase"] != EXCHANGE], "epoch", max(1, around["epoch"].nunique())
+        )
 
     def _sum_phases(self, rows: pd.DataFrame, scope: str, n_epochs: int) -> pd.DataFrame:
         lengths = rows.assign(seconds=(rows["end"] - rows["start"]) / n_epochs)
         sums = (
-            lengths.groupby(["rank", "phase"], observed=True, sort=True)["seconds"].agg(["sum", "size"]).reset_index()
+            lengths.groupby(["rank", "phase"], observed=True, sort=True)["seconds"]
+            .agg(["sum", "size"])
+            .reset_index()
         )
         sums["count"] = sums.pop("size") / n_epochs
         return sums.rename(columns={"sum": "seconds"}).assign(
@@ -107,9 +116,13 @@ class Traced:
 
     def _step_rows(self) -> pd.DataFrame:
         of_rank = self.phases.groupby("rank")["place"].nunique()
-        by = self.phases.groupby(["rank", "phase"], observed=True)["length"].agg(["sum", "size"]).reset_index()
+        by = (
+            self.phases.groupby(["rank", "phase"], observed=True)["length"].agg(["sum", "size"]).reset_index()
+        )
         number = by["rank"].map(of_rank)
-        return self._per_step(by["rank"], by["phase"].astype(str), by["sum"] / number, by["size"] / number, "step")
+        return self._per_step(
+            by["rank"], by["phase"].astype(str), by["sum"] / number, by["size"] / number, "step"
+        )
 
     def _per_step(
         self, rank: pd.Series, phase: pd.Series, step_s: pd.Series, count: pd.Series | float, scope: str
@@ -134,13 +147,17 @@ class Traced:
         seconds["exposed_moving"] = seconds["moving"] - self._overlapped_s(moving, size)
         seconds["waiting"] = seconds["communication"] - seconds["moving"]
         seconds["exposed_waiting"] = seconds["exposed"] - seconds["exposed_moving"]
-        return {name: np.maximum(values, 0.0).reshape(len(self.ranks), steps) for name, values in seconds.items()}
+        return {
+            name: np.maximum(values, 0.0).reshape(len(self.ranks), steps) for name, values in seconds.items()
+        }
 
     def _overlapped_s(self, union: Intervals, groups: int) -> np.ndarray:
         """Return seconds of a union that the rank's own computation of any step covers, [groups]."""
         covered, steps = np.zeros(len(union.group)), len(self.numbers)
         for place, rank in enumerate(self.ranks):
-            is_computing = (self.phases["rank"] == rank).to_numpy() & (self.phases["phase"] != WAIT).to_numpy()
+            is_computing = (self.phases["rank"] == rank).to_numpy() & (
+                self.phases["phase"] != WAIT
+            ).to_numpy()
             cover = Cover.from_intervals(
                 self.phases["start"].to_numpy()[is_computing], self.phases["end"].to_numpy()[is_computing]
             )
@@ -185,7 +202,9 @@ class Traced:
         `first` is `last`, and both times are the step's end.
         """
         ends = self.step_times.loc[self.step_times.groupby("place")["end"].idxmax()].set_index("place")
-        path = pd.DataFrame({"last": ends["rank"], "first": ends["rank"], "moves": ends["end"], "over": ends["end"]})
+        path = pd.DataFrame(
+            {"last": ends["rank"], "first": ends["rank"], "moves": ends["end"], "over": ends["end"]}
+        )
         if self.exchanges.empty:
             return path
         exchanges = self.exchanges
@@ -196,7 +215,9 @@ class Traced:
         own_end = last_exchange.set_index(["place", "rank"])["end"].reindex(
             pd.MultiIndex.from_arrays([path.index, path["last"]])
         )
-        ended = pd.Series(own_end.to_numpy(), index=path.index).fillna(last_exchange.groupby("place")["end"].max())
+        ended = pd.Series(own_end.to_numpy(), index=path.index).fillna(
+            last_exchange.groupby("place")["end"].max()
+        )
         exposed = self.by_step["exposed"][np.searchsorted(self.ranks, path["last"]), path.index]
         waited = pd.Series(exposed > 0, index=path.index) & (ended <= path["over"])
         path["first"] = ready["rank"].reindex(path.index).where(waited, path["first"]).astype(int)
@@ -231,7 +252,9 @@ class Traced:
             lengths[EXCHANGE] = lengths.get(EXCHANGE, 0.0) + moving
         lengths = lengths[lengths > 0] / len(self.numbers)
         no_rank = pd.Series([pd.NA] * len(lengths), dtype="Int64")
-        return self._per_step(no_rank, pd.Series(lengths.index), lengths.reset_index(drop=True), np.nan, "path")
+        return self._per_step(
+            no_rank, pd.Series(lengths.index), lengths.reset_index(drop=True), np.nan, "path"
+        )
 
     @cached_property
     def typical_s(self) -> float:

@@ -9,7 +9,9 @@ from common.errors import InputError
 from declared.virtual import LOGIN, Settings, address
 
 MARK = "# Made by Ringside's `./ringside cluster up`; `./ringside cluster down` removes it."
-SLURM_CONF = Path("/etc/slurm/slurm.conf")  # where programs look that are told nothing: Snakemake's jobs among them
+SLURM_CONF = Path(
+    "/etc/slurm/slurm.conf"
+)  # where programs look that are told nothing: Snakemake's jobs among them
 SLURMDBD_CONF = Path("/etc/slurm/slurmdbd.conf")
 DATABASE_PORT = 33066
 OAR_DATABASE_PORT = 54326

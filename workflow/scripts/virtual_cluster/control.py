@@ -97,7 +97,9 @@ def refuse_busy() -> None:
         )
 
 
-def start(nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False) -> None:
+def start(
+    nodes: str, bandwidth: str, cpu: str, memory: str, scheduler: str, accounting: bool = False
+) -> None:
     """Start the virtual cluster that these words describe (declared.virtual), and return when its nodes are idle."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     up(parse(nodes, bandwidth, cpu, memory, accounting, scheduler))

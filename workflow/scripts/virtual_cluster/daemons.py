@@ -23,7 +23,9 @@ READY_S = 60.0
 def begin(settings: Settings) -> None:
     """Note that a cluster is being started."""
     STATE.mkdir(mode=0o755)
-    write_json(STATE / "cluster.json", {"settings": vars(settings), "boot": boot_id(), "pids": {}, "ready": False})
+    write_json(
+        STATE / "cluster.json", {"settings": vars(settings), "boot": boot_id(), "pids": {}, "ready": False}
+    )
 
 
 def say_ready() -> None:
@@ -39,7 +41,13 @@ def start(program: str, command: list[str], variables: Mapping[str, str] | None 
     kept[DAEMON] = program
     with open(STATE / f"{program}.out", "ab") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/", env=kept, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=kept,
+            start_new_session=True,
         )
     state = read_state()
     pids = {**state["pids"], program: [process.pid, began(process.pid)]}

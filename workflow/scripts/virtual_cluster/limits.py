@@ -29,7 +29,10 @@ class Limits:
         return [family / self._node for family in _families() if (family / self._node).is_dir()]
 
     def make(
-        self, cpu_share: float | None, memory_bytes: int | None, controllers: Sequence[str] = ("cpu", "memory")
+        self,
+        cpu_share: float | None,
+        memory_bytes: int | None,
+        controllers: Sequence[str] = ("cpu", "memory"),
     ) -> None:
         """Create the groups with their limits, of `controllers` where each has its own. InputError where the kernel does not offer them."""
         try:
@@ -51,7 +54,10 @@ class Limits:
                 limit = ROOT / "memory" / FAMILY / self._node / "memory.limit_in_bytes"
                 limit.write_text(str(memory_bytes))
         except OSError as error:
-            problem, hint = error.strerror or str(error), "the virtual cluster needs cgroups for cpu and memory"
+            problem, hint = (
+                error.strerror or str(error),
+                "the virtual cluster needs cgroups for cpu and memory",
+            )
             raise InputError("not-possible-here", problem, file=error.filename, hint=hint) from None
 
     def _make_unified(self, cpu_share: float | None, memory_bytes: int | None) -> None:

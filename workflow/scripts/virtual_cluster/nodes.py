@@ -54,7 +54,15 @@ def inside(name: str, program: str) -> list[str]:
 
     It sees the node's own /tmp and /etc/hosts, and $name and $state.
     """
-    enter = ["nsenter", f"--net=/run/netns/{NAMESPACE}{name}", "unshare", "--uts", "--mount", "--propagation", "slave"]
+    enter = [
+        "nsenter",
+        f"--net=/run/netns/{NAMESPACE}{name}",
+        "unshare",
+        "--uts",
+        "--mount",
+        "--propagation",
+        "slave",
+    ]
     groups = [str(folder) for folder in Limits(name).folders]
     return [*enter, "sh", "-c", _ENTER, "sh", name, str(STATE), program, *groups]
 

@@ -76,7 +76,11 @@ def packages(settings: Settings) -> list[str]:
 
 def refuse_another() -> None:
     """InputError where this machine belongs to another OAR: its oar.conf is not as the Debian package brought it."""
-    if CONF.exists() and not _mounts() and (not PACKAGED.exists() or CONF.read_text() != PACKAGED.read_text()):
+    if (
+        CONF.exists()
+        and not _mounts()
+        and (not PACKAGED.exists() or CONF.read_text() != PACKAGED.read_text())
+    ):
         hint = "the virtual cluster needs a machine without one"
         raise InputError("not-possible-here", "belongs to another OAR", file=CONF, hint=hint)
 
@@ -129,12 +133,16 @@ def ready(settings: Settings) -> bool:
 def alive() -> set[str]:
     """The nodes that OAR says are alive."""
     asked = ["oarnodes", "--sql", "state = 'Alive'", "-l"]
-    return set(subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False).stdout.split())
+    return set(
+        subprocess.run(asked, capture_output=True, text=True, errors="replace", check=False).stdout.split()
+    )
 
 
 def jobs() -> list[str]:
     """The numbers of jobs that wait or run."""
-    said = subprocess.run(["oarstat"], capture_output=True, text=True, errors="replace", check=False, timeout=30).stdout
+    said = subprocess.run(
+        ["oarstat"], capture_output=True, text=True, errors="replace", check=False, timeout=30
+    ).stdout
     return re.findall(r"^(\d+)\s", said, re.MULTILINE)
 
 
@@ -165,7 +173,9 @@ def _mounts() -> list[str]:
 
 def _postgres(password: str) -> None:
     """A database of the cluster's own, which listens on the bridge."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))[-1].parent
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))[
+        -1
+    ].parent
     user = pwd.getpwnam("postgres")
     data, secret = STATE / "postgres", STATE / "postgres.password"
     data.mkdir(mode=0o700)
@@ -174,7 +184,13 @@ def _postgres(password: str) -> None:
     for path in (data, secret):
         os.chown(path, user.pw_uid, user.pw_gid)
     who = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    settled = ["--username=postgres", f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
+    settled = [
+        "--username=postgres",
+        f"--pwfile={secret}",
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C",
+    ]
     run(*who, str(programs / "initdb"), f"--pgdata={data}", "--no-sync", "--wal-segsize=1", *settled)
     secret.unlink()
     with open(data / "pg_hba.conf", "a") as access:
@@ -182,6 +198,8 @@ def _postgres(password: str) -> None:
     quick = ["-c", "fsync=off", "-c", "dynamic_shared_memory_type=mmap", "-c", "unix_socket_directories="]
     listen = ["-c", f"listen_addresses={LOGIN}", "-c", f"port={OAR_DATABASE_PORT}"]
     # Memory between its processes is of a namespace, and gone with them even where they are killed.
-    daemons.start("postgres", ["unshare", "--ipc", *who, str(programs / "postgres"), "-D", str(data), *quick, *listen])
+    daemons.start(
+        "postgres", ["unshare", "--ipc", *who, str(programs / "postgres"), "-D", str(data), *quick, *listen]
+    )
     asked = [str(programs / "pg_isready"), f"--host={LOGIN}", f"--port={OAR_DATABASE_PORT}"]
     daemons.wait_for(lambda: quiet(*asked), "the database answers")

@@ -81,7 +81,9 @@ def jobs() -> list[str]:
 
 def remove() -> bool:
     """Remove what it leaves on the machine beside STATE, once all has ended. Whether there was something."""
-    ours = [file for file in (SLURM_CONF, SLURMDBD_CONF) if file.exists() and file.read_text().startswith(MARK)]
+    ours = [
+        file for file in (SLURM_CONF, SLURMDBD_CONF) if file.exists() and file.read_text().startswith(MARK)
+    ]
     for file in ours:
         file.unlink()
     return bool(ours)
@@ -91,7 +93,12 @@ def _munge() -> None:
     key = STATE / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+    files = {
+        "key-file": "munge.key",
+        "socket": "munge.socket",
+        "pid-file": "munge.pid",
+        "seed-file": "munge.seed",
+    }
     options = [f"--{option}={STATE / file}" for option, file in files.items()]
     daemons.start("munged", ["munged", "--foreground", "--force", f"--log-file={STATE}/munged.log", *options])
     daemons.wait_for((STATE / "munge.socket").exists, "munged listens")
@@ -108,17 +115,19 @@ def _accounting() -> None:
     )
     listen = [f"--socket={socket}", "--bind-address=127.0.0.1", f"--port={DATABASE_PORT}"]
     quick = ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"]
-    daemons.start("mariadbd", ["mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", *listen, *quick])
+    daemons.start(
+        "mariadbd", ["mariadbd", "--no-defaults", f"--datadir={data}", "--user=root", *listen, *quick]
+    )
     client = ["mariadb", "--no-defaults", f"--socket={socket}", "--user=root"]
     daemons.wait_for(lambda: quiet(*client, "--execute=select 1"), "the database answers")
-    grant = (
-        f"create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@'127.0.0.1' identified by '{password}'"
-    )
+    grant = f"create database slurm_acct_db; grant all on slurm_acct_db.* to slurm@'127.0.0.1' identified by '{password}'"
     run(*client, f"--execute={grant}")
     SLURMDBD_CONF.touch(mode=0o600)
     SLURMDBD_CONF.write_text(slurmdbd_conf(STATE, password))
     daemons.start("slurmdbd", ["slurmdbd", "-D"])
-    daemons.wait_for(lambda: quiet("sacctmgr", "--noheader", "--parsable2", "show", "cluster"), "slurmdbd answers")
+    daemons.wait_for(
+        lambda: quiet("sacctmgr", "--noheader", "--parsable2", "show", "cluster"), "slurmdbd answers"
+    )
     run("sacctmgr", "--immediate", "add", "cluster", CLUSTER)
     run("sacctmgr", "--immediate", "add", "account", ACCOUNT, f"Cluster={CLUSTER}")
     run("sacctmgr", "--immediate", "add", "user", "root", f"Account={ACCOUNT}")

@@ -55,7 +55,11 @@ def convert_to_notebook(source: str) -> str:
     cells: list[dict[str, Any]] = []
     for number, (kind, body) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
         lines = body.strip().splitlines(keepends=True)
-        cell: dict[str, Any] = {"cell_type": "markdown" if kind else "code", "id": f"cell-{number}", "metadata": {}}
+        cell: dict[str, Any] = {
+            "cell_type": "markdown" if kind else "code",
+            "id": f"cell-{number}",
+            "metadata": {},
+        }
         if kind:
             cell["source"] = [line.removeprefix("#").removeprefix(" ") for line in lines]
         else:

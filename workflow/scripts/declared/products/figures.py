@@ -51,7 +51,9 @@ class FigureKind:
 
 
 def _kind(name: str, entry: Mapping[str, Any]) -> FigureKind:
-    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    frozen: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
     return FigureKind(name=name, **frozen)
 
 

@@ -43,9 +43,14 @@ def _block(model: Builder, x: str, row: tuple[int, int, int, int], name: str) ->
     return model.add(y, x, name=f"{name}_add") if model.shape(x) == model.shape(y) and stride == 1 else y
 
 
-def _conv_norm(model: Builder, x: str, filters: int, kernel: int, stride: int, name: str, *, silu: bool) -> str:
+def _conv_norm(
+    model: Builder, x: str, filters: int, kernel: int, stride: int, name: str, *, silu: bool
+) -> str:
     return _norm(
-        model, model.conv(x, filters, kernel, stride, kernel // 2, bias=False, name=f"{name}_conv"), name, silu=silu
+        model,
+        model.conv(x, filters, kernel, stride, kernel // 2, bias=False, name=f"{name}_conv"),
+        name,
+        silu=silu,
     )
 
 

@@ -46,7 +46,10 @@ def _block(model: Builder, x: str, planes: int, stride: int, bottleneck: bool, n
 _SOURCE = "He et al., CVPR 2016"
 MODELS = {
     f"resnet-{depth}": Model(
-        partial(resnet, blocks=blocks, bottleneck=bottleneck), f"residual network of {depth} layers", _SOURCE, "he"
+        partial(resnet, blocks=blocks, bottleneck=bottleneck),
+        f"residual network of {depth} layers",
+        _SOURCE,
+        "he",
     )
     for depth, blocks, bottleneck in (
         (18, (2, 2, 2, 2), False),

@@ -34,7 +34,9 @@ def vit(model: Builder, classes: int, *, layers: int, heads: int, units: int) ->
     model.dense(model.step(x, 0, name="class_step"), classes, name="head")
 
 
-def _block(model: Builder, x: str, heads: int, function: str, epsilon: float, name: str, *, causal: bool) -> str:
+def _block(
+    model: Builder, x: str, heads: int, function: str, epsilon: float, name: str, *, causal: bool
+) -> str:
     units = model.shape(x)[-1]
     y = model.layer_norm(x, epsilon=epsilon, name=f"{name}_norm1")
     y = model.attention(y, heads, causal=causal, name=f"{name}_attention")

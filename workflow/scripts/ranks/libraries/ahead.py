@@ -81,7 +81,9 @@ class Slot:
                 self.device[i] = self.lane.on_device(array.shape, array.dtype)
             self.lane.fill(self.host[i][: self.length], array)
         sides = zip(self.host, self.device, strict=True)
-        self.lane.copy([(host[: self.length], device[: self.length]) for host, device in sides], self.used, self.copied)
+        self.lane.copy(
+            [(host[: self.length], device[: self.length]) for host, device in sides], self.used, self.copied
+        )
 
     def arrived(self) -> tuple[Any, Any]:
         """The images and labels of the device's side."""
@@ -98,7 +100,8 @@ class Ahead:
 
     def batches(self, read: Iterable[Batch], use: Callable[[Any, Any], Ready]) -> Iterator[Ready]:
         """What `use` makes on the device of each batch, in order: of images and labels, which are overwritten later, so it
-        returns memory of its own. `read` is used up by a thread, whose exceptions are raised here."""
+        returns memory of its own. `read` is used up by a thread, whose exceptions are raised here.
+        """
         slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(SLOTS)]
         free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
         sent: queue.SimpleQueue[Slot | BaseException | None] = queue.SimpleQueue()

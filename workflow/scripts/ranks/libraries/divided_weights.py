@@ -8,7 +8,11 @@ DIVIDED = {
     COLUMNS: IN_COLUMNS,
     ROWS: IN_ROWS,
     HEADS: {
-        **{f"{part}_{weight}": axis for part in ("query", "key", "value") for weight, axis in IN_COLUMNS.items()},
+        **{
+            f"{part}_{weight}": axis
+            for part in ("query", "key", "value")
+            for weight, axis in IN_COLUMNS.items()
+        },
         **{f"output_{weight}": axis for weight, axis in IN_ROWS.items()},
     },
 }

@@ -82,7 +82,9 @@ class Layout:
         if not is_trained(name):
             return self.samples(dimensions)
         axis = self._divided.get(name)
-        return dtensor.Layout(["tensor" if i == axis else dtensor.UNSHARDED for i in range(dimensions)], self.mesh)
+        return dtensor.Layout(
+            ["tensor" if i == axis else dtensor.UNSHARDED for i in range(dimensions)], self.mesh
+        )
 
     def placed(self, value: np.ndarray, layout: Any) -> Any:
         """An array, which all ranks have, laid out."""
@@ -181,7 +183,10 @@ class DTensorTrainer(Trainer):
             gradient = dtensor.relayout(tf.convert_to_tensor(gradient), layout)
             kept = {what: self.moments[name, what].read_value() for what in self._kept}
             weight, kept = learned(self.context.levels, name, weights[name], kept, gradient, rule)
-            now += [(self.variables[name], weight), *((self.moments[name, what], kept[what]) for what in kept)]
+            now += [
+                (self.variables[name], weight),
+                *((self.moments[name, what], kept[what]) for what in kept),
+            ]
         for variable, value in now:
             variable.assign(dtensor.relayout(value, variable.layout))
         return told
@@ -225,7 +230,10 @@ class DTensorTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        return {name: self.layout.own(self.variables[name].read_value())[0] for name in self.context.graph.statistics}
+        return {
+            name: self.layout.own(self.variables[name].read_value())[0]
+            for name in self.context.graph.statistics
+        }
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -248,7 +256,8 @@ class DTensorCollectives(Collectives):
         join(context)
         self._mesh = dtensor.create_distributed_mesh([("ranks", context.ranks)], device_type="CPU")
         self._made = {
-            name: tf.function(getattr(self, f"_{name}"), autograph=False) for name in ("all_reduce", "all_gather")
+            name: tf.function(getattr(self, f"_{name}"), autograph=False)
+            for name in ("all_reduce", "all_gather")
         }
         self._loaded: Any = None
         self._done: Any = None

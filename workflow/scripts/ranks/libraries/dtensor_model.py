@@ -29,7 +29,9 @@ ACTIVATIONS = {
 }
 
 
-def forward(graph: Graph, weights: Weights, samples: Any, replicas: int, seed: Any = None) -> tuple[Any, Tensors]:
+def forward(
+    graph: Graph, weights: Weights, samples: Any, replicas: int, seed: Any = None
+) -> tuple[Any, Tensors]:
     """Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length] of `replicas` replicas,
     and the running statistics after them. Those [replicas, C] are each replica's own, as those that are given.
 
@@ -42,7 +44,9 @@ def forward(graph: Graph, weights: Weights, samples: Any, replicas: int, seed: A
         own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
         match operator.kind:
             case "batch_norm":
-                made[operator.name], kept = _batch_norm(operator, inputs[0], own, replicas, training=seed is not None)
+                made[operator.name], kept = _batch_norm(
+                    operator, inputs[0], own, replicas, training=seed is not None
+                )
                 statistics |= {f"{operator.name}.{name}": value for name, value in kept.items()}
             case "dropout":
                 drawn_from = None if seed is None else seed + tf.constant([number, 0], tf.int32)
@@ -94,7 +98,11 @@ def _padded(operator: Operator, x: Any) -> Any:
 
 def _windows(operator: Operator, x: Any) -> list[Any]:
     """The places of a window, each as what stands there in all windows [N, H, W, C]."""
-    (high, wide), (down, along), padded = pair(operator["kernel"]), pair(operator["stride"]), _padded(operator, x)
+    (high, wide), (down, along), padded = (
+        pair(operator["kernel"]),
+        pair(operator["stride"]),
+        _padded(operator, x),
+    )
     rows, columns = operator.shape[:2]
     return [
         padded[:, i : i + down * (rows - 1) + 1 : down, j : j + along * (columns - 1) + 1 : along]
@@ -129,12 +137,19 @@ def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
     return normal * own["scale"] + own["offset"]
 
 
-def _batch_norm(operator: Operator, x: Any, own: Weights, replicas: int, training: bool) -> tuple[Any, Tensors]:
+def _batch_norm(
+    operator: Operator, x: Any, own: Weights, replicas: int, training: bool
+) -> tuple[Any, Tensors]:
     """Normalized over a replica's part of this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by
-    what was kept."""
+    what was kept.
+    """
     shape, units = x.shape, x.shape[-1]
     x = tf.reshape(x, (replicas, shape[0] // replicas, *shape[1:]))
-    each = (replicas, *[1] * (len(shape) - 1), units)  # so that a replica's numbers stand beside all of its samples
+    each = (
+        replicas,
+        *[1] * (len(shape) - 1),
+        units,
+    )  # so that a replica's numbers stand beside all of its samples
     kept: Tensors = {}
     if training:
         axes, samples = list(range(1, len(shape))), math.prod(shape[:-1]) // replicas

@@ -68,7 +68,9 @@ class Timeline:
                 case "X":
                     found.append({**event, **place, "ts": began_us + event["ts"]})
                 case "B":
-                    under_way[event["pid"]].append({**event, **place, "ph": "X", "ts": began_us + event["ts"]})
+                    under_way[event["pid"]].append(
+                        {**event, **place, "ph": "X", "ts": began_us + event["ts"]}
+                    )
                 case "E" if open_ := under_way[event["pid"]]:
                     begun = open_.pop()
                     found.append({**begun, "dur": began_us + event["ts"] - begun["ts"]})

@@ -47,7 +47,9 @@ def forward(
                 drawn_from = None if key is None else jax.random.fold_in(key, number)
                 made[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
             case "tied_dense":
-                made[operator.name] = inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
+                made[operator.name] = (
+                    inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
+                )
             case "lstm":
                 made[operator.name], made[f"{operator.name}.state"] = _lstm(inputs, own, dtype)
             case "final_state":
@@ -71,7 +73,9 @@ def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) 
         case "positions":
             return x + own["table"].astype(x.dtype)
         case "class_token":
-            return jnp.concatenate([jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1)
+            return jnp.concatenate(
+                [jnp.broadcast_to(own["token"].astype(x.dtype), (len(x), 1, x.shape[-1])), x], 1
+            )
         case "layer_norm":
             return _layer_norm(operator, x, own)
         case kind if kind in WITHOUT_WEIGHTS:
@@ -107,7 +111,9 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
         projected(part, of).reshape(*of.shape[:2], operator["heads"], -1)
         for part, of in (("query", x), ("key", to), ("value", to))
     )
-    return projected("output", jax.nn.dot_product_attention(*heads, is_causal=operator["causal"]).reshape(x.shape))
+    return projected(
+        "output", jax.nn.dot_product_attention(*heads, is_causal=operator["causal"]).reshape(x.shape)
+    )
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
@@ -145,7 +151,9 @@ def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> t
         mean, variance = seen.mean(axes), seen.var(axes)
         now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
         share = operator["momentum"]
-        kept = {name: share * own[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()}
+        kept = {
+            name: share * own[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()
+        }
     scale = own["scale"] * lax.rsqrt(variance + operator["epsilon"])
     return ((x - mean) * scale + own["offset"]).astype(x.dtype), kept
 
@@ -159,7 +167,9 @@ def _dropout(x: Array, rate: float, key: Array | None) -> Array:
 WITHOUT_WEIGHTS: dict[str, Callable[..., Array]] = {
     "activation": lambda operator, x: ACTIVATIONS[operator["function"]](x),
     "max_pool": lambda operator, x: _windows(operator, x, -jnp.inf, lax.max),
-    "average_pool": lambda operator, x: _windows(operator, x, 0.0, lax.add) / math.prod(pair(operator["kernel"])),
+    "average_pool": lambda operator, x: (
+        _windows(operator, x, 0.0, lax.add) / math.prod(pair(operator["kernel"]))
+    ),
     "global_average_pool": lambda _, x: x.mean((1, 2)),
     "add": lambda _, x, y: x + y,
     "multiply_channels": lambda _, x, gate: x * gate[:, None, None, :],

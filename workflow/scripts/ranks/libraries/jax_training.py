@@ -60,11 +60,15 @@ def join(context: Context) -> str:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
     place = f"{address}:{port}"
-    jax.distributed.initialize(place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place)
+    jax.distributed.initialize(
+        place, context.ranks, context.rank, [context.local_rank], coordinator_bind_address=place
+    )
     at_end.append(jax.distributed.shutdown)  # or the others take rank 0's end for a failure
 
     def client() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(distributed.global_state.client, interface=context.spec["interface"])
+        gloo = _jax.make_gloo_tcp_collectives(
+            distributed.global_state.client, interface=context.spec["interface"]
+        )
         return xla_bridge.make_cpu_client(gloo)
 
     if context.spec["device"] == "cuda":
@@ -112,23 +116,30 @@ class Layout:
     axis of its own, along `sharded` each along its first axis that is left and that the ranks divide; one without is on all of them.
     """
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], sharding: str, tensor: Mapping[str, int]) -> None:
+    def __init__(
+        self, graph: Graph, sizes: Mapping[str, int], sharding: str, tensor: Mapping[str, int]
+    ) -> None:
         self.axes = (*REPLICAS, *(axis for axis in ("tensor",) if sizes[axis] > 1))
         self.mesh = Mesh(np.array(jax.devices()).reshape([sizes[axis] for axis in self.axes]), self.axes)
         self.replicas = sizes["data"] * sizes["sharded"]
         self.sharding, self._shards = sharding, sizes["sharded"]
         self._tensor = tensor
-        self.share = {name: self._shared(name, shape) for name, shape in graph.weights().items() if is_trained(name)}
+        self.share = {
+            name: self._shared(name, shape) for name, shape in graph.weights().items() if is_trained(name)
+        }
 
     def _shared(self, name: str, shape: Sequence[int]) -> int | None:
         """The axis along which `sharded` divides a weight."""
         if self._shards == 1:
             return None
-        return next((i for i, n in enumerate(shape) if n % self._shards == 0 and i != self._tensor.get(name)), None)
+        return next(
+            (i for i, n in enumerate(shape) if n % self._shards == 0 and i != self._tensor.get(name)), None
+        )
 
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
         """The axes of the mesh along each axis of a weight, or of what is kept for it; of those that one replica's step names,
-        unless `everywhere`."""
+        unless `everywhere`.
+        """
         axes: dict[int, str] = {}
         if shared and (share := self.share[name]) is not None:
             axes[share] = "sharded"
@@ -139,7 +150,9 @@ class Layout:
     def placed(self, value: np.ndarray, spec: P) -> Array:
         """An array, which all ranks have, laid out."""
         sharding = NamedSharding(self.mesh, spec)
-        return jax.make_array_from_callback(value.shape, sharding, lambda part: np.ascontiguousarray(value[part]))
+        return jax.make_array_from_callback(
+            value.shape, sharding, lambda part: np.ascontiguousarray(value[part])
+        )
 
     def joined(self, mine: np.ndarray) -> Array:
         """The array [replicas * n, ...] of which this rank's replica has `mine` [n, ...]."""
@@ -147,7 +160,9 @@ class Layout:
         sharding = NamedSharding(self.mesh, P(REPLICAS))
         return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
 
-    def on_replicas(self, step: Callable[..., Any], takes: Any, gives: Any, donate: Sequence[int] = ()) -> Any:
+    def on_replicas(
+        self, step: Callable[..., Any], takes: Any, gives: Any, donate: Sequence[int] = ()
+    ) -> Any:
         """`step`, written for one replica, compiled for all. `takes` and `gives` are trees of specs."""
         mapped = jax.shard_map(
             step, mesh=self.mesh, in_specs=takes, out_specs=gives, axis_names=set(REPLICAS), check_vma=False
@@ -181,7 +196,10 @@ class Layout:
                 part = lax.psum_scatter(gradient, "sharded", scatter_dimension=axis, tiled=True)
                 scattered[name] = lax.pmean(part, "data") / self._shards
         reduced = lax.pmean({name: gradients[name] for name in gradients if name not in scattered}, REPLICAS)
-        return {name: scattered[name] if name in scattered else self._part(name, reduced[name]) for name in gradients}
+        return {
+            name: scattered[name] if name in scattered else self._part(name, reduced[name])
+            for name in gradients
+        }
 
 
 class Marks:
@@ -273,7 +291,9 @@ class JaxTrainer(Trainer):
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
-        self._whole = context.mesh.sharded > 1 and levels["sharding"] != "parameters"  # weights, of which shares learn
+        self._whole = (
+            context.mesh.sharded > 1 and levels["sharding"] != "parameters"
+        )  # weights, of which shares learn
         self._batches = 0
         self.marks = Marks(context.phases.on)
         self.state, self._specs = self._begun(context.initial_weights())
@@ -296,14 +316,18 @@ class JaxTrainer(Trainer):
         """What training changes, laid out, and for every array of it the spec that one replica's step sees."""
         layout, ours = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
         kept = {name: initial[name] for name in self.context.graph.statistics}
-        weights = {name: layout.placed(value, layout.spec(name, not self._whole)) for name, value in ours.items()}
+        weights = {
+            name: layout.placed(value, layout.spec(name, not self._whole)) for name, value in ours.items()
+        }
         specs = {name: layout.spec(name, not self._whole, everywhere=False) for name in ours}
         shares = {name: layout.placed(value, layout.spec(name, True)) for name, value in ours.items()}
         moments = jax.jit(self._optimizer.init)(shares)
         state = {
             "weights": weights,
             "statistics": {name: layout.joined(value[None]) for name, value in kept.items()},
-            "optimizer": self._moments(moments, lambda name, value: jax.device_put(value, self._sharding(name))),
+            "optimizer": self._moments(
+                moments, lambda name, value: jax.device_put(value, self._sharding(name))
+            ),
             "sums": {},
         }
         if self.context.levels["sync_every"] > 1:
@@ -343,7 +367,9 @@ class JaxTrainer(Trainer):
                 samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
                 phases.enter("forward")
                 step = self._steps(i == length - 1, phases.on)
-                self.state, told = step(self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length))
+                self.state, told = step(
+                    self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length)
+                )
                 self._batches += 1
                 seen.append(told)
                 if phases.on:
@@ -368,7 +394,9 @@ class JaxTrainer(Trainer):
 
     def _compiled(self, last: bool, traced: bool) -> Any:
         """The step of a batch, of the last one of a group or of another."""
-        step = functools.partial(self._training_step, last=last, mark=self.marks if traced else Marks(on=False))
+        step = functools.partial(
+            self._training_step, last=last, mark=self.marks if traced else Marks(on=False)
+        )
         takes = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
         return self.layout.on_replicas(step, takes, (self._specs, P(REPLICAS)), donate=[0])
 
@@ -390,13 +418,17 @@ class JaxTrainer(Trainer):
         key = self.key_of(lax.axis_index(REPLICAS), number)
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
-            logits, kept = forward(graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype)
+            logits, kept = forward(
+                graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype
+            )
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
             return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
 
         gradients, (told, kept) = jax.grad(loss_of, has_aux=True)(weights)
         if state["sums"]:
-            gradients = {name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()}
+            gradients = {
+                name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()
+            }
         state = {**state, "statistics": {name: value[None] for name, value in kept.items()}}
         if not last:
             mark("metrics", gradients)
@@ -404,7 +436,9 @@ class JaxTrainer(Trainer):
         if layout.replicas > 1:
             gradients = layout.averaged(mark.held("wait", gradients))
         shares = layout.own(weights) if self._whole else state["weights"]
-        changes, moments = self._optimizer.update(mark.held("optimizer", gradients), state["optimizer"], shares)
+        changes, moments = self._optimizer.update(
+            mark.held("optimizer", gradients), state["optimizer"], shares
+        )
         shares = {name: weight - rate * changes[name] for name, weight in shares.items()}
         state |= {
             "weights": layout.gathered(shares) if self._whole else shares,
@@ -416,13 +450,17 @@ class JaxTrainer(Trainer):
 
     def key_of(self, replica: Array, number: Array) -> Array:
         """What a replica draws its dropout of batch `number` from."""
-        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number)
+        return jax.random.fold_in(
+            jax.random.fold_in(jax.random.key(self.context.spec["seed"]), replica), number
+        )
 
     def validate(self) -> Seen:
         """See Trainer."""
         layout, told = self.layout, np.zeros(3)
         for samples, labels, count in validation(self.context):
-            given = [layout.joined(each) for each in (_small(samples), _small(labels), np.array([count], np.int32))]
+            given = [
+                layout.joined(each) for each in (_small(samples), _small(labels), np.array([count], np.int32))
+            ]
             found = self._evaluate(self.state["weights"], self.state["statistics"], *given)
             told += [*self._own(found), count]
         return Seen(float(told[0]), int(told[1]), int(told[2]))
@@ -433,7 +471,9 @@ class JaxTrainer(Trainer):
         """On a replica: the sum of the losses of its first `count` samples, and how many it has right, [1, 2]."""
         whole = weights if self._whole else self.layout.gathered(weights)
         kept = {name: value[0] for name, value in statistics.items()}
-        logits, _ = forward(self.context.graph, {**whole, **kept}, self._normalized(samples), dtype=self._dtype)
+        logits, _ = forward(
+            self.context.graph, {**whole, **kept}, self._normalized(samples), dtype=self._dtype
+        )
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
@@ -444,7 +484,9 @@ class JaxTrainer(Trainer):
         ours = self.state["weights"]
         if not all(weight.is_fully_replicated for weight in ours.values()):
             ours = jax.jit(lambda weights: weights, out_shardings=NamedSharding(self.layout.mesh, P()))(ours)
-        found = {name: np.asarray(weight.addressable_data(0)) for name, weight in ours.items()} | self.statistics()
+        found = {
+            name: np.asarray(weight.addressable_data(0)) for name, weight in ours.items()
+        } | self.statistics()
         return {name: found[name] for name in self.context.graph.weights()}
 
     def statistics(self) -> dict[str, np.ndarray]:
@@ -454,7 +496,8 @@ class JaxTrainer(Trainer):
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
         self.state["statistics"] |= {
-            name: self.layout.joined(np.asarray(value, np.float32)[None]) for name, value in statistics.items()
+            name: self.layout.joined(np.asarray(value, np.float32)[None])
+            for name, value in statistics.items()
         }
 
     def device_memory_peak_bytes(self) -> int | None:
@@ -488,7 +531,9 @@ class JaxCollectives(Collectives):
             "point_to_point": (lambda mine: lax.ppermute(mine, "ranks", after), P("ranks")),
         }
         self._made = {
-            name: jax.jit(jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False))
+            name: jax.jit(
+                jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False)
+            )
             for name, (does, out) in made.items()
         }
         self._loaded = self._done = jnp.zeros(0)
@@ -497,7 +542,9 @@ class JaxCollectives(Collectives):
         """See Collectives."""
         (device,), sharding = jax.local_devices(), NamedSharding(self._mesh, P("ranks"))
         shape = (self._ranks * len(values),)
-        self._loaded = jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(values, device)])
+        self._loaded = jax.make_array_from_single_device_arrays(
+            shape, sharding, [jax.device_put(values, device)]
+        )
 
     def do(self, collective: str) -> None:
         """See Collectives."""

@@ -38,7 +38,13 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_tanh": partial(nn.GELU, "tanh"),
     "softmax": partial(nn.Softmax, -1),
 }
-OVERWRITTEN = ("conv", "depthwise_conv", "dense", "batch_norm", "add")  # by a relu: nothing else wants their outputs
+OVERWRITTEN = (
+    "conv",
+    "depthwise_conv",
+    "dense",
+    "batch_norm",
+    "add",
+)  # by a relu: nothing else wants their outputs
 WEIGHTS = {  # of a module, by their names in a graph
     "kernel": "weight",
     "bias": "bias",
@@ -69,12 +75,16 @@ def build(graph: Graph) -> fx.GraphModule:
         if operator.kind == SHARED:  # a stage of a pipeline has the table that another one has
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
-        made[operator.name] = _called(operator, tuple(made[name] for name in operator.inputs), graph, root, calls)
+        made[operator.name] = _called(
+            operator, tuple(made[name] for name in operator.inputs), graph, root, calls
+        )
     calls.output(made[graph.operators[-1].name])
     return fx.GraphModule(root, calls, graph.model)
 
 
-def _called(operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph) -> fx.Node:
+def _called(
+    operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root: nn.Module, calls: fx.Graph
+) -> fx.Node:
     """The call that gives an operator's output; its module, where it needs one, becomes one of `root`."""
     match operator.kind:
         case "add":
@@ -87,11 +97,15 @@ def _called(operator: Operator, inputs: tuple[fx.Node, ...], graph: Graph, root:
         case "step":
             return calls.call_method("select", (*inputs, 1, operator["index"]))
         case "steps":
-            return calls.call_method("narrow", (*inputs, 1, operator["start"], operator["stop"] - operator["start"]))
+            return calls.call_method(
+                "narrow", (*inputs, 1, operator["start"], operator["stop"] - operator["start"])
+            )
         case "sequence":
             return calls.call_method("transpose", (calls.call_method("flatten", (*inputs, 2)), 1, 2))
         case "tied_dense":
-            return calls.call_function(nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight")))
+            return calls.call_function(
+                nn.functional.linear, (*inputs, calls.get_attr(f"{operator['of']}.weight"))
+            )
         case "final_state":
             (outputs,) = inputs
             return calls.call_function(getitem, (outputs.args[0], 1))
@@ -171,7 +185,9 @@ def load(module: nn.Module, graph: Graph, weights: dict[str, np.ndarray]) -> Non
     """Give a module that was built from `graph` these canonical weights, all or some."""
     own = tensors(module, graph)
     for name, weight in weights.items():
-        own[name].copy_(torch.from_numpy(channels_first(weight, graph.by_name[name.rpartition(".")[0]], graph)))
+        own[name].copy_(
+            torch.from_numpy(channels_first(weight, graph.by_name[name.rpartition(".")[0]], graph))
+        )
 
 
 def saved(module: nn.Module, graph: Graph) -> dict[str, np.ndarray]:
@@ -190,7 +206,8 @@ def make_optimizer(
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
     """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `part`: what of a parameter it
-    changes."""
+    changes.
+    """
     decay = levels["weight_decay"]
     own = tensors(module, graph)
     trained = {name: part(tensor) for name, tensor in own.items() if isinstance(tensor, nn.Parameter)}
@@ -278,7 +295,9 @@ class TorchProfiler:
             file = Path(folder) / "profile.json"
             self._profile.export_chrome_trace(str(file))
             told = json.loads(file.read_text())["traceEvents"]
-        return moved([event for event in told if event["ph"] in "XMstf" and event.get("cat") != "Trace"], self._shown)
+        return moved(
+            [event for event in told if event["ph"] in "XMstf" and event.get("cat") != "Trace"], self._shown
+        )
 
 
 def device_name(device: torch.device) -> str:
@@ -305,7 +324,9 @@ class PyTorchTrainer(Trainer):
         levels, graph = context.levels, self.part(context)
         self.graph = graph
         self.torch_device = configured(context)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = levels["precision"] == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+            levels["precision"] == "tf32"
+        )
         torch.manual_seed(context.spec["seed"] + context.replica)  # of dropout
         self.device = device_name(self.torch_device)
         channels_last = levels["memory_format"] == "channels-last"
@@ -365,13 +386,16 @@ class PyTorchTrainer(Trainer):
                     synchronize(self.torch_device)
                     meter.step()
         synchronize(self.torch_device)
-        return Seen(loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"])
+        return Seen(
+            loss_sum.item(), int(correct), self.context.spec["steps"] * self.context.spec["local_batch"]
+        )
 
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hook: forward and backward of one of `length` batches before a step: its loss, and the logits; None where another rank has
-        them."""
+        them.
+        """
         phases = self.context.phases
         phases.enter("forward")
         with self._precision():
@@ -423,7 +447,9 @@ class PyTorchTrainer(Trainer):
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""
-        return torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
+        return (
+            torch.cuda.max_memory_allocated(self.torch_device) if self.torch_device.type == "cuda" else None
+        )
 
     def _step(self) -> None:
         rate = self.context.learning_rate(self._updates)
@@ -448,7 +474,8 @@ class PyTorchTrainer(Trainer):
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
         """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already. Tokens stay
-        as they are, in memory of their own."""
+        as they are, in memory of their own.
+        """
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
         bytes_ = torch.as_tensor(images).permute(0, 3, 1, 2)
@@ -479,7 +506,8 @@ class PyTorchCollectives(Collectives):
 
 class TorchDistributed(PyTorchCollectives):
     """By torch.distributed with the group of all ranks, or by a library `by` with the same functions, whose group `start` makes. What is
-    received lies where the last message of as many elements lay."""
+    received lies where the last message of as many elements lay.
+    """
 
     def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:
         super().__init__(context)

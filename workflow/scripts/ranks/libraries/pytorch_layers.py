@@ -59,9 +59,13 @@ class LSTM(nn.LSTM):
         super().__init__(inputs, units, batch_first=True)
         del self.bias_hh_l0
         self.register_buffer("bias_hh_l0", None)
-        self.bias_hh_l0 = torch.zeros(4 * units)  # set, so that it stands among the weights that are handed to cuDNN
+        self.bias_hh_l0 = torch.zeros(
+            4 * units
+        )  # set, so that it stands among the weights that are handed to cuDNN
 
-    def forward(self, x: torch.Tensor, state: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, state: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The outputs at all positions, and the final state [N, 2, units]: hidden, cell. It begins with `state`, or with zeros."""
         begin = None if state is None else tuple(state.transpose(0, 1).contiguous().split(1))
         outputs, (hidden, cell) = super().forward(x, begin)

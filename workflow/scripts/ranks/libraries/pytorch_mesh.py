@@ -43,7 +43,9 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
             continue
         for user in graph.users(name):
             if user.kind == "activation":
-                module.get_submodule(user.name).inplace = False  # what DTensor hands over is not to be overwritten
+                module.get_submodule(
+                    user.name
+                ).inplace = False  # what DTensor hands over is not to be overwritten
         if how == HEADS:
             whole = (Replicate(),) * len(graph.by_name[name].inputs)
             plan[name] = PrepareModuleInput(
@@ -66,7 +68,8 @@ def hand_on(module: fx.GraphModule) -> None:
 
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
     """The weights that this rank's stage and another one have, and the ranks that have the same of it: of all stages, of one place along
-    the other axes."""
+    the other axes.
+    """
     for number, part in enumerate(parts):
         for operator in part.operators:
             if operator.kind != SHARED:
@@ -88,7 +91,11 @@ class Stage:
     def __init__(
         self, context: Context, module: nn.Module, parts: list[Graph], mesh: DeviceMesh, device: torch.device
     ) -> None:
-        self.group, self.number, self.device = mesh.get_group("pipeline"), mesh.get_local_rank("pipeline"), device
+        self.group, self.number, self.device = (
+            mesh.get_group("pipeline"),
+            mesh.get_local_rank("pipeline"),
+            device,
+        )
         self.first, self.last = self.number == 0, self.number == len(parts) - 1
         self.module, self.graph = module, parts[self.number]
         self.microbatches, self.divisor = context.levels["microbatches"], 1
@@ -172,7 +179,9 @@ class MeshTrainer(ShardedTrainer):
     def part(self, context: Context) -> Graph:
         """See PyTorchTrainer: a stage, where there is a pipeline."""
         mesh = context.mesh
-        self.parts = stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
+        self.parts = (
+            stages(context.graph, mesh.pipeline, mesh.tensor) if mesh.pipeline > 1 else [context.graph]
+        )
         return self.parts[mesh.coordinates(context.rank)["pipeline"]]
 
     def distribute(self) -> None:
@@ -217,7 +226,9 @@ class MeshTrainer(ShardedTrainer):
                 if part is self.graph:
                     own = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
                     value.copy_(
-                        torch.from_numpy(canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph))
+                        torch.from_numpy(
+                            canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
+                        )
                     )
                 if self.stage:
                     dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
@@ -228,5 +239,7 @@ class MeshTrainer(ShardedTrainer):
         if self.stage:
             for table, group in self.shared:
                 gradient = tensors(self.module, self.graph)[table].grad
-                dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group)
+                dist.all_reduce(
+                    gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=group
+                )
         super()._step()

@@ -38,7 +38,8 @@ def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
 def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
     """Where a region is in a tensor that holds the region `within`."""
     samples, *others = [
-        slice(first - start, end - start) for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)
+        slice(first - start, end - start)
+        for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)
     ]
     if kind == IMAGE:
         height, width, channels = others
@@ -72,7 +73,9 @@ def axis(name: str) -> int:
 class Shard(nn.Module):
     """A share of a layer's weights, of all of which PyTorch's tensors are given, by their names in the graph."""
 
-    def __init__(self, layer: Layer, graph: Graph, number: int, of: int, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, layer: Layer, graph: Graph, number: int, of: int, weights: Mapping[str, Tensor]
+    ) -> None:
         super().__init__()
         self.number, self.of, self.names = number, of, list(names_of(layer, graph))
         self.lstm: LSTM | None = None
@@ -228,7 +231,9 @@ class Part:
         cell, (first, end) = self.layer.cell, self.region[1]
 
         def projected(part: str, of: Tensor) -> Tensor:
-            kernel, bias = (self.shard.weight(f"{operator.name}.{part}_{name}") for name in ("kernel", "bias"))
+            kernel, bias = (
+                self.shard.weight(f"{operator.name}.{part}_{name}") for name in ("kernel", "bias")
+            )
             return nn.functional.linear(of, kernel, bias).unflatten(-1, (-1, cell)).transpose(1, 2)
 
         def made(asked: Tensor, *others: Tensor) -> Tensor:

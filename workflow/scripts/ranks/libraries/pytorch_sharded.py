@@ -28,7 +28,8 @@ CALLED = (  # by FSDP2, of torch.distributed, to gather, to reduce to shares, an
 
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
     """Layers that are gathered together, of 25 MiB or more; what is left at the end, and a table that another layer uses, is the
-    whole module's own."""
+    whole module's own.
+    """
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
     layers: list[nn.Module] = []
     size = 0
@@ -36,7 +37,9 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
         own = sum(weight.nbytes for weight in layer.parameters())
         if name in tied:
             continue
-        if own and size >= UNIT_BYTES:  # not in front of an activation, which would overwrite what FSDP hands over
+        if (
+            own and size >= UNIT_BYTES
+        ):  # not in front of an activation, which would overwrite what FSDP hands over
             yield layers
             layers, size = [], 0
         layers.append(layer)

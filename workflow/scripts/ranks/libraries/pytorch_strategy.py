@@ -22,7 +22,15 @@ from models.graph import Graph, is_decayed, is_trained
 from models.layout import Layout, Message, Place, Region, dimensions, lay_out, reads
 from models.soap import DIMENSIONS
 from models.strategy import from_json
-from ranks.libraries.pytorch import ADAM, PyTorchTrainer, TorchDistributed, cross_entropy, join, synchronize, tensors
+from ranks.libraries.pytorch import (
+    ADAM,
+    PyTorchTrainer,
+    TorchDistributed,
+    cross_entropy,
+    join,
+    synchronize,
+    tensors,
+)
 from ranks.libraries.pytorch_parts import NOTHING, Part, Shard, names_of, share, size_of, slices, state_size
 from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
@@ -34,7 +42,8 @@ Coming = dict[int, tuple[dist.Work, Tensor]]  # message -> what waits for it, an
 @dataclass(frozen=True)
 class Transfer:
     """A message as one of its two ranks sees it. `other`: the other rank, None where it is this one; `source`, `target`: where it is in what
-    the one part makes, and in what the other one takes; `fills`: whether it is all that this takes."""
+    the one part makes, and in what the other one takes; `fills`: whether it is all that this takes.
+    """
 
     number: int
     edge: int | None
@@ -76,7 +85,8 @@ class Shared:
 
 class Runner:
     """Runs steps of a strategy on one rank. `weights`: all of the model, as PyTorch keeps them; `carries`: the group of all ranks that carries
-    messages, where the group of all carries none of the processor's memory."""
+    messages, where the group of all carries none of the processor's memory.
+    """
 
     def __init__(
         self,
@@ -95,9 +105,9 @@ class Runner:
         every = [(layer, part) for layer, ranks in enumerate(layout.devices) for part in range(len(ranks))]
         mine = [place for place in every if layout.device(place) == rank]
         self.shards = {
-            (place[0], number): Shard(self.space.layers[place[0]], graph, number, layout.shards(place[0]), weights).to(
-                device
-            )
+            (place[0], number): Shard(
+                self.space.layers[place[0]], graph, number, layout.shards(place[0]), weights
+            ).to(device)
             for place in mine
             for number in (layout.shard(place),)
         }
@@ -186,11 +196,16 @@ class Runner:
                     trained = [self.shards[holder, number].trained()[name] for holder, name in owned]
                     yield Shared(trained, made[members], layers[-1])
 
-    def _members(self, layers: Sequence[int], number: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, str]]]]:
+    def _members(
+        self, layers: Sequence[int], number: int
+    ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, str]]]]:
         """A sum's ranks, with the trained weights and the layers by which this one has them: a tied table is on more ranks than the rest."""
         layout, first = self.layout, layers[0]
         names = [
-            (at, name) for at in layers for name in names_of(self.space.layers[at], self.graph) if is_trained(name)
+            (at, name)
+            for at in layers
+            for name in names_of(self.space.layers[at], self.graph)
+            if is_trained(name)
         ]
         if not (tied := layout.tied(first)):
             yield layout.members(first, number), names
@@ -203,7 +218,8 @@ class Runner:
 
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """All parts of this rank, in their order. `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss,
-        and how many of its labels were met."""
+        and how many of its labels were met.
+        """
         loss = torch.zeros((), device=self.device)
         met = torch.zeros((), dtype=torch.int64, device=self.device)
         coming = self._receiving((transfer for task in self.tasks for transfer in task.takes), backward=False)
@@ -245,7 +261,13 @@ class Runner:
                     self._add(self._by_place[transfer.made_by], transfer, piece)
                 else:
                     self._send(piece, transfer.other, 2 * transfer.number + 1)
-            task.inputs, task.output, task.state, task.gradient, task.state_gradient = {}, NOTHING, NOTHING, None, None
+            task.inputs, task.output, task.state, task.gradient, task.state_gradient = (
+                {},
+                NOTHING,
+                NOTHING,
+                None,
+                None,
+            )
         for shared in waiting:
             self._sum(shared)
         self.phases.enter("wait")
@@ -260,7 +282,9 @@ class Runner:
             (task.output * scale).backward()
             return
         pairs = [(task.output, task.gradient), (task.state, task.state_gradient)]
-        if told := [(made, gradient) for made, gradient in pairs if gradient is not None and made.requires_grad]:
+        if told := [
+            (made, gradient) for made, gradient in pairs if gradient is not None and made.requires_grad
+        ]:
             torch.autograd.backward([made for made, _ in told], [gradient for _, gradient in told])
 
     def _sum(self, shared: Shared) -> None:
@@ -291,7 +315,9 @@ class Runner:
         for transfer in transfers:
             if transfer.other is not None:
                 room = torch.empty(transfer.size)
-                work = dist.irecv(room, transfer.other, group=self.carries, tag=2 * transfer.number + backward)
+                work = dist.irecv(
+                    room, transfer.other, group=self.carries, tag=2 * transfer.number + backward
+                )
                 coming[transfer.number] = (work, room)
         return coming
 
@@ -375,11 +401,15 @@ class StrategyTrainer(PyTorchTrainer):
         """See PyTorchTrainer."""
         context = self.context
         self.transport = join(context)
-        torch.manual_seed(context.spec["seed"] + context.rank)  # of dropout: parts of a layer drop other elements
+        torch.manual_seed(
+            context.spec["seed"] + context.rank
+        )  # of dropout: parts of a layer drop other elements
         layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
         whole = tensors(self.module, self.graph)
         self.carries = carrier(self.transport)
-        self.runner = Runner(self.graph, layout, context.rank, self.torch_device, whole, context.phases, self.carries)
+        self.runner = Runner(
+            self.graph, layout, context.rank, self.torch_device, whole, context.phases, self.carries
+        )
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
         if context.rank:
             self.module = self.model = nn.Module()
@@ -460,7 +490,11 @@ class StrategyTrainer(PyTorchTrainer):
 
     def weights_finite(self) -> bool:
         """See Trainer: of the shares that this rank has."""
-        own = [tensor for shard in self.runner.shards.values() for tensor in (*shard.parameters(), *shard.buffers())]
+        own = [
+            tensor
+            for shard in self.runner.shards.values()
+            for tensor in (*shard.parameters(), *shard.buffers())
+        ]
         return all(bool(tensor.isfinite().all()) for tensor in own)
 
 

@@ -32,7 +32,10 @@ from ranks.worker.trainer import Trainer
 keras = tf.keras
 
 
-ACTIVATIONS = {"gelu": tf.nn.gelu, "gelu_tanh": partial(tf.nn.gelu, approximate=True)}  # Keras knows the others by name
+ACTIVATIONS = {
+    "gelu": tf.nn.gelu,
+    "gelu_tanh": partial(tf.nn.gelu, approximate=True),
+}  # Keras knows the others by name
 WEIGHTS = {  # of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
     "scale": "gamma",
     "offset": "beta",
@@ -51,7 +54,8 @@ ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 def build(graph: Graph) -> Any:
     """The model as a Keras model that maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or
-    [N, positions, vocabulary], float32."""
+    [N, positions, vocabulary], float32.
+    """
     given, *operators = graph.operators
     samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
     made = {given.name: samples}
@@ -68,15 +72,24 @@ def _applied(operator: Operator, made: dict[str, Any]) -> Any:
     match operator.kind:
         case "conv" | "depthwise_conv":
             x, padding = _padded(operator, x)
-            window = {"strides": operator["stride"], "padding": padding, "use_bias": operator["bias"], "name": name}
+            window = {
+                "strides": operator["stride"],
+                "padding": padding,
+                "use_bias": operator["bias"],
+                "name": name,
+            }
             if operator.kind == "conv":
                 return layers.Conv2D(operator["filters"], operator["kernel"], **window)(x)
             return layers.DepthwiseConv2D(operator["kernel"], **window)(x)
         case "batch_norm":
-            norm = layers.BatchNormalization(epsilon=operator["epsilon"], momentum=operator["momentum"], name=name)
+            norm = layers.BatchNormalization(
+                epsilon=operator["epsilon"], momentum=operator["momentum"], name=name
+            )
             return norm(x)
         case "activation":
-            return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(x)
+            return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(
+                x
+            )
         case "max_pool":
             x, padding = _padded(operator, x)
             return layers.MaxPooling2D(operator["kernel"], operator["stride"], padding, name=name)(x)
@@ -132,7 +145,8 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str,
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
     """What a window with `padding` zeros on all four sides slides over, and what Keras calls that: its own "same" is
-    not symmetric where there is a stride, and where it pools it leaves out what it adds."""
+    not symmetric where there is a stride, and where it pools it leaves out what it adds.
+    """
     padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
     pools = operator.kind in ("max_pool", "average_pool")
     if not pools and operator["stride"] == 1 and kernel == tuple(2 * zeros + 1 for zeros in padding):
@@ -167,10 +181,14 @@ def configured(context: Context) -> str:
     if not on_gpu:
         if replicas > 1:
             (processor,) = tf.config.list_physical_devices("CPU")
-            tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * replicas)
+            tf.config.set_logical_device_configuration(
+                processor, [tf.config.LogicalDeviceConfiguration()] * replicas
+            )
         return "cpu"
     if len(mine) < replicas:
-        raise RuntimeError(f"{len(mine)} GPUs for local rank {context.local_rank}: TensorFlow sees {len(gpus)}")
+        raise RuntimeError(
+            f"{len(mine)} GPUs for local rank {context.local_rank}: TensorFlow sees {len(gpus)}"
+        )
     for gpu in mine:
         tf.config.experimental.set_memory_growth(gpu, True)
     name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
@@ -299,7 +317,9 @@ class TensorFlowTrainer(Trainer):
         self._traced_here = threading.local()  # a strategy traces its replicas in threads
         keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
-        keras.mixed_precision.set_global_policy("mixed_bfloat16" if context.levels["precision"] == "amp" else "float32")
+        keras.mixed_precision.set_global_policy(
+            "mixed_bfloat16" if context.levels["precision"] == "amp" else "float32"
+        )
         self._of_tokens = context.graph.vocabulary is not None
         if not self._of_tokens:
             self._mean = tf.constant(context.manifest["mean"], tf.float32)
@@ -333,8 +353,13 @@ class TensorFlowTrainer(Trainer):
         """Hook: variables, local to each replica, that gather the gradients of the batches of a group."""
         if self.context.levels["sync_every"] == 1:
             return []
-        local = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
-        return [tf.Variable(tf.zeros_like(v), trainable=False, **local) for v in self.model.trainable_variables]
+        local = {
+            "synchronization": tf.VariableSynchronization.ON_READ,
+            "aggregation": tf.VariableAggregation.SUM,
+        }
+        return [
+            tf.Variable(tf.zeros_like(v), trainable=False, **local) for v in self.model.trainable_variables
+        ]
 
     def mark_exchange(self) -> None:
         """Hook, in a traced run: have the optimizer mark what it does between ranks."""
@@ -377,19 +402,26 @@ class TensorFlowTrainer(Trainer):
         """
         gradients = tape.gradient(loss, self.model.trainable_variables)
         if not last:
-            sums = [total.assign_add(gradient) for total, gradient in zip(self.accumulated, gradients, strict=True)]
+            sums = [
+                total.assign_add(gradient)
+                for total, gradient in zip(self.accumulated, gradients, strict=True)
+            ]
             self.mark("metrics", sums)
             return
         parts = length * self.strategy.num_replicas_in_sync
         if length > 1:
-            gradients = [total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)]
+            gradients = [
+                total + gradient for total, gradient in zip(self.accumulated, gradients, strict=True)
+            ]
         if parts > 1:
             gradients = [gradient / parts for gradient in gradients]
         gradients = self.decayed(gradients, self.strategy.num_replicas_in_sync)
         with tf.control_dependencies(gradients if length > 1 else []):
             for total in self.accumulated if length > 1 else []:
                 total.assign(tf.zeros_like(total))
-        self.updated(self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True)))
+        self.updated(
+            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        )
 
     def updated(self, update: Any) -> None:
         """Mark that what apply_gradients has returned is done."""
@@ -472,7 +504,11 @@ class TensorFlowTrainer(Trainer):
         loss, correct, samples = 0.0, 0, 0
         for images, labels in self.context.validation():
             batch_loss, batch_correct = self._evaluate(self._shared(images), self._shared(labels))
-            loss, correct, samples = loss + float(batch_loss), correct + int(batch_correct), samples + len(labels)
+            loss, correct, samples = (
+                loss + float(batch_loss),
+                correct + int(batch_correct),
+                samples + len(labels),
+            )
         return Seen(loss, correct, samples)
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -625,7 +661,8 @@ class TensorFlowTrainer(Trainer):
 
 class TensorFlowCollectives(Collectives):
     """Of tensors, in a graph for each collective and number of elements. Adapters add how ranks are joined and, by its name, a
-    method for each collective, called in a graph: [loaded] -> [result]."""
+    method for each collective, called in a graph: [loaded] -> [result].
+    """
 
     def __init__(self, context: Context) -> None:
         self.device = configured(context)

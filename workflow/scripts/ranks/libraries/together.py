@@ -9,10 +9,14 @@ from ranks.worker.context import LARGEST_VALIDATED, Context
 
 def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """This rank's share of the validation split in batches of one size, filled up with zeros, as many on all ranks; how many of a batch's first
-    samples count."""
+    samples count.
+    """
     size, batches = min(LARGEST_VALIDATED, context.spec["local_batch"]), context.validation()
     kind = np.uint8 if context.graph.vocabulary is None else np.int64
-    none = np.zeros((0, *context.graph.shape), kind), np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int64)
+    none = (
+        np.zeros((0, *context.graph.shape), kind),
+        np.zeros((0, *context.graph.operators[-1].shape[:-1]), np.int64),
+    )
     for _ in range(-(-context.largest_validation_share // size)):
         samples, labels = next(batches, none)
         yield _filled(samples, size), _filled(labels, size), len(labels)

@@ -93,7 +93,9 @@ class Counting(Fresh):
         jumps[:, 0] = True
         last = np.maximum.accumulate(np.where(jumps, places, 0), axis=1)
         anywhere = (drawn & np.uint64(2**62 - 1)) % self.vocabulary
-        tokens = (np.take_along_axis(anywhere.astype(np.int64), last, axis=1) + places - last) % self.vocabulary
+        tokens = (
+            np.take_along_axis(anywhere.astype(np.int64), last, axis=1) + places - last
+        ) % self.vocabulary
         return tokens[:, :-1], tokens[:, 1:]
 
 
@@ -106,7 +108,8 @@ class Topics(Fresh):
 
     def made(self, drawn: np.ndarray) -> Batch:
         """See Fresh. One number is the class; of the others the highest bits say whose the token is. Of C classes, class c has the
-        tokens c, C + c, 2 C + c, ..."""
+        tokens c, C + c, 2 C + c, ...
+        """
         labels = (drawn[:, 0] % self.classes).astype(np.int64)
         own = drawn[:, 1:] >> np.uint64(62) == 0
         which = (drawn[:, 1:] & np.uint64(2**62 - 1)).astype(np.int64)

@@ -122,15 +122,20 @@ class Context:
     @property
     def accelerators(self) -> list[int]:
         """The numbers of the accelerators of each node that train, those of the first local ranks; with device hybrid the last
-        rank has none."""
+        rank has none.
+        """
         ranks = min(self.ranks, self.spec["ranks_per_node"])
-        found = {"cuda": ranks * self.spec["replicas_per_rank"], "hybrid": ranks - 1}.get(self.spec["device"], 0)
+        found = {"cuda": ranks * self.spec["replicas_per_rank"], "hybrid": ranks - 1}.get(
+            self.spec["device"], 0
+        )
         return list(range(found))
 
     @property
     def samples(self) -> list[int]:
         """Samples in a step of each rank, or of the ranks that see the same ones, by `replica`."""
-        return self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
+        return (
+            self._divided or [self.spec["local_batch"] * self.spec["replicas_per_rank"]] * self.mesh.replicas
+        )
 
     def divide(self, samples: Sequence[int]) -> None:
         """From now on each rank has so many samples of a step, all of them together as many as before; one replica a rank."""
@@ -151,7 +156,8 @@ class Context:
 
     def order(self, epoch: int) -> np.ndarray:
         """Numbers of the samples of this rank's batches of `epoch`, int64 [steps * replicas of the rank, batch]: each step one
-        batch for each replica."""
+        batch for each replica.
+        """
         told = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
         orders = [sampling.epoch_batches(*told, part) for part in self._parts]
         return np.stack(orders, axis=1).reshape(-1, orders[0].shape[1])
@@ -168,7 +174,8 @@ class Context:
 
     def held(self) -> Batch | None:
         """All training samples and labels, where they are what batches consist of and small enough for a rank's memory; of
-        those the batches of `order` can be taken by a library itself. Tokens are as they are kept, in few bytes."""
+        those the batches of `order` can be taken by a library itself. Tokens are as they are kept, in few bytes.
+        """
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
             inputs, labels = self._train.inputs, self._train.labels
             return (inputs, self._told(labels)) if inputs.nbytes <= LARGEST_HELD else None

@@ -40,7 +40,8 @@ Joules = Callable[[], float]
 @dataclass(frozen=True)
 class Kind:
     """What a meter is. `sampling_s`: how often its value is new. Of its error what its maker says: a share of the energy, or joules;
-    None where nothing is said. `method`: counter, or power that is integrated."""
+    None where nothing is said. `method`: counter, or power that is integrated.
+    """
 
     source: str
     scope: str
@@ -173,7 +174,6 @@ class Integrated:
 
 def every(seconds: float, call: Callable[[], object]) -> None:
     """Call it every so many seconds from now on, in a thread that ends with the process; what fails once is called again."""
-
     pause = threading.Event()  # which nobody sets
 
     def work() -> None:
@@ -225,13 +225,17 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
     library.amdsmi_init()
     handles = library.amdsmi_get_processor_handles()
     with contextlib.suppress(Exception):  # before version 6.4
-        handles = sorted(handles, key=lambda handle: library.amdsmi_get_gpu_enumeration_info(handle)["hip_id"])
+        handles = sorted(
+            handles, key=lambda handle: library.amdsmi_get_gpu_enumeration_info(handle)["hip_id"]
+        )
     visible = _visible(numbers, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     chosen = [handles[int(name)] for name in visible]
 
     def joules(handle: Any) -> float:
         said = library.amdsmi_get_energy_count(handle)
-        counted = said["energy_accumulator"] if "energy_accumulator" in said else said["power"]  # its name before 6.2
+        counted = (
+            said["energy_accumulator"] if "energy_accumulator" in said else said["power"]
+        )  # its name before 6.2
         return float(counted * said["counter_resolution"] / 1e6)
 
     def watts(handle: Any) -> float:
@@ -250,7 +254,11 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
 def _visible(numbers: Sequence[int], *variables: str) -> list[str]:
     """What the run's accelerators are called, by the first variable that leaves a process some of them."""
     said = next((os.environ[name] for name in variables if os.environ.get(name)), None)
-    names = [name.strip() for name in said.split(",")] if said else [str(number) for number in range(max(numbers) + 1)]
+    names = (
+        [name.strip() for name in said.split(",")]
+        if said
+        else [str(number) for number in range(max(numbers) + 1)]
+    )
     return [names[number] for number in numbers]
 
 

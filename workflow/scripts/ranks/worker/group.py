@@ -113,7 +113,9 @@ class Group:
         with socket.create_server((self.address, 0), backlog=self.size) as server:
             partial = meeting.with_suffix(".partial")
             partial.touch(mode=0o600)
-            partial.write_text(json.dumps({"address": self.address, "port": server.getsockname()[1], "token": token}))
+            partial.write_text(
+                json.dumps({"address": self.address, "port": server.getsockname()[1], "token": token})
+            )
             os.replace(partial, meeting)
             deadline = time.monotonic() + timeout_s
             peers: dict[int, socket.socket] = {}
@@ -140,7 +142,9 @@ class Group:
         deadline = time.monotonic() + timeout_s
         while True:
             with contextlib.suppress(OSError):
-                os.listdir(meeting.parent)  # a network file system then looks again instead of remembering an absence
+                os.listdir(
+                    meeting.parent
+                )  # a network file system then looks again instead of remembering an absence
             try:
                 found = json.loads(meeting.read_text())
                 peer = socket.create_connection((found["address"], found["port"]), timeout=timeout_s)

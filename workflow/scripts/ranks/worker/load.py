@@ -20,7 +20,9 @@ def own_cpu_s() -> float:
     processes = _processes()
     mine = _below(os.getpid(), processes)
     if "APPTAINER_CONTAINER" in os.environ:
-        mine |= {number for number, (parent, _) in processes.items() if parent == os.getppid()} - {os.getpid()}
+        mine |= {number for number, (parent, _) in processes.items() if parent == os.getppid()} - {
+            os.getpid()
+        }
     return used + sum(processes[number][1] for number in mine)
 
 
@@ -33,7 +35,10 @@ def _processes() -> dict[int, tuple[int, float]]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_bytes().rpartition(b")")[2].split()
-            found[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            found[int(stat.parent.name)] = (
+                int(fields[1]),
+                sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
+            )
     return found
 
 

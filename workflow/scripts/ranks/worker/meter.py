@@ -23,7 +23,8 @@ COLUMNS = (
 @dataclass
 class Seen:
     """What one rank saw of some samples: the sum of their losses (of a sequence the mean over its positions), how many labels were
-    right, how many samples there were."""
+    right, how many samples there were.
+    """
 
     loss_sum: float
     correct: int
@@ -45,7 +46,9 @@ class Meter:
         if self._node:
             self._node.meters.sample(context.folder / f"power-{self.group.rank}.csv")
         self._epochs = self._table("epochs.csv", COLUMNS)
-        self._steps = self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
+        self._steps = (
+            self._table("steps.csv", ("epoch", "rank", "step", "step_time_s")) if spec["step_times"] else None
+        )
         self._clocks = self._table("clocks.csv", CLOCKS) if self.phases.on else None
         self.phases.enter("barrier")
         self.group.barrier()
@@ -98,7 +101,15 @@ class Meter:
         validated: Seen = validate()
         validation_time_s = time.monotonic() - start
         gathered = self.group.all_gather(
-            [own_time_s, closed_time_s, validation_time_s, vars(trained), vars(validated), self._step_times, counted]
+            [
+                own_time_s,
+                closed_time_s,
+                validation_time_s,
+                vars(trained),
+                vars(validated),
+                self._step_times,
+                counted,
+            ]
         )
         self._step_times = []
         if self.group.rank == 0:
@@ -151,7 +162,9 @@ class Meter:
     def _write(self, gathered: list[Any]) -> None:
         spec = self.context.spec
         own, closed, validation, of_training, of_validation, steps, counted = zip(*gathered, strict=True)
-        trained, validated = ([seen[i] for i in self.context.counting] for seen in (of_training, of_validation))
+        trained, validated = (
+            [seen[i] for i in self.context.counting] for seen in (of_training, of_validation)
+        )
         samples = sum(seen["samples"] for seen in trained)
         scale = spec["samples_per_epoch"] / samples
         row = {
@@ -178,7 +191,9 @@ class Meter:
             **row,
             "epoch": self.epoch,
             "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
-            "learning_rate": self.context.learning_rate(self.epoch * len(self.context.accumulation_groups) - 1),
+            "learning_rate": self.context.learning_rate(
+                self.epoch * len(self.context.accumulation_groups) - 1
+            ),
             **_node_totals([node for node in counted if node]),
             "opened_at": self._opened_at,
         }
@@ -200,7 +215,10 @@ def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
     machines = list({node["machine"]: node for node in nodes}.values())
     energies = (f"energy_{scope}_j" for scope in SCOPES)
     return {
-        **{name: _unless_untold(max, [node[name] for node in nodes]) for name in ("throttled_s", "sent_bytes")},
+        **{
+            name: _unless_untold(max, [node[name] for node in nodes])
+            for name in ("throttled_s", "sent_bytes")
+        },
         **{name: _unless_untold(sum, [node[name] for node in machines]) for name in energies},
     }
 

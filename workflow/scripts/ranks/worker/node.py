@@ -106,7 +106,9 @@ def memory_bytes() -> int:
     """This node's memory; where control groups leave its ranks less, what they leave."""
     total = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemTotal:"))
     limits = [group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
-    return min([1024 * int(total.split()[1]), *(limit for file in limits if (limit := _number(file)) is not None)])
+    return min(
+        [1024 * int(total.split()[1]), *(limit for file in limits if (limit := _number(file)) is not None)]
+    )
 
 
 def busy_seconds() -> float:

@@ -165,7 +165,9 @@ class Phases(Untraced):
         """All intervals that have ended, the one that is under way left."""
         ended = [interval for interval in self._beside if interval[4] is not None]
         self._beside = [interval for interval in self._beside if interval[4] is None]
-        stamps = [stamp for *_, stamp in self._entered] + [stamp for interval in ended for stamp in interval[3:]]
+        stamps = [stamp for *_, stamp in self._entered] + [
+            stamp for interval in ended for stamp in interval[3:]
+        ]
         seconds = list(self._seconds(stamps))
         # Two clocks' stamps may be in another order than what they stamp, by what the clocks are compared to.
         own = list(itertools.accumulate(seconds[: len(self._entered)], max))
@@ -176,7 +178,8 @@ class Phases(Untraced):
             if phase != UNTRACED
         ]
         rows += [
-            (*interval[:3], start, end) for interval, start, end in zip(ended, others[::2], others[1::2], strict=True)
+            (*interval[:3], start, end)
+            for interval, start, end in zip(ended, others[::2], others[1::2], strict=True)
         ]
         if self._table is None:
             self._table = open(self._file, "w", newline="")  # noqa: SIM115 (open for the whole run)

@@ -86,7 +86,11 @@ def _remove_unless_held(folder: Path) -> None:
         held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW)
         try:
             status, node = os.fstat(held), os.fsencode(os.uname().nodename)
-            if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and os.read(held, len(node) + 1) == node:
+            if (
+                stat.S_ISREG(status.st_mode)
+                and status.st_uid == os.getuid()
+                and os.read(held, len(node) + 1) == node
+            ):
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # may be known to one node only
                 shutil.rmtree(folder, ignore_errors=True)
         finally:

@@ -92,7 +92,8 @@ class Trainer(Training):
     @abc.abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
         """All weights of the model in the canonical layout (models/graph.py), as this rank has them now, or put together of what ranks
-        have: called by all ranks."""
+        have: called by all ranks.
+        """
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, np.ndarray]:

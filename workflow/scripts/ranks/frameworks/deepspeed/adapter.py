@@ -142,7 +142,9 @@ def mark_calls(phases: Untraced, on_gpu: bool) -> None:
     def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **named: Any) -> Any:
             end = phases.begin()
-            beside = named.get("async_op") or (on_gpu and torch.cuda.current_stream() != torch.cuda.default_stream())
+            beside = named.get("async_op") or (
+                on_gpu and torch.cuda.current_stream() != torch.cuda.default_stream()
+            )
             go_on = None if beside else phases.waits()
             work = collective(*args, **named)
             if work is not None:

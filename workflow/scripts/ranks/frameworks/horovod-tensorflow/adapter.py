@@ -74,7 +74,9 @@ def trainer(context: Context) -> Trainer:
             gradients, learned = zip(*reduced, strict=True)
             if exchanges:
                 self.reduced(gradients)
-            self.updated(self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True))))
+            self.updated(
+                self.optimizer.apply_gradients(list(zip(self.decayed(list(gradients)), learned, strict=True)))
+            )
 
     return HorovodTrainer(context)
 

@@ -78,7 +78,9 @@ class LbannTraining(Training):
         offsets = group.broadcast(group.clock_offsets())
         zero = group.broadcast(began) + offsets[context.rank][0]
         last = first[len(steps)]
-        phases.profile_by(timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero))
+        phases.profile_by(
+            timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero)
+        )
         for epoch, step, parts in told:
             if step == 1:
                 phases.open_epoch(epoch)

@@ -74,9 +74,13 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
         return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
     drawn = int(split == "train"), slice(0, len(found)), np.arange(len(found))
     inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.take(*drawn)
-    inputs, labels = _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
+    inputs, labels = (
+        _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
+    )
     file = folder / f"{split}.npz"
-    held = np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32  # of what LBANN reads, the smallest
+    held = (
+        np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32
+    )  # of what LBANN reads, the smallest
     np.savez(file, data=np.ascontiguousarray(inputs, held), labels=labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}
     return {"name": "numpy_npz", **role, "data_filename": str(file), **values}

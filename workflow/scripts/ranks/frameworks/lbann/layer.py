@@ -10,7 +10,9 @@ Layer = dict[str, Any]
 OPERATORS = {"sigmoid": "SigmoidOperator", "tanh": "TanhOperator", "gelu_tanh": "GeluOperator"}
 
 
-def layer(name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any) -> Layer:
+def layer(
+    name: str, parents: Iterable[str], kind: str, weights: Iterable[str] = (), **settings: Any
+) -> Layer:
     """A layer of a kind; what takes its output is known when all layers are there (`children`)."""
     return {"name": name, "parents": list(parents), "children": [], "weights": list(weights), kind: settings}
 

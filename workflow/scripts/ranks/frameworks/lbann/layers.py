@@ -92,10 +92,15 @@ def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
 def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path) -> None:
     """Write what makes pixels what the model wants, x / std - mean / std: float32 [channels, 2], from each channel's mean and deviation."""
     scale = 1 / np.asarray(std, np.float64)
-    np.save(file_of(NORMALIZATION, folder), np.stack([scale, -np.asarray(mean) * scale], axis=1).astype(np.float32))
+    np.save(
+        file_of(NORMALIZATION, folder),
+        np.stack([scale, -np.asarray(mean) * scale], axis=1).astype(np.float32),
+    )
 
 
-def layers(graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data") -> list[Layer]:
+def layers(
+    graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data"
+) -> list[Layer]:
     """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy. ValueError as in `model`."""
     made: list[Layer] = []
     outputs: dict[str, str] = {}  # the layer that gives an operator's output
@@ -115,7 +120,10 @@ def layers(graph: Graph, device: str = "cpu", normalized: bool = True, paralleli
         _divide(made, graph)
     _check_names(made, graph)
     _check_in_place(made, graph)
-    return [{**one, "children": [other["name"] for other in made if one["name"] in other["parents"]]} for one in made]
+    return [
+        {**one, "children": [other["name"] for other in made if one["name"] in other["parents"]]}
+        for one in made
+    ]
 
 
 def _objective(logits: str) -> list[Layer]:
@@ -143,7 +151,9 @@ def _divide(made: list[Layer], graph: Graph) -> None:
             one["data_layout"] = "model_parallel"
 
 
-def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool) -> list[Layer]:
+def _layers(
+    operator: Operator, inputs: list[str], graph: Graph, device: str, normalized: bool
+) -> list[Layer]:
     """The layers of one operator; the last one, which has its name, gives its output."""
     name, channels = operator.name, operator.shape[-1]
     weights = [f"{name}.{weight}" for weight in operator.weights]
@@ -176,7 +186,9 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
                 raise ValueError("a momentum or epsilon of 0 means its own default there")
             # Statistics are each rank's own; Bessel's correction would be in what normalizes, too.
             settings = {"statistics_group_size": 1, "no_bessel_correction": True}
-            return [layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)]
+            return [
+                layer(name, inputs, "batch_normalization", weights, decay=decay, epsilon=epsilon, **settings)
+            ]
         case "activation":
             return activation(name, inputs, operator["function"], device)
         case "max_pool" | "average_pool":
@@ -196,7 +208,12 @@ def _layers(operator: Operator, inputs: list[str], graph: Graph, device: str, no
             return [layer(name, inputs, {"add": "sum"}.get(operator.kind, "channelwise_mean"))]
         case "concatenate":
             return [
-                layer(name, inputs, "concatenation", axis=0 if len(operator.shape) == 3 else len(operator.shape) - 1)
+                layer(
+                    name,
+                    inputs,
+                    "concatenation",
+                    axis=0 if len(operator.shape) == 3 else len(operator.shape) - 1,
+                )
             ]
         case "multiply_channels":
             height, width, _ = operator.shape

@@ -15,7 +15,9 @@ PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WHOLE = r"[0-9]{1,15}"
 _FLOAT = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?(?:e[-+]?[0-9]{1,4})?|nan|inf)"
-_SHAPE = re.compile(rf"\[(?P<epoch>{_WHOLE})\] Epoch : .*iter/epoch = \[(?P<train>{_WHOLE})/(?P<validation>{_WHOLE})/")
+_SHAPE = re.compile(
+    rf"\[(?P<epoch>{_WHOLE})\] Epoch : .*iter/epoch = \[(?P<train>{_WHOLE})/(?P<validation>{_WHOLE})/"
+)
 _SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_WHOLE})/.*Global last MB = \[\s*(?P<last>{_WHOLE})/")
 _METRIC = re.compile(
     rf"\S+ \(instance (?P<trainer>{_WHOLE})\) (?:training epoch (?P<epoch>{_WHOLE})|(?P<split>validation|test|tournament)) "
@@ -105,7 +107,8 @@ class Output:
 
     def take(self, line: str) -> None:
         """Take a line; one without an end was cut, and counts for nothing. UnreadableError where there are several trainers, or an
-        epoch is missing."""
+        epoch is missing.
+        """
         if not line.endswith("\n"):
             return
         said = plain(line)
@@ -126,7 +129,9 @@ class Output:
         elif (found := _TIMER.match(said)) and (total := _time(found["total"])) is not None:
             self._timers.setdefault(found["label"], total)
         elif (found := _TRAINERS.fullmatch(said)) and int(found["count"]) != 1:
-            raise UnreadableError(f"LBANN made {found['count']} trainers, which train models of their own: {said}")
+            raise UnreadableError(
+                f"LBANN made {found['count']} trainers, which train models of their own: {said}"
+            )
 
     def has(self, number: int) -> bool:
         """Whether epoch `number`, from 0, is complete."""
@@ -152,7 +157,9 @@ class Output:
     def _epoch(self, number: int) -> Epoch:
         """The epoch with LBANN's number, from 0. UnreadableError where one was skipped: output is missing."""
         if number > len(self.epochs):
-            raise UnreadableError(f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}")
+            raise UnreadableError(
+                f"LBANN's output lacks epoch {len(self.epochs)}: it goes on with epoch {number}"
+            )
         if number == len(self.epochs):
             self.epochs.append(Epoch())
         return self.epochs[number]
@@ -178,7 +185,9 @@ def _read(found: re.Match[str]) -> tuple[str, float]:
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
     """A complete epoch in the columns of epochs.csv. UnreadableError where it did not train on all samples, each once."""
     if epoch.samples != samples_per_epoch:
-        raise UnreadableError(f"LBANN trained on {epoch.samples} samples in an epoch, not on {samples_per_epoch}")
+        raise UnreadableError(
+            f"LBANN trained on {epoch.samples} samples in an epoch, not on {samples_per_epoch}"
+        )
     return {
         "epoch_time_s": epoch.train["run time"],
         "validation_time_s": epoch.validation["run time"],

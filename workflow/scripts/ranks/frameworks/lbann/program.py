@@ -25,7 +25,9 @@ from ranks.worker.context import Context
 PMIX = "PMIX_RANK"  # in the environment of what srun --mpi=pmix and mpirun start
 PROGRAM = "lbann"
 PR_SET_PDEATHSIG = 1
-LAST_LINES_S = 5  # that are waited for once the program has ended: what it has started may keep its output open
+LAST_LINES_S = (
+    5  # that are waited for once the program has ended: what it has started may keep its output open
+)
 
 
 def starts_itself(context: Context) -> bool:

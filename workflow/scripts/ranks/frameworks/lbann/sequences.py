@@ -17,7 +17,11 @@ MASK = "causal_mask.{}"  # weights that are not trained, by the length of the se
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
     """What the layers of a graph take from weights that are not the model's: causal masks, float32 [length, length]."""
-    lengths = {operator.shape[0] for operator in graph.operators if operator.kind == "attention" and operator["causal"]}
+    lengths = {
+        operator.shape[0]
+        for operator in graph.operators
+        if operator.kind == "attention" and operator["causal"]
+    }
     return {MASK.format(n): np.triu(np.full((n, n), MASKED, np.float32), 1) for n in sorted(lengths)}
 
 
@@ -45,10 +49,18 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
     """The loss and the accuracy of a model that has logits at each position: means over the positions."""
     length, vocabulary = graph.operators[-1].shape
     numbers = range(length)
-    log, hot, right = ([f"{what}.{i}" for i in numbers] for what in ("log_probabilities", "one_hot", "accuracy"))
+    log, hot, right = (
+        [f"{what}.{i}" for i in numbers] for what in ("log_probabilities", "one_hot", "accuracy")
+    )
     made = [
         layer("logits", [logits], "reshape", dims=[length * vocabulary]),
-        layer("logits.parts", ["logits"], "slice", axis=0, slice_points=[vocabulary * i for i in range(length + 1)]),
+        layer(
+            "logits.parts",
+            ["logits"],
+            "slice",
+            axis=0,
+            slice_points=[vocabulary * i for i in range(length + 1)],
+        ),
         layer("labels.parts", ["labels"], "slice", axis=0, slice_points=list(range(length + 1))),
     ]
     for i in numbers:
@@ -82,14 +94,24 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
             return [_weights(table, weights[0], shape), layer(name, [*inputs, table], "sum")]
         case "class_token":
             token = f"{name}.learned"
-            return [_weights(token, weights[0], (1, shape[1])), layer(name, [token, *inputs], "concatenation", axis=0)]
+            return [
+                _weights(token, weights[0], (1, shape[1])),
+                layer(name, [token, *inputs], "concatenation", axis=0),
+            ]
         case "dense":
             return [_dense(name, inputs, weights, shape[-1])]
         case "tied_dense" if len(shape) == 2:
             tables = [f"{operator['of']}.table"]
             settings = {"bias": {"value": False}, "transpose": {"value": True}}
             return [
-                layer(name, inputs, "channelwise_fully_connected", tables, output_channel_dims=shape[-1:], **settings)
+                layer(
+                    name,
+                    inputs,
+                    "channelwise_fully_connected",
+                    tables,
+                    output_channel_dims=shape[-1:],
+                    **settings,
+                )
             ]
         case "layer_norm":
             return _layer_norm(operator, inputs, weights)
@@ -119,7 +141,9 @@ def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> 
 def _dense(name: str, inputs: list[str], weights: list[str], units: int) -> Layer:
     """A dense operator at each position."""
     settings = {"bias": {"value": True}, "transpose": {"value": False}}
-    return layer(name, inputs, "channelwise_fully_connected", weights, output_channel_dims=[units], **settings)
+    return layer(
+        name, inputs, "channelwise_fully_connected", weights, output_channel_dims=[units], **settings
+    )
 
 
 def _weights(name: str, weights: str, dims: tuple[int, ...]) -> Layer:
@@ -152,13 +176,18 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
         _dense(f"{name}.{part}", [asked], [f"{name}.{part}_kernel", f"{name}.{part}_bias"], units)
         for part, asked in (("query", inputs[0]), ("key", inputs[-1]), ("value", inputs[-1]))
     ]
-    made.append(layer(f"{name}.scaled", [f"{name}.query"], "weighted_sum", scaling_factors=[1 / math.sqrt(size)]))
+    made.append(
+        layer(f"{name}.scaled", [f"{name}.query"], "weighted_sum", scaling_factors=[1 / math.sqrt(size)])
+    )
     query, key, value = (f"{name}.{part}" for part in ("scaled", "key", "value"))
     if operator["causal"]:
         made.append(_weights(f"{name}.mask", MASK.format(length), (length, length)))
     if heads > 1:
         points = list(range(0, units + 1, size))
-        made += [layer(f"{part}.heads", [part], "slice", axis=1, slice_points=points) for part in (query, key, value)]
+        made += [
+            layer(f"{part}.heads", [part], "slice", axis=1, slice_points=points)
+            for part in (query, key, value)
+        ]
         query, key, value = (f"{part}.heads" for part in (query, key, value))
     for head in range(1, heads + 1):
         own = f"{name}.head{head}"
@@ -186,7 +215,13 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
     made = [
         _dense(of_inputs, inputs[:1], [kernel, bias], 4 * units),
         layer(f"{of_inputs}.flat", [of_inputs], "reshape", dims=[length * 4 * units]),
-        layer(parts, [f"{of_inputs}.flat"], "slice", axis=0, slice_points=[4 * units * i for i in range(length + 1)]),
+        layer(
+            parts,
+            [f"{of_inputs}.flat"],
+            "slice",
+            axis=0,
+            slice_points=[4 * units * i for i in range(length + 1)],
+        ),
         *_begin(name, inputs[1:], units),
     ]
     output, cell = f"{name}.output", f"{name}.cell"
@@ -202,7 +237,13 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
                 has_bias=False,
             ),
             layer(f"{now}.sum", [parts, f"{now}.recurrent"], "sum"),
-            layer(f"{now}.gates", [f"{now}.sum"], "slice", axis=0, slice_points=[units * gate for gate in range(5)]),
+            layer(
+                f"{now}.gates",
+                [f"{now}.sum"],
+                "slice",
+                axis=0,
+                slice_points=[units * gate for gate in range(5)],
+            ),
             *itertools.chain.from_iterable(
                 activation(f"{now}.{gate}", [f"{now}.gates"], function, device)
                 for gate, function in (

@@ -33,7 +33,9 @@ def read(file: Path) -> Times:
     return times
 
 
-def phases(times: Times, first: Mapping[int, int]) -> Iterator[tuple[int, int, list[tuple[str, float, float]]]]:
+def phases(
+    times: Times, first: Mapping[int, int]
+) -> Iterator[tuple[int, int, list[tuple[str, float, float]]]]:
     """The phases of every step, by epoch and step; `first` is by its epoch, from 1, the number from 0 of each epoch's first step.
 
     A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's first step, which
@@ -48,7 +50,11 @@ def phases(times: Times, first: Mapping[int, int]) -> Iterator[tuple[int, int, l
         for part in PARTS.values():
             each = [steps[number] for (kind, _), steps in times.items() if kind == part]
             spans[part] = min(begin for begin, _ in each), max(end for _, end in each)
-        forward, (backward, computed), (update, done) = spans["forward"][0], spans["backward"], spans["optimizer"]
+        forward, (backward, computed), (update, done) = (
+            spans["forward"][0],
+            spans["backward"],
+            spans["optimizer"],
+        )
         step = [("data", ends, forward)] if number not in epochs else []
         step += [("forward", forward, backward), ("backward", backward, computed)]
         step += [("metrics", computed, update), ("optimizer", update, done)]
@@ -58,7 +64,8 @@ def phases(times: Times, first: Mapping[int, int]) -> Iterator[tuple[int, int, l
 
 class Layers:
     """The timeline of a few steps as events (ranks/worker/operators.py): each part a thread, in it its layers. `zero`: in s, when
-    training began."""
+    training began.
+    """
 
     def __init__(self, times: Times, steps: range, zero: float) -> None:
         self._times, self._steps, self._zero = times, steps, zero

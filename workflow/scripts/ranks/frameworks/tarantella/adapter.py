@@ -16,7 +16,9 @@ from ranks.worker.context import Context
 from ranks.worker.trainer import Trainer
 
 HOSTS = "gaspi-hosts"
-PORTS = "\0ringside-gaspi"  # a socket's name without a file (unix(7)): of the same network namespace as the ports
+PORTS = (
+    "\0ringside-gaspi"  # a socket's name without a file (unix(7)): of the same network namespace as the ports
+)
 PAUSE_S = 0.2
 
 
@@ -29,7 +31,10 @@ def alone_with_the_ports(name: str = PORTS) -> socket.socket:
             held.bind(name)
         except OSError:
             if not waited:
-                print("waiting for another job on this machine that uses GPI-2, whose ports are fixed", flush=True)
+                print(
+                    "waiting for another job on this machine that uses GPI-2, whose ports are fixed",
+                    flush=True,
+                )
             waited = True
             time.sleep(PAUSE_S)
         else:
@@ -41,7 +46,9 @@ _held: list[socket.socket] = []
 
 def environment(context: Context) -> dict[str, str]:
     """This rank's place, for GASPI, which `import tarantella` starts."""
-    addresses = context.group.all_gather(context.group.address)  # GPI-2 has no other way to choose an interface
+    addresses = context.group.all_gather(
+        context.group.address
+    )  # GPI-2 has no other way to choose an interface
     place = addresses[: context.rank].count(context.group.address)  # by which a machine's ports differ
     if place == 0:
         _held.append(alone_with_the_ports())
@@ -70,7 +77,11 @@ def trainer(context: Context) -> Trainer:
         transport = "gaspi" if context.ranks > 1 else "none"
 
         def library_version(self) -> str:
-            return super().library_version().replace("tarantella", f"tarantella {_version(Path(tnt.__file__))}".strip())
+            return (
+                super()
+                .library_version()
+                .replace("tarantella", f"tarantella {_version(Path(tnt.__file__))}".strip())
+            )
 
         def make_optimizer(self, optimizer: Any) -> Any:
             return tnt.optimizers.Optimizer(optimizer, group=tnt.Group())
@@ -81,7 +92,11 @@ def trainer(context: Context) -> Trainer:
 def _version(package: Path) -> str:
     """As the file says that its installation leaves beside the package; empty where there is none."""
     file = package.parents[1] / "version.py"
-    said = re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE) if file.is_file() else None
+    said = (
+        re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)
+        if file.is_file()
+        else None
+    )
     return said[1] if said else ""
 
 
@@ -100,7 +115,10 @@ def collectives(context: Context) -> Collectives:
 
         def all_reduce(self, summand: Any) -> Any:
             communicator = tnt.SynchCommunicator(tnt.Group())
-            weighted = context.ranks * summand, SimpleNamespace(name=f"sweep.{summand.shape[0]}", shape=summand.shape)
+            weighted = (
+                context.ranks * summand,
+                SimpleNamespace(name=f"sweep.{summand.shape[0]}", shape=summand.shape),
+            )
             communicator.setup_infrastructure([weighted])
             self._communicators.append(communicator)
             ((average, _),) = communicator.reduce_gradients([weighted])

@@ -9,7 +9,11 @@ from ranks.worker.trainer import Trainer
 def environment(context: Context) -> dict[str, str]:
     """All ranks' addresses; no log lines below warnings."""
     jobs = context.group.all_gather(f"{context.group.address}:{free_port(context.group.address)}")
-    place = {"DTENSOR_JOBS": ",".join(jobs), "DTENSOR_JOB_NAME": "worker", "DTENSOR_CLIENT_ID": str(context.rank)}
+    place = {
+        "DTENSOR_JOBS": ",".join(jobs),
+        "DTENSOR_JOB_NAME": "worker",
+        "DTENSOR_CLIENT_ID": str(context.rank),
+    }
     return {"TF_CPP_MIN_LOG_LEVEL": "1", **place}
 
 

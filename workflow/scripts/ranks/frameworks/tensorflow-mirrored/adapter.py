@@ -22,7 +22,9 @@ def trainer(context: Context) -> Trainer:
             on_gpu = context.spec["device"] == "cuda"
             self.transport = "nccl" if on_gpu else "memory"
             kind, exchange = (
-                ("GPU", tf.distribute.NcclAllReduce()) if on_gpu else ("CPU", tf.distribute.ReductionToOneDevice())
+                ("GPU", tf.distribute.NcclAllReduce())
+                if on_gpu
+                else ("CPU", tf.distribute.ReductionToOneDevice())
             )
             devices = [f"{kind}:{i}" for i in range(context.spec["replicas_per_rank"])]
             return tf.distribute.MirroredStrategy(devices, cross_device_ops=exchange)

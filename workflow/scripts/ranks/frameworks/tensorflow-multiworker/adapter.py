@@ -43,7 +43,9 @@ def collectives(context: Context) -> Collectives:
             self.transport, self.strategy = join(context)
 
         def all_reduce(self, summand: Any) -> Any:
-            return self._on_replica(lambda replica, mine: replica.all_reduce(tf.distribute.ReduceOp.SUM, mine), summand)
+            return self._on_replica(
+                lambda replica, mine: replica.all_reduce(tf.distribute.ReduceOp.SUM, mine), summand
+            )
 
         def all_gather(self, share: Any) -> Any:
             return self._on_replica(lambda replica, mine: replica.all_gather(mine, axis=0), share)
@@ -64,6 +66,8 @@ def join(context: Context) -> tuple[str, Any]:
 
     on_gpu = context.spec["device"] == "cuda"
     kind = tf.distribute.experimental.CommunicationImplementation
-    options = tf.distribute.experimental.CommunicationOptions(implementation=kind.NCCL if on_gpu else kind.RING)
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=kind.NCCL if on_gpu else kind.RING
+    )
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return "nccl" if on_gpu else "ring over grpc", strategy
