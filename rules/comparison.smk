@@ -20,7 +20,11 @@ if ASKED_TO_COMPARE:
     rule compare:
         """Compare two campaigns: --config base=FOLDER other=FOLDER."""
         input:
-            expand("{stem}.{suffix}", stem=COMPARISON, suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"]),
+            expand(
+                "{stem}.{suffix}",
+                stem=COMPARISON,
+                suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"],
+            ),
 
     rule comparison:
         """Make the table and the figure of what changed."""
@@ -28,7 +32,11 @@ if ASKED_TO_COMPARE:
             runs=[f"{folder}/runs.csv" for folder in ASKED_TO_COMPARE],
             changed=changed("comparison", code("comparison.compare")),
         output:
-            expand("{stem}.{suffix}", stem=COMPARISON, suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"]),
+            expand(
+                "{stem}.{suffix}",
+                stem=COMPARISON,
+                suffix=["csv", "md", "tex", "pdf", "svg", "png", "caption.md"],
+            ),
         log:
             f"{COMPARISON}.log",
         params:

@@ -29,7 +29,9 @@ rule environment:
     input:
         parent=lambda wildcards: [
             ancient(stamp)
-            for stamp in parent_stamps(CACHE, wildcards.environment, CAMPAIGN.site.variant, CAMPAIGN.site.realization)
+            for stamp in parent_stamps(
+                CACHE, wildcards.environment, CAMPAIGN.site.variant, CAMPAIGN.site.realization
+            )
         ],
     output:
         stamp=f"{CACHE}/environments/{{environment}}/{{digest}}/environment.json",

@@ -63,7 +63,9 @@ rule figure:
     """Draw one figure with its caption."""
     input:
         lambda wildcards: list(PRODUCTS.figure_inputs(wildcards.figure).values()),
-        changed=changed("figure", lambda wildcards: code("figures.draw", PRODUCTS.figure_module(wildcards.figure))),
+        changed=changed(
+            "figure", lambda wildcards: code("figures.draw", PRODUCTS.figure_module(wildcards.figure))
+        ),
     output:
         pdf=f"{RESULTS}/figures/{{figure}}.pdf",
         svg=report(
@@ -80,7 +82,9 @@ rule figure:
         figure="|".join(PRODUCTS.figures),
     params:
         figure=lambda wildcards: PRODUCTS.figures[wildcards.figure].to_json(),
-        inputs=lambda wildcards: [f"{name}={file}" for name, file in PRODUCTS.figure_inputs(wildcards.figure).items()],
+        inputs=lambda wildcards: [
+            f"{name}={file}" for name, file in PRODUCTS.figure_inputs(wildcards.figure).items()
+        ],
         stem=lambda wildcards, output: output.pdf.removesuffix(".pdf"),
     shell:
         """

@@ -10,7 +10,10 @@ from provenance import differing, sources
 # Of every job of figures and tables its files, and the code that makes them; of every product its files, and where it stands
 # what they were made of.
 MAKING = [
-    *((files, code("figures.draw", PRODUCTS.figure_module(name))) for name, files in PRODUCTS.figure_files.items()),
+    *(
+        (files, code("figures.draw", PRODUCTS.figure_module(name)))
+        for name, files in PRODUCTS.figure_files.items()
+    ),
     *(
         (PRODUCTS.files(program), [*code(*program.modules), *PRODUCTS.descriptions(program)])
         for program in PRODUCTS.programs
