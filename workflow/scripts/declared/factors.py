@@ -59,7 +59,7 @@ def factor_lists() -> Any:
     """Return a dataclass with the list of levels of every factor; a factor that a study does not name has its default."""
     keys: list[tuple[str, Any, Any]] = []
     for name, rules in factor_table().items():
-        levels = Annotated[list[level_type(name)], Rules(unique=True, min_length=1)]  # type: ignore[valid-type]
+        levels = Annotated[list[level_type(name)], Rules(unique=True, min_length=1)]  # type: ignore[misc, valid-type]
         default = {"default_factory": functools.partial(_default, rules)} if "default" in rules else {}
         keys.append((name, levels, key(rules["description"], **default)))
     return make_dataclass("FactorLists", keys, bases=(Keys,), kw_only=True)
