@@ -130,7 +130,7 @@ def test_without_out_the_table_is_printed(capsys):
         ([*MODEL, "--step-time", "inf"], "out-of-range", "--step-time", "at most 1e+06"),
         ([*MODEL, "--step-time", "nan"], "wrong-type", "--step-time", ""),
         ([*MODEL, "--step-time", "1e-300"], "out-of-range", "--step-time", "at least 1e-09"),
-        ([*MODEL, "--batch-size", "64.5"], "bad-arguments", "", ""),
+        ([*MODEL, "--batch-size", "64.5"], "bad-arguments", "--batch-size", ""),
         ([*MODEL, "--nodes", "1" + 23 * "0"], "out-of-range", "--nodes", "at most 1e+09"),
         ([*MODEL, "--samples", "1" + 20 * "0"], "out-of-range", "--samples", "at most 1e+15"),
         ([*MODEL, "--sync-every", "1" + 20 * "0"], "out-of-range", "--sync-every", "at most 1e+09"),
