@@ -213,8 +213,8 @@ def test_interactions_of_too_many_levels_are_left_out_by_name():
 def test_the_strongest_factors_have_the_largest_shares(runs):
     table = anova.table(runs)
     rows = table.data.set_index("term")
-    assert list(rows.index[:4]) == ["framework", "batch size", "nodes", "batches per exchange"]
-    main = rows.loc[["framework", "batch size", "nodes", "batches per exchange", "block"], "sum_sq"]
+    assert list(rows.index[:4]) == ["framework", "batch size", "nodes", "gradient accumulation steps"]
+    main = rows.loc[["framework", "batch size", "nodes", "gradient accumulation steps", "block"], "sum_sq"]
     assert main.idxmax() == "framework" and rows.loc["framework", "p"] < 0.001
     assert rows.loc["block", "p"] > 0.001
     assert find_note(table.notes, "estimated-in-part").facts["degrees"]["framework × nodes"] == (3, 5)

@@ -20,7 +20,7 @@ def test_every_factor_has_a_sentence_with_its_extreme_effects(runs: pd.DataFrame
     assert [sentence.subject for sentence in factors] == [
         "Framework",
         "Nodes",
-        "Batches per exchange",
+        "Gradient accumulation steps",
         "Batch size (samples)",
     ]
     data = effects.table(runs).data

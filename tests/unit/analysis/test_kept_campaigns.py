@@ -289,7 +289,7 @@ def test_shares_and_noise_in_the_text_are_those_of_the_tables() -> None:
         [f"{row.loc[name, 'size_percent']:.0f}" for row in rows]
         for name in ("blocks alike", f"{checks.MIN_DIFFERENCE}, n = 5")
     )
-    accumulation, pair = "batches per exchange", "nodes × batches per exchange"
+    accumulation, pair = "gradient accumulation steps", "nodes × gradient accumulation steps"
     of_slow = [slow[name] for name in ("model", "batch size", accumulation, "nodes", pair)]
     of_unshaped = [unshaped[name] for name in ("model", accumulation, "nodes", pair)]
     of_two = {

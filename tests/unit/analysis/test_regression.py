@@ -168,7 +168,7 @@ def test_the_known_effects_come_back_exactly_without_noise(read):
     effect = estimates(result)
     assert effect["nodes"] == pytest.approx(SECONDS_PER_NODE)
     assert effect["batch size"] == pytest.approx(SECONDS_PER_SAMPLE)
-    assert effect["batches per exchange"] == pytest.approx(SECONDS_PER_SYNC)
+    assert effect["gradient accumulation steps"] == pytest.approx(SECONDS_PER_SYNC)
     for name, seconds in SECONDS.items():
         if name != "pytorch-single":
             assert effect[name] == pytest.approx(seconds - SECONDS["pytorch-single"])
@@ -268,12 +268,12 @@ def test_terms_that_cannot_be_estimated_are_refused_by_name(runs):
     result = fitted(runs, "quadratic")
     assert result.refused == [
         "nodes²",
-        "batches per exchange²",
+        "gradient accumulation steps²",
         "tensorflow-single × nodes",
         "tensorflow-multiworker × nodes",
-        "tensorflow-single × batches per exchange",
-        "tensorflow-multiworker × batches per exchange",
-        "batch size × batches per exchange",
+        "tensorflow-single × gradient accumulation steps",
+        "tensorflow-multiworker × gradient accumulation steps",
+        "batch size × gradient accumulation steps",
     ]
     ok = successful(runs)
     x, columns = matrix(ok, "quadratic"), terms.quadratic_columns(ok)

@@ -201,7 +201,7 @@ def test_a_poor_study_gives_a_table_that_says_so(quickstart_like, options, code,
 def test_every_series_stands_once_and_bases_are_named(runs):
     table = scaling.table(runs)
     alone = find_note(table.notes, "one-replica-count").facts["series"]
-    assert alone[0] == "pytorch-single, batch size 16, batches per exchange 1" and alone[1].startswith(
+    assert alone[0] == "pytorch-single, batch size 16, gradient accumulation steps 1" and alone[1].startswith(
         "pytorch-single"
     )
     assert len(table.data) == 4 * 4 - 1, "four batches of four frameworks, one of which has a missing cell"

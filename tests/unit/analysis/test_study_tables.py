@@ -70,7 +70,7 @@ def test_failed_runs_are_counted_not_averaged(runs):
 
 def test_table_lists_varying_factors_and_names_the_rest(runs):
     table = cells.table(runs)
-    assert list(table.display)[:4] == ["framework", "batch size", "nodes", "batches per exchange"]
+    assert list(table.display)[:4] == ["framework", "batch size", "nodes", "gradient accumulation steps"]
     assert list(dict.fromkeys(table.display["framework"]))[:2] == ["pytorch-single", "tensorflow-single"]
 
 

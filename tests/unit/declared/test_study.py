@@ -85,9 +85,92 @@ def test_a_good_study_is_read(tmp_path: Path) -> None:
     assert study.factors["training_loop"] == ["custom"], "what is not named has its default"
 
 
+ALIAS = "gradient_accumulation_steps"
+
+
+def name_accumulation(name: str) -> dict[str, Any]:
+    """Return the keys of a study that names the factor `sync_every` everywhere, as `name`."""
+    varied = {"batch_size": 16, "nodes": [1, 2], "framework": "pytorch-ddp"}
+    return {
+        "factors": factors(**varied, **{"sync_every": None, name: [1, 4]}),
+        "exclude": [{"nodes": 1, name: 4}],
+        "replicates": PRECISION | {"contrasts": {name: [1, 4]}},
+        "figures": [
+            {"kind": "by_factor", "x": name, "colour": "nodes"},
+            {"kind": "by_factor", "name": ALIAS, "x": "nodes", "colour": name},
+            {"kind": "by_factor", "name": "panels", "x": "nodes", "facet": [name]},
+            {"kind": "by_factor", "name": "some", "x": "nodes", "filter": {name: [1]}},
+        ],
+    }
+
+
+def test_alias_names_a_factor_everywhere_in_a_study(tmp_path: Path) -> None:
+    studies = [
+        load_study("s", written(tmp_path, **name_accumulation(name))) for name in ("sync_every", ALIAS)
+    ]
+    assert studies[0] == studies[1]
+    assert studies[1].factors["sync_every"] == [1, 4] and len(studies[1].cells()) == 3
+    assert studies[1].replicates.contrasts == {"sync_every": (1, 4)}
+    assert studies[1].exclude == ({"nodes": [1], "sync_every": [4]},)
+    by_factor, named, panels, some = studies[1].figures
+    assert (by_factor.x, by_factor.name, named.colour) == (
+        "sync_every",
+        "by_factor-sync_every",
+        ("sync_every",),
+    )
+    assert (panels.facet, some.filter, named.name) == (("sync_every",), {"sync_every": [1]}, ALIAS)
+
+
+@pytest.mark.parametrize("contrasts", [ALIAS, [ALIAS]])
+def test_alias_names_a_contrast(tmp_path: Path, contrasts: object) -> None:
+    changes = name_accumulation(ALIAS) | {"replicates": PRECISION | {"contrasts": contrasts}}
+    assert load_study("s", written(tmp_path, **changes)).replicates.contrasts == {"sync_every": (1, 4)}
+
+
+def test_alias_names_a_generated_factor(tmp_path: Path) -> None:
+    two = {"nodes": [1, 2], "batch_size": [16, 32], "framework": "pytorch-ddp", "sync_every": None}
+    for generators in ({ALIAS: ["nodes", "batch_size"]}, {"nodes": ["batch_size", ALIAS]}):
+        changes = {
+            "design": "fractional",
+            "generators": generators,
+            "factors": factors(**two, **{ALIAS: [1, 4]}),
+        }
+        study = load_study("s", written(tmp_path, **changes))
+        assert study.fraction is not None and len(study.cells()) == 4
+        assert {levels["sync_every"] for levels in study.cells()} == {1, 4}
+
+
+BOTH = {ALIAS: 1, "sync_every": 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "key", "facts"),
     [
+        ({"factors": factors(**BOTH)}, "conflicting-keys", f"factors.{ALIAS}", {"mentions": ["sync_every"]}),
+        (
+            {"exclude": [{"nodes": 1}, BOTH]},
+            "conflicting-keys",
+            f"exclude.1.{ALIAS}",
+            {"mentions": ["sync_every"]},
+        ),
+        (
+            {"factors": factors(gradient_acumulation_steps=1, sync_every=None)},
+            "unknown-key",
+            "factors.gradient_acumulation_steps",
+            {"suggestion": ALIAS},
+        ),
+        (
+            {"exclude": [{"gradient_acumulation_steps": 1}]},
+            "unknown-name",
+            "exclude.0.gradient_acumulation_steps",
+            {"suggestion": ALIAS},
+        ),
+        (
+            {"replicates": PRECISION | {"contrasts": "gradient_acumulation_steps"}},
+            "unknown-name",
+            "replicates.contrasts",
+            {"suggestion": ALIAS},
+        ),
         ({"replicate": 3}, "unknown-key", "replicate", {"got": "replicate", "suggestion": "replicates"}),
         ({"replicates": None}, "missing-key", "replicates", {}),
         ({"replicates": "three"}, "wrong-type", "replicates", {"got": "three"}),

@@ -693,7 +693,7 @@ def test_lines_of_factors_that_do_not_interact_are_parallel(tmp_path):
 def test_the_test_of_an_interaction_is_that_of_the_table(treated):
     declaration = Declared("interaction", "interaction", x="nodes", colour=("sync_every",))
     _, caption = drawn_by(declaration, treated)
-    row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × batches per exchange"]
+    row = anova.analyse_runs(treated.runs).rows.set_index("term").loc["nodes × gradient accumulation steps"]
     note = find_note(caption.notes, "interaction-tested")
     assert note.facts["term"] == row.name
     assert (note.facts["f"], note.facts["df"], note.facts["share"]) == (row["F"], 2, row["share"])

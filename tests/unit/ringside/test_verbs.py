@@ -139,6 +139,14 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
     assert question.batch_size == 32 and out == Path("x")
 
 
+@pytest.mark.parametrize("option", ["--sync-every", "--gradient-accumulation-steps"])
+def test_predict_takes_both_names_of_accumulation(called: Callable[[str], list[Call]], option: str) -> None:
+    calls = called("figures.outlook.predict")
+    assert run(["predict", "--model", "resnet-50", "--step-time", "0.25", option, "4"]) == 0
+    ((question, _), _) = calls[0]
+    assert question.sync_every == 4
+
+
 def test_strategies_of_a_model_are_searched_for_here(called: Callable[[str], list[Call]]) -> None:
     calls = called("strategies.find.search")
     assert (

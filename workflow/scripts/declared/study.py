@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common.errors import CodedValueError, InputError
-from common.files import CHECKOUT, shown
+from common.files import CHECKOUT, load_yaml, shown
 from common.text import alternatives, number_of
-from common.written import Keys, Line, Maybe, Rules, Written, key, load, optional, parse
+from common.written import Keys, Line, Maybe, Rules, Written, key, optional, parse
 from declared.configuration import existing
 from declared.datasets import NEXT, load_dataset, targets
-from declared.factors import FEWEST_HELD_OUT, UNTRACED, Levels, as_list, factor_lists, factor_table, matches
+from declared.factors import (
+    FEWEST_HELD_OUT,
+    UNTRACED,
+    Levels,
+    as_list,
+    factor_aliases,
+    factor_lists,
+    factor_table,
+    matches,
+)
 from declared.figures import Declared, read_figures, usual
 from declared.fraction import Fraction, generated_fraction, smallest_fraction
 from declared.frameworks import framework_names
@@ -24,6 +33,7 @@ from declared.models import model_names
 from declared.paper import Paper, check_paper
 from declared.products.traits import Traits
 
+SECTIONS_WITH_FACTORS = ("factors", "exclude", "generators", "replicates", "figures")
 DEFAULT_RESOLUTION = 4
 NARROWEST, WIDEST = 0.1, 50  # %, precisions that may be wanted
 FEWEST_REPLICATES = 3  # from which precision is judged
@@ -332,7 +342,7 @@ class Study(StudyKeys):
 def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Study:
     """Read and check config/studies/<name>.yaml. InputError in one line when it is wrong."""
     file = existing(folder, name, "study")
-    written = load(StudyKeys, file)
+    written = parse(StudyKeys, _resolve_aliases(load_yaml(file), file), file)
     factors = _factors(written.factors, file)
     study = Study(
         **vars(written)
@@ -355,6 +365,38 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
         study = replace(study, figures=tuple(read))
     check_paper(study.paper, [one.name for one in study.drawn()], file)
     return study
+
+
+def _resolve_aliases(content: Any, file: Path) -> Any:
+    """Return what a study's file holds, with the names of factors in place of their aliases."""
+    if not isinstance(content, dict):
+        return content
+    sections = [section for section in SECTIONS_WITH_FACTORS if section in content]
+    return content | {section: _rename_factors(content[section], section, file) for section in sections}
+
+
+def _rename_factors(value: Any, where: str, file: Path) -> Any:
+    """Return a value under the key `where`, with aliases of factors replaced among its keys and its texts."""
+    aliases = factor_aliases()
+    if isinstance(value, list):
+        return [_rename_factors(entry, f"{where}.{i}", file) for i, entry in enumerate(value)]
+    if not isinstance(value, dict):
+        return aliases.get(value, value) if isinstance(value, str) else value
+    for alias, name in aliases.items():
+        if alias in value and name in value:
+            raise InputError(
+                "conflicting-keys",
+                f"is another name of {name}",
+                file=shown(file),
+                key=f"{where}.{alias}",
+                got=alias,
+                hint="take one of the two out",
+            )
+    return {
+        # The name of a figure is the name of its files, and no factor.
+        aliases.get(key, key): entry if key == "name" else _rename_factors(entry, f"{where}.{key}", file)
+        for key, entry in value.items()
+    }
 
 
 def _with_levels(rule: Replicates, factors: Mapping[str, list[Any]], file: Path) -> Replicates:
@@ -399,7 +441,7 @@ def _contrasts(
     where, key = shown(file), "replicates.contrasts"
     for name, levels in named.items():
         if name not in factors:
-            known = alternatives(name, list(factors))
+            known = alternatives(name, [*factors, *factor_aliases()])
             raise InputError("unknown-name", f"'{name}' is no factor", file=where, key=key, got=name, **known)
         if len(factors[name]) < 2:
             varied = [each for each, of in factors.items() if len(of) > 1]
@@ -489,6 +531,15 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
 
 
 def _factors(raw: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
+    if unknown := sorted(set(raw) - set(factor_table())):
+        raise InputError(
+            "unknown-key",
+            "unknown key",
+            file=shown(file),
+            key=f"factors.{unknown[0]}",
+            got=unknown[0],
+            **alternatives(unknown[0], sorted([*factor_table(), *factor_aliases()])),
+        )
     lists = vars(
         parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
     )
@@ -527,7 +578,7 @@ def _exclusion(
                 file=shown(file),
                 key=f"{where}.{name}",
                 got=name,
-                expected=list(factors),
+                **alternatives(name, [*factors, *factor_aliases()]),
             )
         for level in as_list(levels):
             if level not in factors[name] or isinstance(level, bool):

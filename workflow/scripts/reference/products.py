@@ -170,7 +170,7 @@ def files_page() -> str:
             "Everything that a campaign makes is in `results/STUDY/`, which is not in git. To measure a study anew, remove its folder.",
             table(["file or folder", "content"], [[code(file), what] for file, what in LAYOUT.items()]),
             "`RUN_ID` names the levels of a run, as `horovod-pytorch.small-cnn.digits.b64.n2.s1.r3`: framework, model, data set, batch size, nodes, "
-            "batches per exchange, replicate; any other factor stands before the replicate, as `name=level`, where it is not at its default. `KEY` is a hash of all that "
+            "gradient accumulation steps, replicate; any other factor stands before the replicate, as `name=level`, where it is not at its default. `KEY` is a hash of all that "
             "the measurement depends on: [what runs again, and why](../explanation/dag.md).",
             "Environments, images, wheels, prepared data, downloads and what bundles have brought are in the cache of the site (`cache`), and shared by studies.",
             "Units are in the names: `_s` seconds, `_bytes`, `_bytes_s` bytes per second, `_j` joules. CSV files are UTF-8, with a header. Empty fields are "

@@ -68,7 +68,16 @@ def predict(
     gradient_bytes: Annotated[
         float | None, option("In place of --model: bytes of gradients.", metavar="N")
     ] = None,
-    sync_every: Annotated[int | None, option("Gradient accumulation steps (default 1).", metavar="K")] = None,
+    sync_every: Annotated[
+        int | None,
+        typer.Option(
+            "--sync-every",
+            "--gradient-accumulation-steps",
+            metavar="K",
+            help="Gradient accumulation steps (default 1).",
+            show_default=False,
+        ),
+    ] = None,
     rate: Annotated[
         list[float] | None,
         option("Rate of links, Gbit/s; repeat it for more (default 1, 10, 25, 100).", metavar="G"),
