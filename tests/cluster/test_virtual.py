@@ -236,7 +236,7 @@ def test_with_accounting_jobs_are_listed_and_unknown_accounts_refused(corner: Sa
         for name in ("ringside-a.b1.r1", "ringside-other")
     ]
     assert energies == [
-        "(None, 'sacct says 0: no plugin of this cluster measures (AcctGatherEnergyType)')",
+        "(None, 'sacct reports 0 energy: this cluster has no energy plugin (AcctGatherEnergyType)')",
         f"(None, 'sacct has no step ringside-other of job {number}')",
     ]
     assert corner.run("srun", "--account=rehearsal", "true").returncode == 0

@@ -18,7 +18,7 @@ import pytest
 from common.errors import InputError
 from common.files import CHECKOUT
 from environments import controller
-from environments.controller import CHECK_SNAKEMAKE, STAMP, is_current, is_in_use, make_environment
+from environments.controller import STAMP, check_line, is_current, is_in_use, make_environment
 
 NEEDED = ("common/__init__.py", "common/caches.py", "common/errors.py", "common/python.py", "common/redaction.py", "environments/__init__.py",
           "environments/bundled.py", "environments/controller.py")  # fmt: skip
@@ -100,7 +100,7 @@ class TestFirstUse:
         (packages,) = used_checkout.glob(".venv/lib/python3*/site-packages")
         assert (
             packages / "ringside.pth"
-        ).read_text() == f"{used_checkout}/workflow/scripts\n{CHECK_SNAKEMAKE}\n"
+        ).read_text() == f"{used_checkout}/workflow/scripts\n{check_line(used_checkout)}\n"
         assert list(packages.glob("__pycache__/tiny.*.pyc")), "compiled at once"
 
     def test_the_second_time_nothing_is_installed(self, used_checkout: Path) -> None:
@@ -237,3 +237,17 @@ def test_an_old_python_can_read_as_far_as_the_check(file: str) -> None:
 
 def test_completions_are_asked_for_by_the_name_of_the_command() -> None:
     assert controller.COMPLETION_VARIABLE == "_RINGSIDE_COMPLETE"
+
+
+def test_check_before_snakemake_leaves_no_module_behind(tmp_path: Path) -> None:
+    program = tmp_path / "snakemake"
+    program.write_text(
+        f"import sys\nsys.path.insert(0, {str(CHECKOUT / 'workflow' / 'scripts')!r})\n"
+        f"{check_line(CHECKOUT)}\n"
+        "print('runpy' in sys.modules, [name for name in sys.modules if name.partition('.')[0] in ('common', 'plan')])\n"
+    )
+    variables = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True []\n"

@@ -30,10 +30,6 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path("workflow", "scripts")
 STAMP = ".made-of-requirements"  # written last, so a .venv without it is not complete
 FOREIGN_VARIABLES = ("PYTHONHOME", *bundled.PLACES_OF_PIP)
-# A line of a .pth file, which the Python of .venv runs when it starts.
-CHECK_SNAKEMAKE = (
-    'import sys; any(part.endswith("snakemake") for part in sys.orig_argv[1:3]) and __import__("plan.start")'
-)
 COMPLETION_VARIABLE = "_RINGSIDE_COMPLETE"  # set by the shell when it asks for completions
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -143,16 +139,25 @@ def _run(
 
 
 def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
-    """Add this checkout's modules, the check of Snakemake's folders (plan.start) and its profile to `.venv`; stamp it."""
+    """Add this checkout's modules, the check of Snakemake's folders (plan.before_snakemake) and its profile to `.venv`; stamp it."""
     profile = shlex.quote(str(checkout / "profiles" / "local"))
     with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
         activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")
     (packages,) = venv.glob("lib/python3*/site-packages")
-    (packages / "ringside.pth").write_text(f"{checkout / SCRIPTS}\n{CHECK_SNAKEMAKE}\n", encoding="utf-8")
+    (packages / "ringside.pth").write_text(
+        f"{checkout / SCRIPTS}\n{check_line(checkout)}\n", encoding="utf-8"
+    )
     draft = venv / f"{STAMP}.new"
     draft.write_text(os.path.realpath(venv / "bin" / "python"), encoding="utf-8")
     os.utime(draft, ns=(date_ns, date_ns))
     os.replace(draft, venv / STAMP)
+
+
+def check_line(checkout: Path) -> str:
+    """Return the line of a .pth file, run by the Python of `.venv` at its start, that checks folders before Snakemake."""
+    program = str(checkout / SCRIPTS / "plan" / "before_snakemake.py")
+    starts_snakemake = 'any(part.endswith("snakemake") for part in sys.orig_argv[1:3])'
+    return f'import sys; {starts_snakemake} and __import__("runpy").run_path({program!r})'
 
 
 def base_python() -> str:

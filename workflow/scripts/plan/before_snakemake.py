@@ -1,0 +1,28 @@
+"""Check folders and user name before Snakemake starts, because it would end with a traceback.
+
+The Python of .venv runs this file whenever it starts Snakemake (environments.controller). The imported modules
+are forgotten afterwards: the Snakefile may belong to another checkout, which has to import its own.
+"""
+
+import os
+import sys
+
+
+def check() -> int:
+    """Check what Snakemake needs; return 0, or the exit status of a mistake whose line has been printed."""
+    from common.errors import exit_status
+    from plan.unlock import check_folders, name_user
+
+    name_user()
+    return exit_status(check_folders)
+
+
+def forget(packages: set[str]) -> None:
+    """Remove the modules of these packages from those that are imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+
+
+if status := check():
+    os._exit(status)
+forget({"common", "plan"})
