@@ -26,7 +26,7 @@ def start_rendezvous() -> None:
 
 
 def rendezvous_port() -> str:
-    """The port that rank 0 left; the self-test's time limit ends a wait for nothing."""
+    """Return the port that rank 0 left; the self-test's time limit ends a wait for nothing."""
     while not (MEETING / "port").is_file():
         time.sleep(0.05)
     return (MEETING / "port").read_text()

@@ -10,7 +10,7 @@ from numba import njit
 
 @njit
 def total(values: np.ndarray) -> int:
-    """The sum of integers."""
+    """Return the sum of integers."""
     found = 0
     for value in values:
         found += value

@@ -10,7 +10,7 @@ MEETING = Path(os.environ["RINGSIDE_MEETING"])
 
 
 def place() -> dict[str, str]:
-    """What tells GASPI its ranks; the file of hosts has one line for each rank."""
+    """Return what tells GASPI its ranks; the file of hosts has one line for each rank."""
     hosts = MEETING / "hosts"
     if RANK == 0:
         partial = MEETING / "hosts.partial"

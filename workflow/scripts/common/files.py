@@ -87,8 +87,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read,
-    or it has NaN or infinity, which JSON has not, half a character, or a number that no computer counts to.
+    """Return the value in a JSON file.
+
+    OSError; ValueError where it is none, a key stands twice in it, it nests too deeply to be read, or it has
+    NaN or infinity, which JSON has not, half a character, or a number that no computer counts to.
     """
     try:
         text = regular(path).read_text(encoding="utf-8")
@@ -225,8 +227,10 @@ def held(path: Path) -> bool:
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML that refuses a key given twice instead of keeping the last, with the plain values of YAML 1.2 (section 10.3.2), as JSON has
-    them: 1e-3 is a number, 010 is ten, and yes, 1:30:00 and 2026-01-01 are text.
+    """YAML that refuses a key given twice instead of keeping the last.
+
+    Plain values are those of YAML 1.2 (section 10.3.2), as JSON has them: 1e-3 is a number, 010 is ten, and
+    yes, 1:30:00 and 2026-01-01 are text.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as PyYAML has it)

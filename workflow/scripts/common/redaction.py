@@ -106,8 +106,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def environment_secrets() -> list[str]:
-    """Return the passwords that this process's environment gives for proxies and package indexes, and the values of variables with telling
-    names; the longest first.
+    """Return the secret values in this process's environment, the longest first.
+
+    These are the passwords for proxies and package indexes, and the values of variables with telling names.
     """
     secrets = set()
     for name, value in os.environ.items():

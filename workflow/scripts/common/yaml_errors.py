@@ -16,7 +16,9 @@ class LimitError(ValueError):
 
 
 class Slip(NamedTuple):
-    """One mistake in a YAML file: the number of its line (1 is the first; None where it is of no line), its code, what is wrong there, and
+    """One mistake in a YAML file.
+
+    The number of its line (1 is the first; None where it is of no line), its code, what is wrong there, and
     what to do.
     """
 

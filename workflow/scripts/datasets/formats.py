@@ -183,12 +183,14 @@ def decode_jpeg(archive: Archive, name: str, content: bytes, shape: list[int]) -
     try:
         with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
             mode, width, height = image.mode, *image.size
-            if mode in ("RGB", "L") and [height, width, 3] == list(shape):
-                return np.asarray(image.convert("RGB"))
+            matches = mode in ("RGB", "L") and [height, width, 3] == list(shape)
+            pixels = np.asarray(image.convert("RGB")) if matches else None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         refuse(archive, "wrong-format", f"member {name!r} cannot be read as JPEG: {error}", name)
-    problem = f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}"
-    refuse(archive, "contradicts-entry", problem, (height, width, mode))
+    if pixels is None:
+        problem = f"member {name!r} is {height} x {width} pixels of kind {mode}; the entry says {shape}"
+        refuse(archive, "contradicts-entry", problem, (height, width, mode))
+    return pixels
 
 
 def read_text8(entry: Entry, archives: Archives) -> Content:

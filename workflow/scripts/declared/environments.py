@@ -232,8 +232,9 @@ class Installed:
 
 @dataclass(frozen=True)
 class Realization:
-    """How a site wants its environments: the deployment; the base of images; by environment, the images that it brings and
-    what it has installed.
+    """Environments as a site wants them.
+
+    The deployment; the base of images; by environment, the images that it brings and what it has installed.
 
     `abi` is the Python that virtual environments are for; None is the running one.
     """

@@ -23,8 +23,10 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Declared:
-    """One figure. `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are drawn.
-    `target`: a validation accuracy, a share.
+    """One figure.
+
+    `colour` and `facet`: factors; None leaves them to figures.view. `filter`: factor -> levels that are
+    drawn. `target`: a validation accuracy, a share.
     """
 
     name: str
@@ -126,8 +128,10 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | None:
 def _checked(
     entry: Mapping[str, Any], cells: Sequence[Levels], names: Sequence[str], target: float | None
 ) -> Declared:
-    """The figure that is written, all of whose keys are right. `cells`: the levels of all cells, of
-    the factors that vary; `names`: of the figures before it; `target`: the study's.
+    """Return the figure that is written, all of whose keys are right.
+
+    `cells`: the levels of all cells, of the factors that vary; `names`: of the figures before it; `target`:
+    the study's.
     """
     kind = entry["kind"]
     if kind not in KINDS:

@@ -1,4 +1,6 @@
-"""Run a self-test as two ranks on loopback, under a time limit: python two_ranks.py PROGRAM --limit SECONDS
+"""Run a self-test as two ranks on loopback, under a time limit.
+
+Usage: python two_ranks.py PROGRAM --limit SECONDS
 
 Standard library only: it runs in an environment's own Python, and in an image's %test. Each rank gets
 RINGSIDE_RANK, RINGSIDE_SIZE, RINGSIDE_PORTS (one free port per rank) and RINGSIDE_MEETING (an empty folder

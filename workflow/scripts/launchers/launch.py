@@ -354,7 +354,7 @@ def too_few_nodes(job: str, n_nodes: int, needed: int) -> InputError:
 
 
 def job_ended(number: str, state: str, prefix: str = "") -> Lost:
-    """Return the exception for a scheduler's job that ended during the run;
+    """Return the exception for a scheduler's job that ended during the run.
 
     `prefix` stands before its state.
     """

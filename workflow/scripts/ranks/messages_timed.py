@@ -1,8 +1,10 @@
-"""Two ranks that time messages between them: `python -m ranks.messages_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's
-environment.
+"""Two ranks that time messages between them.
 
-Messages are sent and received as ranks.libraries.pytorch_strategy does it, one after the other. Of each the processor time is told that it
-costs who sends it and who receives it, in all threads, and how long it takes until it is there.
+`python -m ranks.messages_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+
+Messages are sent and received as ranks.libraries.pytorch_strategy does it, one after the other. Of each the
+processor time is told that it costs who sends it and who receives it, in all threads, and how long it takes
+until it is there.
 
 Rank 0 leaves timing.json's measured part, result.json, in the attempt's folder.
 """

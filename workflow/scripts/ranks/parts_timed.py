@@ -1,10 +1,12 @@
-"""One rank that times the parts of a model's layers: `python -m ranks.parts_timed ATTEMPT_FOLDER`, started by a launcher, in the
-framework's environment.
+"""One rank that times the parts of a model's layers.
 
-Every configuration of every layer (models.soap) is computed as ranks.libraries.pytorch_strategy computes it: a part in the middle, its share of
-the weights, what it takes as leaves; its forward pass, and its backward pass for a given gradient. What is the same of several layers or
-configurations is timed once. The optimizer is the study's, stepping one layer's share of the weights; what a step takes without any is told
-apart. Calls are repeated until they take LEAST_S, in which a quota of processor time has come and gone several times.
+`python -m ranks.parts_timed ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+
+Every configuration of every layer (models.soap) is computed as ranks.libraries.pytorch_strategy computes it:
+a part in the middle, its share of the weights, what it takes as leaves; its forward pass, and its backward
+pass for a given gradient. What is the same of several layers or configurations is timed once. The optimizer
+is the study's, stepping one layer's share of the weights; what a step takes without any is told apart. Calls
+are repeated until they take LEAST_S, in which a quota of processor time has come and gone several times.
 
 The rank leaves timing.json's measured part, result.json, in the attempt's folder.
 """

@@ -39,8 +39,9 @@ def elements_of(collective: str, size: int, ranks: int) -> int:
 
 
 def message(elements: int, ranks: int) -> np.ndarray:
-    """What rank 0 has before 1 is added, rank 1 before 2, and so on; float32 [elements], whole numbers that differ from share to
-    share, and whose sums over ranks are exact.
+    """Return what rank 0 has before 1 is added, rank 1 before 2, and so on.
+
+    float32 [elements], whole numbers that differ from share to share, and whose sums over ranks are exact.
     """
     position = np.arange(elements)
     return (position % 8 + position // -(-elements // ranks)).astype(np.float32)

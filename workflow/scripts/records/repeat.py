@@ -50,7 +50,7 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     """Put the finished attempts of runs aside, so that they are repeated.
 
     Args:
-        wanted: A status of records, or a pattern of run ids.
+        selector: A status of records, or a pattern of run ids.
         study: A study; default: the configured one.
         site: A site; default: that at which the study's results were made, else the configured one.
         run: Then run them, if the site is this machine.

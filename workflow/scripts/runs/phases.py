@@ -194,9 +194,9 @@ def _damaged_phases(table: Path, ranks: int, epochs: int, steps: int) -> Note | 
 
 
 def _missing_phase(intervals: pd.DataFrame, ranks: int, epochs: int, steps: int) -> Note | None:
-    """Return which phase a rank lacks in an epoch: of a traced step, or after the steps;
+    """Return which phase a rank lacks in an epoch, None if it lacks none.
 
-    None if it lacks none.
+    The phases are those of a traced step, or those after the steps.
     """
     traced = range(1, steps + 1, -(-steps // MOST_STEPS) or 1)
     required = (

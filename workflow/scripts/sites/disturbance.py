@@ -41,9 +41,9 @@ def share_meter(site: Site) -> Callable[[bool], Shares | None]:
 
 
 def describe(shares: Shares | None, site: Site, runs_csv: Path) -> Note | None:
-    """Return a sentence on the disturbance of this machine and its cost by a campaign's runs.csv;
+    """Return a sentence on the disturbance of this machine, None if it is quiet.
 
-    None if it is quiet.
+    It names what the disturbance cost, by a campaign's runs.csv.
     """
     notes = list(_disturbances(shares or {}, site))
     if not notes:

@@ -233,7 +233,7 @@ def links() -> dict[str, Any]:
 
 
 def ports() -> list[dict[str, Any]]:
-    """Return the ports of InfiniBand devices;
+    """Return the ports of InfiniBand devices.
 
     `layer` is Ethernet with RoCE, `rate` such as 100 Gb/sec (4X EDR).
     """

@@ -20,7 +20,7 @@ Report = Mapping[str, Any]
 
 
 def node_findings(reports: Sequence[Report], site: Site, python: str, version: str) -> Iterator[Finding]:
-    """Yield a finding for each need of the site's runs;
+    """Yield a finding for each need of the site's runs.
 
     `python` is the controller's interpreter, `version` such as 3.11.
     """

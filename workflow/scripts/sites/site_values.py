@@ -162,7 +162,7 @@ def kinds(partition_nodes: Sequence[Node]) -> list[Kind]:
 
 
 def cluster_site(answers: SlurmAnswers, node_answers: NodeAnswers, folder: Path) -> list[Section]:
-    """Return the sections of a cluster's site;
+    """Return the sections of a cluster's site.
 
     `folder` is the parent of the checkout, for a cache that nodes see.
     """

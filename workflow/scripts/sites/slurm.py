@@ -33,7 +33,7 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a partition:
+    """A node of a partition.
 
     `state` as sinfo writes it (idle, mixed-, down*), memory in MB, `gres` without sockets.
     """

@@ -71,7 +71,7 @@ def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mo
 
 
 def job_status(config: Mapping[str, str], written: str | None, profile: Path, sacct: bool) -> Finding:
-    """Check how `snakemake --profile slurm` learns that a job has ended;
+    """Check how `snakemake --profile slurm` learns that a job has ended.
 
     `written` is the profile's slurm-status-command.
     """
@@ -132,7 +132,7 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
 
 
 def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site) -> Finding:
-    """Check whether the partition has enough nodes for a run;
+    """Check whether the partition has enough nodes for a run.
 
     `all_nodes` are the names of all nodes of the cluster.
     """
@@ -287,7 +287,7 @@ def memory(
 
 
 def account(config: Mapping[str, str], mine: Sequence[str] | None, site: Site) -> Finding:
-    """Check whether jobs are charged to an account of the user;
+    """Check whether jobs are charged to an account of the user.
 
     `mine` are the user's accounts, None if unknown.
     """

@@ -99,8 +99,10 @@ class Ahead:
         self._idle: list[Slot] = []
 
     def batches(self, read: Iterable[Batch], use: Callable[[Any, Any], Ready]) -> Iterator[Ready]:
-        """What `use` makes on the device of each batch, in order: of images and labels, which are overwritten later, so it
-        returns memory of its own. `read` is used up by a thread, whose exceptions are raised here.
+        """Yield what `use` makes on the device of each batch, in order.
+
+        `use` gets images and labels, which are overwritten later, so it returns memory of its own. `read` is
+        used up by a thread, whose exceptions are raised here.
         """
         slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(SLOTS)]
         free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()

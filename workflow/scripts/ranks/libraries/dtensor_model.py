@@ -32,10 +32,13 @@ ACTIVATIONS = {
 def forward(
     graph: Graph, weights: Weights, samples: Any, replicas: int, seed: Any = None
 ) -> tuple[Any, Tensors]:
-    """Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length] of `replicas` replicas,
-    and the running statistics after them. Those [replicas, C] are each replica's own, as those that are given.
+    """Return the logits of the samples of `replicas` replicas, and the running statistics after them.
 
-    With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this batch.
+    Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length].
+    Statistics [replicas, C] are each replica's own, as those that are given.
+
+    With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this
+    batch.
     """
     made = {graph.operators[0].name: samples}
     statistics: Tensors = {}
@@ -140,8 +143,9 @@ def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
 def _batch_norm(
     operator: Operator, x: Any, own: Weights, replicas: int, training: bool
 ) -> tuple[Any, Tensors]:
-    """Normalized over a replica's part of this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by
-    what was kept.
+    """Return a layer's input normalized over a replica's part of this batch, or by what was kept.
+
+    The batch's variance is kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2).
     """
     shape, units = x.shape, x.shape[-1]
     x = tf.reshape(x, (replicas, shape[0] // replicas, *shape[1:]))

@@ -29,10 +29,12 @@ CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 def forward(
     graph: Graph, weights: Weights, samples: Array, key: Array | None = None, dtype: Any = jnp.float32
 ) -> tuple[Array, Arrays]:
-    """Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length], and the running
-    statistics after them.
+    """Return the logits of samples, and the running statistics after them.
 
-    With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products are computed in `dtype`.
+    Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length].
+
+    With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products
+    are computed in `dtype`.
     """
     made = {graph.operators[0].name: samples}
     statistics: Arrays = {}

@@ -112,8 +112,10 @@ def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
 
 class Layout:
-    """Where on a mesh the weights lie: the strategy, as data. Along `tensor` each weight that is named there is divided along that
-    axis of its own, along `sharded` each along its first axis that is left and that the ranks divide; one without is on all of them.
+    """Where on a mesh the weights lie: the strategy, as data.
+
+    Along `tensor` each weight that is named there is divided along that axis of its own, along `sharded` each
+    along its first axis that is left and that the ranks divide; one without is on all of them.
     """
 
     def __init__(
@@ -137,8 +139,9 @@ class Layout:
         )
 
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
-        """The axes of the mesh along each axis of a weight, or of what is kept for it; of those that one replica's step names,
-        unless `everywhere`.
+        """Return the axes of the mesh along each axis of a weight, or of what is kept for it.
+
+        Only those that one replica's step names, unless `everywhere`.
         """
         axes: dict[int, str] = {}
         if shared and (share := self.share[name]) is not None:

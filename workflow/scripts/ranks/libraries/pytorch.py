@@ -205,8 +205,9 @@ def make_optimizer(
     rate: float,
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels. `part`: what of a parameter it
-    changes.
+    """SGD with momentum or Adam (Kingma & Ba 2015).
+
+    Weight decay is added to the gradients of kernels. `part`: what of a parameter it changes.
     """
     decay = levels["weight_decay"]
     own = tensors(module, graph)
@@ -393,8 +394,9 @@ class PyTorchTrainer(Trainer):
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hook: forward and backward of one of `length` batches before a step: its loss, and the logits; None where another rank has
-        them.
+        """Hook: forward and backward of one of `length` batches before a step.
+
+        Its loss, and the logits; None where another rank has them.
         """
         phases = self.context.phases
         phases.enter("forward")
@@ -473,8 +475,10 @@ class PyTorchTrainer(Trainer):
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """uint8 [N, H, W, C] to float [N, C, H, W] with zero mean and unit variance, on the device, where tensors are already. Tokens stay
-        as they are, in memory of their own.
+        """Return a batch on the device, images as floats with zero mean and unit variance.
+
+        uint8 [N, H, W, C] to float [N, C, H, W], on the device, where tensors are already. Tokens stay as
+        they are, in memory of their own.
         """
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
@@ -505,8 +509,10 @@ class PyTorchCollectives(Collectives):
 
 
 class TorchDistributed(PyTorchCollectives):
-    """By torch.distributed with the group of all ranks, or by a library `by` with the same functions, whose group `start` makes. What is
-    received lies where the last message of as many elements lay.
+    """Collectives by torch.distributed with the group of all ranks, or by a library `by`.
+
+    The library has the same functions, and `start` makes its group. What is received lies where the last
+    message of as many elements lay.
     """
 
     def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:

@@ -67,8 +67,9 @@ def hand_on(module: fx.GraphModule) -> None:
 
 
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
-    """The weights that this rank's stage and another one have, and the ranks that have the same of it: of all stages, of one place along
-    the other axes.
+    """Return the weights that two stages share, and the ranks that have the same part of them.
+
+    One of the stages is this rank's. The ranks are of all stages, of one place along the other axes.
     """
     for number, part in enumerate(parts):
         for operator in part.operators:

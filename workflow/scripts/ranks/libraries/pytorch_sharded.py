@@ -27,8 +27,9 @@ CALLED = (  # by FSDP2, of torch.distributed, to gather, to reduce to shares, an
 
 
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
-    """Layers that are gathered together, of 25 MiB or more; what is left at the end, and a table that another layer uses, is the
-    whole module's own.
+    """Return layers that are gathered together, of 25 MiB or more.
+
+    What is left at the end, and a table that another layer uses, is the whole module's own.
     """
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
     layers: list[nn.Module] = []

@@ -41,8 +41,10 @@ Coming = dict[int, tuple[dist.Work, Tensor]]  # message -> what waits for it, an
 
 @dataclass(frozen=True)
 class Transfer:
-    """A message as one of its two ranks sees it. `other`: the other rank, None where it is this one; `source`, `target`: where it is in what
-    the one part makes, and in what the other one takes; `fills`: whether it is all that this takes.
+    """A message as one of its two ranks sees it.
+
+    `other`: the other rank, None where it is this one; `source`, `target`: where it is in what the one part
+    makes, and in what the other one takes; `fills`: whether it is all that this takes.
     """
 
     number: int
@@ -84,7 +86,9 @@ class Shared:
 
 
 class Runner:
-    """Runs steps of a strategy on one rank. `weights`: all of the model, as PyTorch keeps them; `carries`: the group of all ranks that carries
+    """Runs steps of a strategy on one rank.
+
+    `weights`: all of the model, as PyTorch keeps them; `carries`: the group of all ranks that carries
     messages, where the group of all carries none of the processor's memory.
     """
 
@@ -217,8 +221,10 @@ class Runner:
             yield tuple(layout.holders(first, number)), rest
 
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """All parts of this rank, in their order. `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss,
-        and how many of its labels were met.
+        """Run all parts of this rank, in their order.
+
+        `samples`: of a batch those that are `wanted`; `labels`: all. Returns this rank's share of the mean
+        loss, and how many of its labels were met.
         """
         loss = torch.zeros((), device=self.device)
         met = torch.zeros((), dtype=torch.int64, device=self.device)

@@ -53,8 +53,10 @@ ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 
 
 def build(graph: Graph) -> Any:
-    """The model as a Keras model that maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or
-    [N, positions, vocabulary], float32.
+    """Return the model as a Keras model.
+
+    It maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary],
+    float32.
     """
     given, *operators = graph.operators
     samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
@@ -144,8 +146,10 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str,
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
-    """What a window with `padding` zeros on all four sides slides over, and what Keras calls that: its own "same" is
-    not symmetric where there is a stride, and where it pools it leaves out what it adds.
+    """Return what a window with `padding` zeros on all four sides slides over, and what Keras calls that.
+
+    Keras's own "same" is not symmetric where there is a stride, and where it pools it leaves out what it
+    adds.
     """
     padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
     pools = operator.kind in ("max_pool", "average_pool")
@@ -469,8 +473,10 @@ class TensorFlowTrainer(Trainer):
         return Seen(loss * batch, correct, len(seen) * batch * replicas)
 
     def _follow(self, marks: dict[str, Any]) -> None:
-        """Enter the phases that a traced step has marked. Where gradients do not travel as one message, the first one, of the last
-        layer's bias, goes as backward begins.
+        """Enter the phases that a traced step has marked.
+
+        Where gradients do not travel as one message, the first one, of the last layer's bias, goes as
+        backward begins.
         """
         phases = self.context.phases
         for phase in ("forward", "backward", "wait", "optimizer", "metrics"):
@@ -660,8 +666,10 @@ class TensorFlowTrainer(Trainer):
 
 
 class TensorFlowCollectives(Collectives):
-    """Of tensors, in a graph for each collective and number of elements. Adapters add how ranks are joined and, by its name, a
-    method for each collective, called in a graph: [loaded] -> [result].
+    """Collectives of tensors, in a graph for each collective and number of elements.
+
+    Adapters add how ranks are joined and, by its name, a method for each collective, called in a graph:
+    [loaded] -> [result].
     """
 
     def __init__(self, context: Context) -> None:

@@ -8,8 +8,9 @@ from ranks.worker.context import LARGEST_VALIDATED, Context
 
 
 def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """This rank's share of the validation split in batches of one size, filled up with zeros, as many on all ranks; how many of a batch's first
-    samples count.
+    """Yield this rank's share of the validation split in batches of one size, as many on all ranks.
+
+    Batches are filled up with zeros; with each comes how many of its first samples count.
     """
     size, batches = min(LARGEST_VALIDATED, context.spec["local_batch"]), context.validation()
     kind = np.uint8 if context.graph.vocabulary is None else np.int64

@@ -1,8 +1,11 @@
-"""What a rank trains on, batch by batch, the same in every framework: uint8 images [N, H, W, C] and int64 labels [N], or int64
-tokens [N, length] and int64 labels, [N] or, of each token the one that follows, [N, length].
+"""What a rank trains on, batch by batch, the same in every framework.
 
-Prepared samples are read from the memory-mapped file. Those of a `fresh` data set are drawn, each from the seed, the epoch
-and its place in the epoch's order. So is an image's augmentation: neither depends on who takes the sample.
+uint8 images [N, H, W, C] and int64 labels [N], or int64 tokens [N, length] and int64 labels, [N] or, of each
+token the one that follows, [N, length].
+
+Prepared samples are read from the memory-mapped file. Those of a `fresh` data set are drawn, each from the
+seed, the epoch and its place in the epoch's order. So is an image's augmentation: neither depends on who
+takes the sample.
 """
 
 import abc
@@ -107,8 +110,10 @@ class Topics(Fresh):
         self.vocabulary, self.classes, self.words = vocabulary, classes, 1 + length
 
     def made(self, drawn: np.ndarray) -> Batch:
-        """See Fresh. One number is the class; of the others the highest bits say whose the token is. Of C classes, class c has the
-        tokens c, C + c, 2 C + c, ...
+        """See Fresh.
+
+        One number is the class; of the others the highest bits say whose the token is. Of C classes, class c
+        has the tokens c, C + c, 2 C + c, ...
         """
         labels = (drawn[:, 0] % self.classes).astype(np.int64)
         own = drawn[:, 1:] >> np.uint64(62) == 0

@@ -121,8 +121,9 @@ class Context:
 
     @property
     def accelerators(self) -> list[int]:
-        """The numbers of the accelerators of each node that train, those of the first local ranks; with device hybrid the last
-        rank has none.
+        """Return the numbers of the accelerators of each node that train, those of the first local ranks.
+
+        With device hybrid the last rank has none.
         """
         ranks = min(self.ranks, self.spec["ranks_per_node"])
         found = {"cuda": ranks * self.spec["replicas_per_rank"], "hybrid": ranks - 1}.get(
@@ -155,8 +156,9 @@ class Context:
         return [slice(first, first + batch) for first in range(part.start, part.stop, batch)]
 
     def order(self, epoch: int) -> np.ndarray:
-        """Numbers of the samples of this rank's batches of `epoch`, int64 [steps * replicas of the rank, batch]: each step one
-        batch for each replica.
+        """Return the numbers of the samples of this rank's batches of `epoch`.
+
+        int64 [steps * replicas of the rank, batch]: each step one batch for each replica.
         """
         told = self.spec["seed"], epoch, self.spec["samples_per_epoch"], sum(self.samples)
         orders = [sampling.epoch_batches(*told, part) for part in self._parts]
@@ -173,8 +175,10 @@ class Context:
             yield augment(inputs, samples), self._told(labels)
 
     def held(self) -> Batch | None:
-        """All training samples and labels, where they are what batches consist of and small enough for a rank's memory; of
-        those the batches of `order` can be taken by a library itself. Tokens are as they are kept, in few bytes.
+        """Return all training samples and labels, or None.
+
+        None where batches consist of something else, or where they are too large for a rank's memory. A library can
+        take the batches of `order` from them itself. Tokens are as they are kept, in few bytes.
         """
         if isinstance(self._train, Prepared) and self.levels["augmentation"] == "none":
             inputs, labels = self._train.inputs, self._train.labels

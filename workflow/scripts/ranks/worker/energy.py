@@ -39,8 +39,10 @@ Joules = Callable[[], float]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a meter is. `sampling_s`: how often its value is new. Of its error what its maker says: a share of the energy, or joules;
-    None where nothing is said. `method`: counter, or power that is integrated.
+    """What a meter is.
+
+    `sampling_s`: how often its value is new. Of its error what its maker says: a share of the energy, or
+    joules; None where nothing is said. `method`: counter, or power that is integrated.
     """
 
     source: str

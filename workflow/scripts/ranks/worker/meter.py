@@ -22,8 +22,10 @@ COLUMNS = (
 
 @dataclass
 class Seen:
-    """What one rank saw of some samples: the sum of their losses (of a sequence the mean over its positions), how many labels were
-    right, how many samples there were.
+    """What one rank saw of some samples.
+
+    The sum of their losses (of a sequence the mean over its positions), how many labels were right, how many
+    samples there were.
     """
 
     loss_sum: float

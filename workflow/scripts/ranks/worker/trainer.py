@@ -91,8 +91,9 @@ class Trainer(Training):
 
     @abc.abstractmethod
     def weights(self) -> dict[str, np.ndarray]:
-        """All weights of the model in the canonical layout (models/graph.py), as this rank has them now, or put together of what ranks
-        have: called by all ranks.
+        """Return all weights of the model in the canonical layout (models/graph.py).
+
+        As this rank has them now, or put together of what ranks have: called by all ranks.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,11 @@
-"""DeepSpeed (Rasley et al., KDD 2020). Where ranks divide samples alone, gradients are all-reduced after the backward pass; on a
-sharded axis they keep shares (ZeRO, Rajbhandari et al., SC 2020): of the optimizer's state, also of gradients, also of parameters.
+"""DeepSpeed (Rasley et al., KDD 2020).
 
-Everything is as DeepSpeed has it by default, but that it clips no gradients, times nothing and compiles nothing.
+Where ranks divide samples alone, gradients are all-reduced after the backward pass; on a sharded axis they
+keep shares (ZeRO, Rajbhandari et al., SC 2020): of the optimizer's state, also of gradients, also of
+parameters.
+
+Everything is as DeepSpeed has it by default, but that it clips no gradients, times nothing and compiles
+nothing.
 """
 
 import contextlib

@@ -62,8 +62,10 @@ class LbannTraining(Training):
             self._trace()
 
     def _trace(self) -> None:
-        """Tell what LBANN's timeline says of this rank. All ranks began to train at once, rank 0's by what it printed: an epoch's
-        metrics come as its last step is done, never sooner.
+        """Return what LBANN's timeline says of this rank.
+
+        All ranks began to train at once, rank 0's by what it printed: an epoch's metrics come as its last
+        step is done, never sooner.
         """
         context, group, phases = self.context, self.context.group, self.context.phases
         steps = group.broadcast([epoch.steps for epoch in self._output.epochs])

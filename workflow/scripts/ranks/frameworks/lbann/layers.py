@@ -248,8 +248,10 @@ def _check_names(made: list[Layer], graph: Graph) -> None:
 
 
 def _check_in_place(made: list[Layer], graph: Graph) -> None:
-    """ValueError where a layer that works in place would break what is around it. LBANN sees only whether its parent needs its output, not
-    who else takes it, nor what a reshape shows; and it dies where a sum alone takes the output, which hands back no gradient of its own.
+    """Raise ValueError where a layer that works in place would break what is around it.
+
+    LBANN sees only whether its parent needs its output, not who else takes it, nor what a reshape shows; and
+    it dies where a sum alone takes the output, which hands back no gradient of its own.
     """
     by_name = {one["name"]: one for one in made}
     users = Counter(parent for one in made for parent in one["parents"])

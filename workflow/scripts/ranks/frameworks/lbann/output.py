@@ -106,8 +106,9 @@ class Output:
         self._timers: dict[str, float] = {}
 
     def take(self, line: str) -> None:
-        """Take a line; one without an end was cut, and counts for nothing. UnreadableError where there are several trainers, or an
-        epoch is missing.
+        """Take a line; one without an end was cut, and counts for nothing.
+
+        UnreadableError where there are several trainers, or an epoch is missing.
         """
         if not line.endswith("\n"):
             return

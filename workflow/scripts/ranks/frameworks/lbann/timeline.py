@@ -63,8 +63,9 @@ def phases(
 
 
 class Layers:
-    """The timeline of a few steps as events (ranks/worker/operators.py): each part a thread, in it its layers. `zero`: in s, when
-    training began.
+    """Return the timeline of a few steps as events (ranks/worker/operators.py).
+
+    Each part is a thread, in it its layers. `zero`: in s, when training began.
     """
 
     def __init__(self, times: Times, steps: range, zero: float) -> None:
