@@ -77,9 +77,9 @@ NO_SLOPE = Note("no-slope", "so few runs cannot determine slopes")
 CONSTANT = Note("constant-reference", "the reference benchmark was constant within each block")
 METHOD = Note(
     "analysis-of-covariance",
-    "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, chapter 15): machine "
-    f"speed counts by its distance from the campaign's mean, among runs {SAME_SETTING}. Slopes are estimated within blocks; intervals "
-    "include their error.",
+    "Analysis of covariance of log epoch time, one slope for all cells (Fisher 1932; Montgomery 2013, "
+    "chapter 15): machine speed counts by its distance from the campaign's mean, among runs "
+    f"{SAME_SETTING}. Slopes are estimated within blocks; intervals include their error.",
 )
 TOO_LITTLE_GAIN = Note(
     "too-little-gain", f"neither intervals of means nor of ratios would become {100 * MIN_GAIN:g} % narrower"
@@ -415,7 +415,10 @@ def table(runs: pd.DataFrame) -> tables.Table:
             [
                 PLAIN_FIRST,
                 conditions.run_counts_note(runs),
-                "Adjusted: at the campaign's average machine speed. Width: of the adjusted interval, as a share of the plain one.",
+                (
+                    "Adjusted: at the campaign's average machine speed. Width: of the adjusted interval, as "
+                    "a share of the plain one."
+                ),
             ],
         ),
         interval_gain_note(result),
@@ -437,18 +440,21 @@ def interval_gain_note(result: Adjustment) -> str:
     means, ratios = _width_change(result.narrower), _width_change(result.narrower_ratios)
     if result.means is None:
         text = (
-            f"Means are not adjusted: their intervals would be {means} (median; {MIN_GAIN_TEXT} is required). Ratios within blocks are (table effects): "
-            f"their intervals are {ratios}."
+            f"Means are not adjusted: their intervals would be {means} (median; {MIN_GAIN_TEXT} is "
+            f"required). Ratios within blocks are (table effects): their intervals are {ratios}."
         )
     elif not result.adjusts_ratios:
         text = (
-            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their intervals would be {ratios} "
-            f"({MIN_GAIN_TEXT} is required)."
+            f"Intervals of adjusted means are {means} (median). Ratios within blocks are not adjusted: their "
+            f"intervals would be {ratios} ({MIN_GAIN_TEXT} is required)."
             if math.isfinite(result.narrower_ratios)
             else f"Intervals of adjusted means are {means} (median)."
         )
     else:
-        text = f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks (table effects) {ratios}."
+        text = (
+            f"Intervals of adjusted means are {means} (median), those of adjusted ratios within blocks "
+            f"(table effects) {ratios}."
+        )
     return Note(
         "intervals-narrower",
         text,
@@ -506,8 +512,8 @@ def slopes_note(result: Adjustment) -> str:
     better = f"{abs(percent)} % {'smaller' if percent > 0 else 'larger'}" if percent else "as large"
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (
-        f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With {word}, cross-validated errors "
-        f"are {better} ({MIN_GAIN_TEXT} is required to adjust). {dropped}"
+        f"Among runs of one block, each compared with the mean of its cell, {', and '.join(alone)}. With "
+        f"{word}, cross-validated errors are {better} ({MIN_GAIN_TEXT} is required to adjust). {dropped}"
     ).rstrip()
     return Note(
         "slopes",

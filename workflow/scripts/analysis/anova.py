@@ -29,7 +29,10 @@ BLOCK, HIGHER, ERROR, TOTAL = "block", "interactions of more factors", "error", 
 TIMES = " × "
 NO_ERROR_DF = Note("no-error-df", "no degree of freedom is left for the error")
 RUNS_THE_SAME = Note("runs-do-not-differ", "runs of a cell do not differ")
-UNBALANCED = " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up to the total."
+UNBALANCED = (
+    " Combinations have different numbers of runs, so terms share some variation, and the sums do not add up "
+    "to the total."
+)
 RANK_TOLERANCE = 1e-9
 ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
 MAX_COLUMNS = 400  # two-way interactions beyond them are left out and named
@@ -363,17 +366,23 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
         else "",
         Note(
             "sums-of-squares",
-            f"Sums of squares are of type II, each term after all others that do not contain it.{'' if adds_up else UNBALANCED} "
-            "Share: part of the total sum of squares (Jain's allocation of variation). The error is the difference between runs of the same cell, "
-            "without the effect of blocks; F, p and effect sizes are relative to it. p is not corrected for the number of terms.",
+            "Sums of squares are of type II, each term after all others that do not contain "
+            f"it.{'' if adds_up else UNBALANCED} Share: part of the total sum of squares (Jain's allocation "
+            "of variation). The error is the difference between runs of the same cell, without the effect "
+            "of blocks; F, p and effect sizes are relative to it. p is not corrected for the number of "
+            "terms.",
             adds_up=adds_up,
         ),
-        "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² is the same, corrected for chance, and at least 0.",
+        (
+            "Partial η² is a term's sum of squares divided by the sum of its own and the error's; partial ω² "
+            "is the same, corrected for chance, and at least 0."
+        ),
     ]
     if (data["term"] == HIGHER).any():
         notes.append(
-            "Interactions of more factors: the differences between cells that main effects, blocks and two-way interactions do not "
-            "explain. If this part is large, an effect depends on more than one other factor, and main effects alone mislead."
+            "Interactions of more factors: the differences between cells that main effects, blocks and "
+            "two-way interactions do not explain. If this part is large, an effect depends on more than one "
+            "other factor, and main effects alone mislead."
         )
     if data["q"].notna().any():
         changes = [
@@ -382,12 +391,14 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
             if ok[name].nunique() == 2
         ]
         notes.append(
-            "Effect q, for terms whose factors have two levels: half the change of the logarithm from the first level "
-            f"(−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: {', '.join(changes)}."
+            "Effect q, for terms whose factors have two levels: half the change of the logarithm from the "
+            "first level (−1) to the second (+1), with its 95 % interval; exp(2q) is the ratio of times: "
+            f"{', '.join(changes)}."
         )
     elif analysis.partly and any(ok[name].nunique() == 2 for name in varying(ok)):
         notes.append(
-            "There are no effects q: with missing cells, coefficients of factors with two levels have another meaning."
+            "There are no effects q: with missing cells, coefficients of factors with two levels have "
+            "another meaning."
         )
     if analysis.partly:
         names = [
@@ -403,23 +414,24 @@ def _notes(runs: pd.DataFrame, analysis: Analysis) -> list[str]:
         chains = [" = ".join([term, *names]) for term, names in aliases.items() if term]
         if chains:
             text = (
-                "Aliases: this design cannot separate these terms. The first of each chain is in the table and stands for all "
-                f"of them: {'; '.join(chains)}."
+                "Aliases: this design cannot separate these terms. The first of each chain is in the table "
+                f"and stands for all of them: {'; '.join(chains)}."
             )
             notes.append(
                 Note("aliases", text, terms={term: names for term, names in aliases.items() if term})
             )
         if "" in aliases:
             text = (
-                f"Left out, because too few combinations of their levels have runs: {', '.join(aliases[''])}. Their effects cannot be "
-                f"separated from {conditions.join_names(analysis.confounded)}, whose sums, F and p hold only if the terms left out have no effect, and "
-                "which have no effect q."
+                "Left out, because too few combinations of their levels have runs: "
+                f"{', '.join(aliases[''])}. Their effects cannot be separated from "
+                f"{conditions.join_names(analysis.confounded)}, whose sums, F and p hold only if the terms "
+                "left out have no effect, and which have no effect q."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
     if data["F"].notna().any() and (spread := pooled(runs)).differ:
         text = (
-            "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest s.d. is "
-            f"{spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
+            "F, p and intervals of q assume one spread in all cells, which is doubtful here: the largest "
+            f"s.d. is {spread.apart:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
         )
         notes.append(Note("unequal-spread", text, times=spread.apart, p=spread.p))
     if analysis.too_many:

@@ -40,8 +40,8 @@ NOTHING_TESTED = Note(
     "nothing-tested", "No comparison could be tested: that needs two or more runs of each cell."
 )
 NOTE = (
-    "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The least and the greatest of many "
-    "ratios look somewhat further from 1 than they are."
+    "All else is equal in each comparison. In brackets: 95 % intervals, each for its own comparison. The "
+    "least and the greatest of many ratios look somewhat further from 1 than they are."
 )
 
 
@@ -205,8 +205,8 @@ def _factor_note(contrasts: list[Contrast], pairs: int) -> Note:
         )
     counts = f"; {n_shown} of {number_of(len(tested), 'comparison')} show a difference" if tested else ""
     text = (
-        f"an epoch takes {_ratio_text(least)} times as long at the least ({least.change}) and {_ratio_text(greatest)} times as long "
-        f"at the most ({greatest.change}){counts}."
+        f"an epoch takes {_ratio_text(least)} times as long at the least ({least.change}) and "
+        f"{_ratio_text(greatest)} times as long at the most ({greatest.change}){counts}."
     )
     return Note("effect", text, **facts)
 
@@ -255,7 +255,10 @@ def _undecided_text(ordered: list[Contrast], equal: int, tested: int, has_margin
         has_margin: Whether the study has an equivalence margin.
     """
     equality = (
-        f"{equal} of {number_of(tested, 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal within the study's margin"
+        (
+            f"{equal} of {number_of(tested, 'comparison')} {'is' if equal == 1 else 'are'} shown to be equal "
+            "within the study's margin"
+        )
         if equal
         else ""
     )
@@ -275,8 +278,10 @@ def _undecided_text(ordered: list[Contrast], equal: int, tested: int, has_margin
         )
         proof = f"This is no proof that {f'those {len(ordered)}' if equal else 'they'} are equal"
         return (
-            f"{subject} show no difference, {rule}. {'None is shown to be equal within the margin' if none else proof}: their intervals "
-            f"exclude only that the slower takes more than {closest} longer (in the closest comparison) to {widest} longer (in the widest)."
+            f"{subject} show no difference, {rule}. "
+            f"{'None is shown to be equal within the margin' if none else proof}: their intervals exclude "
+            f"only that the slower takes more than {closest} longer (in the closest comparison) to {widest} "
+            "longer (in the widest)."
         )
     place = f" ({title(ordered[0].factor)}: {ordered[0].change})" if tested > 1 else ""
     subject = (

@@ -19,8 +19,8 @@ from common.notes import Note
 
 TIME, RATES = "epoch_time_s", ("throughput_samples_s", "throughput_tokens_s")
 STEP_QUANTILES = (
-    "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & Belli, rule 8); shown are "
-    "their means over runs."
+    "Steps: quantiles of all training steps of a run's timed epochs, slowest rank of each step (Hoefler & "
+    "Belli, rule 8); shown are their means over runs."
 )
 MIN_BOOTSTRAP_RUNS = 10
 RESAMPLES = 1999
@@ -146,8 +146,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         conditions.paragraph(
             "runs-and-intervals", [conditions.run_counts_note(runs), "In brackets the interval."]
         ),
-        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have t intervals of "
-        "each cell by itself, cut at the range that is possible. CV (standard deviation divided by mean) is that of epoch time.",
+        "Throughput is a harmonic mean; its interval is that of epoch time, inverted. Other responses have "
+        "t intervals of each cell by itself, cut at the range that is possible. CV (standard deviation "
+        "divided by mean) is that of epoch time.",
         _median_note(data),
         STEP_QUANTILES if "step_time_median_s_mean" in data else "",
         conditions.setting_note(runs),

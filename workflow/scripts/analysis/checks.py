@@ -406,7 +406,10 @@ def _check_resolution(pooling: Pooling) -> Iterator[Check]:
         if len(spread.spreads) > 1:
             bounds = [100 * math.expm1(width * s) for s in _range(spread.spreads)]
             lowest, highest = (tables.number(end, 2) for end in bounds)
-            size_text = f"{lowest} to {highest} % by cell, with the s.d. of all together {size_text.removeprefix('about ')}"
+            size_text = (
+                f"{lowest} to {highest} % by cell, with the s.d. of all together "
+                f"{size_text.removeprefix('about ')}"
+            )
         test = f"Student's t, moderated s{', within blocks' if after else ''}"
         text = f"{width:.2f} s.d.{after}, {size_text} of epoch time"
         verdict = Note(
@@ -441,14 +444,16 @@ def table(runs: pd.DataFrame, data: pd.DataFrame | None = None) -> tables.Table:
     n_unlisted = len(outliers) - MAX_LISTED_OUTLIERS
     notes = [
         conditions.run_counts_note(runs),
-        f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected for the number of tests. "
-        "Intervals of means are robust to runs that are not normal, the more runs the better. Drift, blocks, sessions and "
-        "autocorrelation between consecutive runs add noise to cells, because runs are in random order, and widen their intervals. They "
-        "also make runs depend on each other: runs of one block share its effect, so intervals of means count blocks, not runs, as "
+        f"Tests use {LABELS}; cells with one run have none. Each verdict is at the 5 % level, not corrected "
+        "for the number of tests. Intervals of means are robust to runs that are not normal, the more runs "
+        "the better. Drift, blocks, sessions and autocorrelation between consecutive runs add noise to "
+        "cells, because runs are in random order, and widen their intervals. They also make runs depend on "
+        "each other: runs of one block share its effect, so intervals of means count blocks, not runs, as "
         "independent. Comparisons of two cells within blocks remove this effect.",
-        "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for the number of "
-        "runs. They are searched one after the other, the largest first, with the s.d. of all cells together, so runs of a cell with a large "
-        "spread are found first. No outlier is removed. Other processes and CPU steal: share of CPU time that other processes and a hypervisor used."
+        "Outliers: runs whose externally studentized residual has p < 5 % after Bonferroni's correction for "
+        "the number of runs. They are searched one after the other, the largest first, with the s.d. of all "
+        "cells together, so runs of a cell with a large spread are found first. No outlier is removed. Other "
+        "processes and CPU steal: share of CPU time that other processes and a hypervisor used."
         + (f" {n_unlisted} more are in the CSV file." if n_unlisted > 0 else ""),
         _other_replicates_note(pooling),
         conditions.setting_note(runs),
@@ -472,11 +477,13 @@ def _other_replicates_note(pooling: Pooling) -> str:
         for n, (half, significant, detectable) in by_n.items()
     )
     text = (
-        "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If the true difference is this "
-        f"large, half of all studies of this size would find it. With {100 * POWER:.0f} % power: the true difference that four of five such "
-        "studies would find. Other numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half "
-        f"the interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power are for {numbers}. The s.d. of this "
-        f"study's runs, all cells together, is {tables.number(100 * pooling.sd)} % of epoch time."
+        "Least difference: the smallest difference of two means that has p < 5 % in a single comparison. If "
+        "the true difference is this large, half of all studies of this size would find it. With "
+        f"{100 * POWER:.0f} % power: the true difference that four of five such studies would find. Other "
+        "numbers of replicates, for independent groups with each cell's own s, in s.d. of a run: half the "
+        f"interval of a mean, the least difference, and the difference found with {100 * POWER:.0f} % power "
+        f"are for {numbers}. The s.d. of this study's runs, all cells together, is "
+        f"{tables.number(100 * pooling.sd)} % of epoch time."
     )
     return Note("other-replicates", text, sd_by_n=by_n, sd=pooling.sd)
 

@@ -205,7 +205,10 @@ def comparison_note(within_blocks: pd.Series) -> str:
         return ""
     text = "Cells are compared within blocks." if blocks else "Cells are compared as independent groups."
     if blocks and groups:
-        text = f"Cells are compared within blocks where they share {MIN_SHARED_BLOCKS} or more, else as independent groups."
+        text = (
+            f"Cells are compared within blocks where they share {MIN_SHARED_BLOCKS} or more, else as "
+            "independent groups."
+        )
     return Note("cells-compared", text, blocks=blocks, groups=groups)
 
 
@@ -231,7 +234,10 @@ def replicates_note(runs: pd.DataFrame, of_time: bool | None = True, pooling: Po
         return Note("replicates", f"{text_start}, too few for an interval.", too_few=True, **facts)
     alone = " (a cell with one run has none)" if smallest == 1 else ""
     if not of_time:
-        text = f"{text_start}; intervals are 95 % t intervals of the mean over replicates{alone}.{few_runs_warning(runs)}"
+        text = (
+            f"{text_start}; intervals are 95 % t intervals of the mean over "
+            f"replicates{alone}.{few_runs_warning(runs)}"
+        )
         return Note("replicates", text, **facts)
     spreads = spread_note(pooling)
     return Note("replicates", f"{text_start}; {spreads}", **facts, **spreads.facts)
@@ -239,7 +245,10 @@ def replicates_note(runs: pd.DataFrame, of_time: bool | None = True, pooling: Po
 
 def spread_note(pooling: Pooling) -> Note:
     """Describe the intervals of epoch times and the standard deviations behind them."""
-    text_start = "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean × exp(∓ t s / √n)"
+    text_start = (
+        "intervals of epoch time are 95 % intervals of the arithmetic mean, computed on the log scale, mean "
+        "× exp(∓ t s / √n)"
+    )
     prior, single, two = pooling.prior, *(bool((pooling.cells["n"] == n).any()) for n in (1, 2))
     facts = {
         "moderated": prior.df > 0,
@@ -253,8 +262,8 @@ def spread_note(pooling: Pooling) -> Note:
         return Note("spread", text, **facts, two_runs_warned=two)
     alone = "; a cell with one run takes its s from them alone" if single else ""
     text = (
-        f"{text_start}; s², the variance of the logarithms, is each cell's own, moderated by what is typical of all cells "
-        f"({_typical_text(prior)}; empirical Bayes, Smyth 2004){alone}."
+        f"{text_start}; s², the variance of the logarithms, is each cell's own, moderated by what is typical "
+        f"of all cells ({_typical_text(prior)}; empirical Bayes, Smyth 2004){alone}."
     )
     return Note("spread", text, **facts, two_runs_warned=False)
 
@@ -293,7 +302,10 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     """Describe the intervals of ratios, differences in seconds, and throttling; "" if there are none."""
     if not isinstance(of_ratios := ratios_note(runs, within_blocks), Note):
         return ""
-    text = f"{of_ratios} Intervals of differences in seconds are computed in the same way, from the seconds themselves"
+    text = (
+        f"{of_ratios} Intervals of differences in seconds are computed in the same way, from the seconds "
+        "themselves"
+    )
     if runs["throttled_s"].notna().any():
         text += "; intervals of throttling use the two cells alone"
     return Note("intervals-of-contrasts", f"{text}.", **of_ratios.facts)
@@ -335,15 +347,15 @@ def circumstances_note(runs: pd.DataFrame) -> str:
     used, limits = ok["foreign_cpu_share"].dropna(), ok["max_foreign_cpu_share"].dropna()
     if len(used) and len(limits):
         text = (
-            f"Other processes used at most {_percent(used.max())} of CPU time during a run; a run with more than "
-            f"{_percent(limits.max())} is invalid."
+            f"Other processes used at most {_percent(used.max())} of CPU time during a run; a run with more "
+            f"than {_percent(limits.max())} is invalid."
         )
         notes.append(Note("foreign-cpu-time", text, share=float(used.max()), limit=float(limits.max())))
     stolen = ok[ok["steal_share"] > NOTABLE_STEAL_SHARE]
     if len(stolen):
         text = (
-            f"In {len(stolen)} of {len(ok)} runs CPU steal by a hypervisor exceeded {_percent(NOTABLE_STEAL_SHARE)}, "
-            f"at most {_percent(stolen['steal_share'].max())}."
+            f"In {len(stolen)} of {len(ok)} runs CPU steal by a hypervisor exceeded "
+            f"{_percent(NOTABLE_STEAL_SHARE)}, at most {_percent(stolen['steal_share'].max())}."
         )
         largest_share = float(stolen["steal_share"].max())
         notes.append(Note("cpu-steal", text, runs=len(stolen), of=len(ok), share=largest_share))
@@ -382,10 +394,11 @@ def _node_text(runs: pd.DataFrame) -> str:
 def work_note(runs: pd.DataFrame) -> str:
     """Say for each batch scope which work stays constant when replicas are added."""
     descriptions = {
-        "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer exchanges and "
-        "optimizer steps, and the same number of epochs is not the same amount of training",
-        "global": "with a global batch the effective batch and the number of optimizer steps stay the same, and each "
-        "replica gets a smaller part of a batch",
+        "local": "with a local batch the effective batch grows with the replicas, so an epoch has fewer "
+        "exchanges and optimizer steps, and the same number of epochs is not the same amount of "
+        "training",
+        "global": "with a global batch the effective batch and the number of optimizer steps stay the same, "
+        "and each replica gets a smaller part of a batch",
     }
     scopes = sorted(set(runs["batch_scope"].dropna()), reverse=True)
     if not scopes:
@@ -435,7 +448,10 @@ def tracing_note(runs: pd.DataFrame) -> str:
         if len(traced_runs) < len(runs)
         else "tables of time are of them, too"
     )
-    text = f"Traced: {len(traced_runs)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of them; {time_tables}."
+    text = (
+        f"Traced: {len(traced_runs)} of {_count(len(runs), 'run')} (trace {levels}). Tables of phases are of "
+        f"them; {time_tables}."
+    )
     note = Note(
         "traced-runs",
         text,
@@ -455,7 +471,10 @@ def traced_runs_without_phases(runs: pd.DataFrame, run_ids: Collection[str] | No
     """
     bad = unsuccessful(traced(runs))
     status = dict(zip(bad["run_id"], bad["status"], strict=True))
-    text = f"Traced runs that did not succeed: {join_names([f'{run_id} ({why})' for run_id, why in status.items()])}."
+    text = (
+        "Traced runs that did not succeed: "
+        f"{join_names([f'{run_id} ({why})' for run_id, why in status.items()])}."
+    )
     notes = [Note("traced-runs-unsuccessful", text, status=status)] if status else []
     return paragraph("lacking-phases", [*notes, lost_phases_note(runs, run_ids)])
 

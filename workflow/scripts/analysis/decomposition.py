@@ -53,8 +53,8 @@ BENCHMARK_COLUMNS = (
 )
 NO_CONTRAST = Note(
     "no-contrast",
-    "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, all else equal; if "
-    "there are other treatments, also cells with one of them and without accumulation.",
+    "There is no contrast to decompose: this needs cells with gradient accumulation and cells without it, "
+    "all else equal; if there are other treatments, also cells with one of them and without accumulation.",
 )
 NO_BENCHMARK = Note(
     "no-network-sweep",
@@ -62,17 +62,18 @@ NO_BENCHMARK = Note(
 )
 ON_ONE_NODE = Note(
     "accumulation-on-one-node",
-    "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer and of the "
-    "loop, throttling included.",
+    "On one node nothing crosses the network: there, the part of accumulation is the cost of the optimizer "
+    "and of the loop, throttling included.",
 )
 NETWORK_ALONE = Note(
     "network-alone-is-predicted",
-    "Network alone: the number of all-reduces that accumulation saves in an epoch, times the time of one all-reduce of the "
-    "gradients' size (float32) in the collective benchmark, interpolated linearly between its "
-    "sizes. Its interval is over the rounds of one benchmark, in the same processes. It is a prediction, not measured "
-    "in training: ranks send one message and compute nothing else. Beyond the network: the rest of the difference, with "
-    "an interval that includes both: the cost of the optimizer and of the loop, overlapped communication (above 0), "
-    "and communication that took longer during computation (below 0).",
+    "Network alone: the number of all-reduces that accumulation saves in an epoch, times the time of one "
+    "all-reduce of the gradients' size (float32) in the collective benchmark, interpolated linearly between "
+    "its sizes. Its interval is over the rounds of one benchmark, in the same processes. It is a "
+    "prediction, not measured in training: ranks send one message and compute nothing else. Beyond the "
+    "network: the rest of the difference, with an interval that includes both: the cost of the optimizer "
+    "and of the loop, overlapped communication (above 0), and communication that took longer during "
+    "computation (below 0).",
 )
 TITLE = "Contrast of treatments, decomposed into the effect of each, with 95 % intervals"
 
@@ -240,8 +241,9 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
                 "A difference below 0, or a ratio below 1, means that the level after the arrow is faster.",
             ],
         ),
-        f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals are not "
-        "corrected for the number of rows (the table of effects has corrected p values of the parts).",
+        f"{conditions.run_counts_note(runs)} {conditions.comparison_note(data['within_blocks'])} Intervals "
+        "are not corrected for the number of rows (the table of effects has corrected p values of the "
+        "parts).",
         no_shared_session_note(data),
         *_network_notes(data, network, runs),
     ]
@@ -275,8 +277,9 @@ def _total_note(data: pd.DataFrame) -> Note:
     """Name the totals and say how their parts add up."""
     nearly = _inexact_text(data)
     text = (
-        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as ratios{nearly}; "
-        "the intervals of the parts are not independent, because both include the cell in the middle."
+        f"Total: {_totals(data)}. It is the sum of its two parts in seconds and their product as "
+        f"ratios{nearly}; the intervals of the parts are not independent, because both include the cell in "
+        "the middle."
     )
     return Note("total-of-parts", text, exact=not nearly)
 
@@ -311,6 +314,9 @@ def _network_notes(data: pd.DataFrame, network: pd.DataFrame | None, runs: pd.Da
             "to_cell"
         ].tolist()
     ):
-        text = f"No prediction, because the benchmark, the gradients' size or the cell is missing: {conditions.join_names(unpredicted)}."
+        text = (
+            "No prediction, because the benchmark, the gradients' size or the cell is missing: "
+            f"{conditions.join_names(unpredicted)}."
+        )
         notes.append(Note("network-not-predicted", text, cells=unpredicted))
     return notes

@@ -141,8 +141,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
         texts["waited (s)"] = [tables.number(value) for value in data["waited_s"]]
     result, n_missing = adjustment(runs), int(by_run["reference"].isna().sum())
     notes = [
-        f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before and right after a run, above its "
-        f"median in this campaign, of runs {SAME_SETTING}; in brackets the fastest and the slowest run. Epoch time: above the mean of its cell.",
+        f"{conditions.run_counts_note(runs, intervals=False)} Reference: time of fixed work right before "
+        f"and right after a run, above its median in this campaign, of runs {SAME_SETTING}; in brackets the "
+        "fastest and the slowest run. Epoch time: above the mean of its cell.",
         Note(
             "runs-without-reference",
             f"Without a reference benchmark: {number_of(n_missing, 'run')}.",
@@ -172,5 +173,8 @@ def _no_rows_note(runs: pd.DataFrame) -> Note:
 def _correlation_note(value: float) -> str:
     if math.isnan(value):
         return ""
-    text = f"Over the whole campaign, blocks included, the correlation of log epoch time and log reference is {tables.number(value, 2)}."
+    text = (
+        "Over the whole campaign, blocks included, the correlation of log epoch time and log reference is "
+        f"{tables.number(value, 2)}."
+    )
     return Note("correlation-over-all", text, correlation=value)

@@ -28,11 +28,15 @@ STRATEGIES = (
 THROTTLED = Note(
     "throttled-is-processor-time",
     "Throttled: CPU seconds of an epoch that a quota held back, on the node throttled most. This is CPU "
-    "time, not wall time: it is summed over cores, and it includes time in which the node would have waited for others anyway.",
+    "time, not wall time: it is summed over cores, and it includes time in which the node would have waited "
+    "for others anyway.",
 )
 ADJUSTED = Note(
     "ratios-adjusted",
-    "Ratio, adjusted: for machine speed (see the table adjusted); p and verdict are those of the plain ratio.",
+    (
+        "Ratio, adjusted: for machine speed (see the table adjusted); p and verdict are those of the plain "
+        "ratio."
+    ),
 )
 EVERY_PAIR_COMPARED = Note(
     "every-pair-compared",
@@ -310,8 +314,8 @@ def no_shared_session_note(data: pd.DataFrame) -> str:
     if not rows:
         return ""
     text = (
-        f"{rows} of {len(data)} rows compare cells that share no session. Their differences include what changed between "
-        "sessions; their intervals and p do not account for it."
+        f"{rows} of {len(data)} rows compare cells that share no session. Their differences include what "
+        "changed between sessions; their intervals and p do not account for it."
     )
     return Note("no-shared-session", text, rows=rows, of=len(data))
 
@@ -343,12 +347,16 @@ def _equality_note(data: pd.DataFrame, margin: float | None) -> str:
     if not data["p"].notna().any():
         return ""
     if margin is None:
-        text = "A large p does not mean that two cells are equal; the interval says which difference is excluded."
+        text = (
+            "A large p does not mean that two cells are equal; the interval says which difference is "
+            "excluded."
+        )
         return Note("large-p-is-not-equal", text)
     text = (
-        f"p equal: two one-sided t tests that two cells differ by more than the study's margin, {margin_text(margin)} (ratio between "
-        f"{1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} "
-        f"(p equal below {SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
+        "p equal: two one-sided t tests that two cells differ by more than the study's margin, "
+        f"{margin_text(margin)} (ratio between {1 / (1 + margin):.3f} and {1 + margin:.3f}), corrected in "
+        f"the same way. Verdict: {DIFFERS} (p below {SIGNIFICANCE_LEVEL}), {EQUAL} (p equal below "
+        f"{SIGNIFICANCE_LEVEL}), {DIFFERS_WITHIN} (both), {OPEN} (neither: more runs are needed)."
     )
     return Note("p-of-equality", text, margin=margin)
 

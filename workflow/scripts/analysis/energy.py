@@ -28,12 +28,15 @@ SCOPE_TITLES = {
     "device": "the accelerators that train",
     None: "processor packages and accelerators together, as recorded before these were kept apart",
 }
-WHY_NO_ENERGY = "The machines do not report it, or epochs are too short for their meters (measured.meters of a record.json)."
+WHY_NO_ENERGY = (
+    "The machines do not report it, or epochs are too short for their meters (measured.meters of a "
+    "record.json)."
+)
 NO_ENERGY = Note("no-energy", f"No record has energy. {WHY_NO_ENERGY}")
 UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 METHOD_NOTE = (
-    "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × time: that of an epoch, the lower the "
-    "better if both matter. Ratio: energy over that of the base cell."
+    "Energy is for the same samples as epoch time. Power: energy over epoch time, of all machines. Energy × "
+    "time: that of an epoch, the lower the better if both matter. Ratio: energy over that of the base cell."
 )
 RESPONSES = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
 
@@ -246,7 +249,10 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         cells_without_energy_note(without_energy),
         other_scope_note(scope),
         IDLE if data["idle_w"].notna().any() else "",
-        f"To accuracy: all epochs through the first one with a validation accuracy of {100 * target:.4g} %, warm-up too, validations not."
+        (
+            f"To accuracy: all epochs through the first one with a validation accuracy of {100 * target:.4g} "
+            "%, warm-up too, validations not."
+        )
         if target is not None
         else "",
         conditions.setting_note(runs),

@@ -24,9 +24,10 @@ from common.notes import Note
 from common.text import number_of
 
 LACK_OF_FIT = (
-    "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of replicates. If Bartlett's test rejects "
-    f"equal spreads, or the largest is more than {MAX_SPREAD_RATIO:g} times the smallest, it uses each cell's own spread "
-    "(Brown & Forsythe 1974, degrees of freedom of Mehrotra 1997)."
+    "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of "
+    f"replicates. If Bartlett's test rejects equal spreads, or the largest is more than {MAX_SPREAD_RATIO:g} "
+    "times the smallest, it uses each cell's own spread (Brown & Forsythe 1974, degrees of freedom of "
+    "Mehrotra 1997)."
 )
 TERM_COLUMNS = [
     "term",

@@ -147,7 +147,10 @@ def _statistic(name: str, statistics: dict[str, float]) -> str:
     if name.endswith(("(runs)", "cells", "predicted")):
         return f"{value:.0f}"
     if name == "lack of fit: F":
-        return f"{tables.number(value)} ({_df(statistics['lack of fit: d.f.'])}, {_df(statistics['pure error: d.f.'])})"
+        return (
+            f"{tables.number(value)} ({_df(statistics['lack of fit: d.f.'])}, "
+            f"{_df(statistics['pure error: d.f.'])})"
+        )
     if name == "lack of fit: p":
         return tables.p_value(value)
     if name.endswith("(%)"):
@@ -168,11 +171,13 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     means = [f"{title(name)} {tables.number(ok[name].mean())}" for name in numeric]
     fitted = {key: fit for key, fit in fits.items() if not fit.problem}
     notes: list[str] = [
-        "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or the samples of an "
-        "epoch divided by it. Entries are estimates (standard error; standard error by cell). The first is HC3 (MacKinnon & White 1985): how far "
-        "other runs of the same cells would move the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells "
-        "would, whose means the model misses. * p < 0.05, ** p < 0.01, *** p < 0.001: two-sided t tests with the second, not corrected for the number "
-        "of terms; models with significant lack of fit have none. Blocks are not in the models."
+        "Ordinary least squares over the successful runs. Each run gives one value: its mean epoch time, or "
+        "the samples of an epoch divided by it. Entries are estimates (standard error; standard error by "
+        "cell). The first is HC3 (MacKinnon & White 1985): how far other runs of the same cells would move "
+        "the estimate. The second is clustered by cell (Cameron & Miller 2015): how far other cells would, "
+        "whose means the model misses. * p < 0.05, ** p < 0.01, *** p < 0.001: two-sided t tests with the "
+        "second, not corrected for the number of terms; models with significant lack of fit have none. "
+        "Blocks are not in the models."
         if fitted
         else "",
         Note(
@@ -187,8 +192,8 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
         )
         if base
         else "",
-        f"Numeric factors are centred at their mean over the runs: {', '.join(means)}. So the intercept is the value at these "
-        "and the base levels, and with interactions, a main effect is the slope there."
+        f"Numeric factors are centred at their mean over the runs: {', '.join(means)}. So the intercept is "
+        "the value at these and the base levels, and with interactions, a main effect is the slope there."
         if means
         else "",
     ]
@@ -203,18 +208,25 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
             )
             notes.append(Note("terms-left-out", text, model=model, terms=fit.refused))
         if fit.unsure:
-            text = f"Without a standard error in the {model} model, because they depend on a single run: {', '.join(fit.unsure)}."
+            text = (
+                f"Without a standard error in the {model} model, because they depend on a single run: "
+                f"{', '.join(fit.unsure)}."
+            )
             notes.append(Note("no-standard-error", text, model=model, terms=fit.unsure))
     if not fitted:
         return [*dict.fromkeys(notes), conditions.setting_note(runs)]
     models_without_stars = list(
         dict.fromkeys(model for (_, model), fit in fits.items() if _n_spare_cells(fit) < MIN_SPARE_CELLS)
     )
-    no_stars = f"No stars in the {' and '.join(models_without_stars)} model: fewer than {MIN_SPARE_CELLS} cells more than coefficients."
+    no_stars = (
+        f"No stars in the {' and '.join(models_without_stars)} model: fewer than {MIN_SPARE_CELLS} cells "
+        "more than coefficients."
+    )
     notes += [
         Note("no-stars", no_stars, models=models_without_stars) if models_without_stars else "",
-        "AICc compares models of the same response (Gaussian likelihood; the variance counts as a parameter). "
-        "VIF: factor by which correlation with other terms inflates the variance of a term. F of lack of fit is given with its degrees of freedom.",
+        "AICc compares models of the same response (Gaussian likelihood; the variance counts as a "
+        "parameter). VIF: factor by which correlation with other terms inflates the variance of a term. F "
+        "of lack of fit is given with its degrees of freedom.",
         _lack_of_fit_note(fitted),
         _misfit_note(fitted),
         _large_vif_note(fitted),
@@ -241,8 +253,8 @@ def _misfit_note(fits: Fits) -> str:
     ]
     if missed:
         text = (
-            f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): {'; '.join(missed)}. "
-            "Read their coefficients as averages over this design, not as a law."
+            f"Models that miss more than the spread of replicates explains (p < {SIGNIFICANCE_LEVEL}): "
+            f"{'; '.join(missed)}. Read their coefficients as averages over this design, not as a law."
         )
         return Note("models-misfit", text, models=missed)
     if any(not math.isnan(fit.statistics["lack of fit: p"]) for fit in fits.values()):
@@ -269,7 +281,10 @@ def _left_out_notes(fits: Fits, levels: str) -> list[str]:
     text = (
         "Leave one cell out: the mean of a cell is predicted from the other cells"
         + (f"; leave one {levels} out: from the cells with another {levels}" if levels else "")
-        + ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst has its sign."
+        + (
+            ". RMSE is in the response's unit, MAPE the mean of |predicted − measured| / measured, the worst "
+            "has its sign."
+        )
         + ("" if levels else " Only one node count was measured, so none can be left out.")
     )
     notes: list[str] = [Note("leave-one-out", text, levels=levels)]
@@ -285,14 +300,16 @@ def _left_out_notes(fits: Fits, levels: str) -> list[str]:
             )
         if any(errors.worst < -1 for errors in worst.values()):
             notes.append(
-                "An error below −100 % is a prediction below zero, which a model with straight lines can make."
+                "An error below −100 % is a prediction below zero, which a model with straight lines can "
+                "make."
             )
         for (_, model), fit in fits.items():
             unknown = fit.cells[fit.cells[f"without_{left_out}"].isna()]
             if len(unknown):
                 text = (
-                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of {number_of(len(fit.cells), 'cell')} "
-                    f"from the others; these are not counted: {_unpredicted_text(fit.cells, unknown, left_out, words)}."
+                    f"Leaving one {words} out, the {model} model cannot predict {len(unknown)} of "
+                    f"{number_of(len(fit.cells), 'cell')} from the others; these are not counted: "
+                    f"{_unpredicted_text(fit.cells, unknown, left_out, words)}."
                 )
                 facts = {"model": model, "cells": unknown["cell"].tolist(), "of": len(fit.cells)}
                 notes.append(Note(f"{left_out}-not-predicted", text, **facts))

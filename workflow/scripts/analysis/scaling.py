@@ -29,17 +29,19 @@ TITLE = "Scaling laws: serial fraction by Amdahl's law, and the largest speed-up
 SCALES = ("nodes", "devices_per_node")  # factors that a series can vary
 NODES_AND_DEVICES = Note(
     "series-of-nodes-or-devices",
-    "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on a node, "
-    "a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one replica.",
+    "A series varies either the nodes or the devices of a node, and p counts replicas: with two devices on "
+    "a node, a series over nodes begins at p = 2, and f and 1/f are relative to the fitted time of one "
+    "replica.",
 )
 READINGS = {
-    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: communication or another "
-    "overhead grows with them, so 1/f is too optimistic",
-    "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead appears as soon as "
-    "replicas communicate at all",
+    "overhead grows": "the law does not fit, and Karp & Flatt's fraction rises with the replicas: "
+    "communication or another overhead grows with them, so 1/f is too optimistic",
+    "overhead at once": "the law does not fit, and Karp & Flatt's fraction falls: most of the overhead "
+    "appears as soon as replicas communicate at all",
     "slower": "the fraction is above 1: replicas make the epoch longer",
-    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so something besides the work "
-    "shrinks, such as the number of all-reduces, or data that must fit into a cache",
+    "faster than p": "the fraction is below 0: more than p times as fast on p replicas, so something "
+    "besides the work shrinks, such as the number of all-reduces, or data that must fit "
+    "into a cache",
     "no gain seen": "the interval contains 1: the data do not show that replicas help",
     "no limit seen": "the interval contains 0: the data do not show a serial part",
     "law fits": "the test does not reject the law",
@@ -279,17 +281,22 @@ def table(runs: pd.DataFrame) -> tables.Table:
     read = dict.fromkeys(word for words in data["reads_as"] for word in words.split("; "))
     measured_one = bool((data["base_replicas"] == 1).all())
     notes = [
-        "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' n runs by least "
-        "squares, without blocks; 95 % t intervals by linear approximation, valid if the law holds. Limit: the largest "
-        "speed-up over one replica that the law allows on any number of replicas. f includes all that does not shrink with "
-        "the replicas.",
+        "Amdahl's law T(p) = T(1) (f + (1 − f)/p), fitted to the logarithm of the epoch times of a series' "
+        "n runs by least squares, without blocks; 95 % t intervals by linear approximation, valid if the "
+        "law holds. Limit: the largest speed-up over one replica that the law allows on any number of "
+        "replicas. f includes all that does not shrink with the replicas.",
         "Base: the mean epoch time of the series itself on its fewest replicas"
         + ("" if measured_one else " (the first in `replicas`)")
-        + ", not a single-device baseline (see the table of speed-up). Largest speed-up: that of the fastest of the other "
-        f"replica counts; its interval is not corrected for this choice; efficiency is that speed-up divided by the ratio of the replicas. {conditions.comparison_note(data['within_blocks'])}",
+        + ", not a single-device baseline (see the table of speed-up). Largest speed-up: that of the "
+        "fastest of the other replica counts; its interval is not corrected for this choice; efficiency "
+        "is that speed-up divided by the ratio of the replicas. "
+        f"{conditions.comparison_note(data['within_blocks'])}",
         Note(
             "karp-flatt",
-            "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas above one"
+            (
+                "Karp–Flatt: serial fraction of Karp & Flatt (1990) on the fewest and on the most replicas "
+                "above one"
+            )
             + ("" if measured_one else ", relative to the fitted T(1) where one replica was not measured")
             + ". If the law holds, it stays the same.",
             of_fitted_time=not measured_one,

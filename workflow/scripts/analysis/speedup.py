@@ -136,14 +136,18 @@ def table(runs: pd.DataFrame) -> tables.Table:
     data = compare(runs)
     notes = [
         conditions.run_counts_note(runs),
-        "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided by replicas. "
+        (
+            "Speed-up: mean epoch time of the base divided by that of the cell. Efficiency: speed-up divided "
+            "by replicas. "
+        )
         + (conditions.comparison_note(data["within_blocks"]) or "Speed-ups have no intervals."),
-        "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p replicas (Karp & Flatt "
-        "1990); its interval follows from that of S. It includes all that does not shrink with the replicas, also communication and the "
-        "cost of the framework. Above 1, replicas slow the epoch down; below 0, the speed-up is more than p.",
-        "Base: the single-device framework named in the row, at the same levels of all other factors that it varies; "
-        "where there is none, the framework's own cell with one replica. "
-        "A row that is its own base has speed-up 1 by definition, without an interval.",
+        "Serial fraction: determined from the measurement, (1/S − 1/p) / (1 − 1/p) with speed-up S on p "
+        "replicas (Karp & Flatt 1990); its interval follows from that of S. It includes all that does not "
+        "shrink with the replicas, also communication and the cost of the framework. Above 1, replicas slow "
+        "the epoch down; below 0, the speed-up is more than p.",
+        "Base: the single-device framework named in the row, at the same levels of all other factors that "
+        "it varies; where there is none, the framework's own cell with one replica. A row that is its own "
+        "base has speed-up 1 by definition, without an interval.",
         conditions.replicas_note(runs),
         conditions.setting_note(runs),
     ]

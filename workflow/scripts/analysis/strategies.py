@@ -23,14 +23,18 @@ TITLE = "Memory and bytes of each strategy per rank"
 NEEDS = ("parameters", "gradients", "optimizer", "activations")
 PARALLELISM_CONSTANT = Note(
     "parallelism-does-not-vary",
-    "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this table compares them.",
+    (
+        "The study has one level of parallelism; give it several, such as [data, data-tensor2], and this "
+        "table compares them."
+    ),
 )
 NO_MESH = Note("no-mesh", "No cell's ranks form a mesh of a model with a description.")
 METHOD_NOTE = (
-    "Memory and bytes by formula are those of the rank that needs most, without what libraries allocate in addition; activations are the outputs of all "
-    "operators for samples that await their backward pass. Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it "
-    "all-reduces. Measured memory is the largest of a rank, with its program; measured bytes are those of an interface, so the formula is "
-    "for all of its ranks."
+    "Memory and bytes by formula are those of the rank that needs most, without what libraries allocate in "
+    "addition; activations are the outputs of all operators for samples that await their backward pass. "
+    "Bytes are those of one optimizer step; a ring sends 2 (n − 1) / n of what it all-reduces. Measured "
+    "memory is the largest of a rank, with its program; measured bytes are those of an interface, so the "
+    "formula is for all of its ranks."
 )
 BY_LAYER = Note("divided-by-layer", "Cells with a strategy per layer are in the table simulated.")
 

@@ -22,8 +22,9 @@ NO_TARGET = Note(
 )
 NO_ACCURACY = Note("no-accuracy", "No successful run records its validation accuracy.")
 METHOD_NOTE = (
-    "Time: training from the start of the first epoch until the end of the first one with that accuracy; warm-up epochs are in it, validations "
-    "are not. It has a mean and a 95 % t interval where all n runs of a cell reach the target."
+    "Time: training from the start of the first epoch until the end of the first one with that accuracy; "
+    "warm-up epochs are in it, validations are not. It has a mean and a 95 % t interval where all n runs of "
+    "a cell reach the target."
 )
 
 

@@ -203,8 +203,9 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
     if rows["mixed_sd"].notna().any():
         display["mixed model: sd (%)"] = rows["mixed_sd"].map(lambda sd: tables.number(100 * sd))
     notes = [
-        "Variances of the logarithm of an epoch's time; a standard deviation of 5 % means that times typically differ by 5 %. Share: of "
-        "the sum of all parts. df: degrees of freedom; a part with few of them is uncertain.",
+        "Variances of the logarithm of an epoch's time; a standard deviation of 5 % means that times "
+        "typically differ by 5 %. Share: of the sum of all parts. df: degrees of freedom; a part with few "
+        "of them is uncertain.",
         longer_runs_note(moments),
         _mixed_model_note(model),
         conditions.setting_note(runs),
@@ -219,8 +220,9 @@ def longer_runs_note(moments: Components) -> str:
     longer = moments.variance["run"] + moments.variance["epoch"] / (2 * moments.epochs)
     gain = 1 - math.sqrt(longer / moments.mean_variance)
     text = (
-        f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} instead of {moments.epochs:.3g}) would make "
-        f"intervals about {100 * gain:.0f} % narrower; twice as many runs, 29 % or more."
+        f"More runs, or longer ones? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} "
+        f"instead of {moments.epochs:.3g}) would make intervals about {100 * gain:.0f} % narrower; twice as "
+        "many runs, 29 % or more."
     )
     return Note("longer-runs", text, epochs=moments.epochs, narrower=gain)
 
@@ -229,7 +231,8 @@ def _mixed_model_note(model: MixedModel | None) -> str:
     if model is None:
         return ""
     text = (
-        "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. "
-        f"Its ratios of {model.pairs} pairs of cells differ from those in the table of effects by at most {100 * model.apart:.2g} %."
+        "Mixed model: fixed cells and random blocks, by restricted maximum likelihood. Its ratios of "
+        f"{model.pairs} pairs of cells differ from those in the table of effects by at most "
+        f"{100 * model.apart:.2g} %."
     )
     return Note("mixed-model", text, pairs=model.pairs, apart=model.apart)

@@ -98,12 +98,16 @@ def summary(compared: Compared, data: pd.DataFrame) -> Note:
         if (data["change"] == change).any()
     ]
     mean = float(np.exp(np.log(data["ratio"]).mean()))
-    text = f"From {a} to {b}, of {_cells(len(data))}: {', '.join(parts)}. Geometric mean of the ratios {tables.number(mean)}."
+    text = (
+        f"From {a} to {b}, of {_cells(len(data))}: {', '.join(parts)}. Geometric mean of the ratios "
+        f"{tables.number(mean)}."
+    )
     unchanged = data[data["change"] == UNCHANGED]
     if len(unchanged) and unchanged["ratio_high"].max() > unchanged["ratio_low"].min():
         text += (
-            f" Cells with no change shown may still differ: their intervals reach from {tables.number(unchanged['ratio_low'].min())} "
-            f"to {tables.number(unchanged['ratio_high'].max())}."
+            " Cells with no change shown may still differ: their intervals reach from "
+            f"{tables.number(unchanged['ratio_low'].min())} to "
+            f"{tables.number(unchanged['ratio_high'].max())}."
         )
     counts = data["change"].value_counts().to_dict()
     return Note("changes", text, base=a, other=b, cells=len(data), by_change=counts, mean_ratio=mean)
@@ -122,16 +126,20 @@ def _method_notes(compared: Compared, data: pd.DataFrame) -> list[str]:
     a, b = compared.names
     families = int(data["p"].notna().sum())
     return [
-        f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs in {a} and in {b}. "
-        "Intervals are 95 % t intervals of the difference of mean logarithms, as of independent groups (Welch, Satterthwaite), "
-        "with the same standard deviations as the campaigns' own tables. Intervals are not corrected for multiple comparisons.",
+        f"Ratio: mean epoch time in {b} divided by that in {a}; below 1, {b} is faster. n: successful runs "
+        f"in {a} and in {b}. Intervals are 95 % t intervals of the difference of mean logarithms, as of "
+        "independent groups (Welch, Satterthwaite), with the same standard deviations as the campaigns' own "
+        "tables. Intervals are not corrected for multiple comparisons.",
         Note(
             "p-of-ratios",
             f"p: that the ratio is 1, two-sided, corrected by Holm's method for {families} comparisons.",
         )
         if families
         else Note("no-p-values", "No p values: they need two replicates per cell."),
-        "Two campaigns share no session: differences between their days are part of every ratio, and no interval covers them.",
+        (
+            "Two campaigns share no session: differences between their days are part of every ratio, and no "
+            "interval covers them."
+        ),
     ]
 
 
@@ -139,7 +147,10 @@ def differing(compared: Compared) -> Note:
     """Return what else differs and may explain a change."""
     differences = compared.differences
     if not differences:
-        text = "The records show no other difference between the compared runs: a change would come from the machine itself."
+        text = (
+            "The records show no other difference between the compared runs: a change would come from the "
+            "machine itself."
+        )
         return Note("no-other-difference", text)
     caution = "" if len(differences) == 1 else " A change cannot be attributed to one of these alone."
     return Note(

@@ -55,8 +55,9 @@ def draw(compared: Compared, data: pd.DataFrame) -> tuple[Figure, str]:
     )
     notes = (selection, summary(compared, data), compared.algorithms, differing(compared))
     caption = (
-        f"Mean epoch time in {compared.names[1]} divided by that in {compared.names[0]}, cell by cell, on a logarithmic axis. Bars are "
-        "95 % intervals, not corrected for the number of cells. Filled markers have p < 0.05 after Holm's correction for all cells: red "
-        f"is slower, blue is faster. {' '.join(filter(None, notes))}"
+        f"Mean epoch time in {compared.names[1]} divided by that in {compared.names[0]}, cell by cell, on a "
+        "logarithmic axis. Bars are 95 % intervals, not corrected for the number of cells. Filled markers "
+        "have p < 0.05 after Holm's correction for all cells: red is slower, blue is faster. "
+        f"{' '.join(filter(None, notes))}"
     )
     return drawn, caption

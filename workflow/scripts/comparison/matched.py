@@ -224,8 +224,8 @@ def refuse() -> None:
     """Raise InputError, because two campaigns have to be named."""
     raise InputError(
         "missing-key",
-        "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or snakemake compare --config "
-        "base=FOLDER other=FOLDER",
+        "which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or "
+        "snakemake compare --config base=FOLDER other=FOLDER",
     )
 
 

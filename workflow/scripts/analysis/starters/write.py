@@ -1,6 +1,7 @@
 """Write templates for a reader's own analysis: explore.ipynb (pandas) and explore.R (tidyverse).
 
-Both load all data, reproduce one figure and one test of the study, and compare the test with the table of effects.
+Both load all data, reproduce one figure and one test of the study, and compare the test with the table of
+effects.
 """
 
 import json
