@@ -1,7 +1,7 @@
 """Read members of archives in memory, after all members were checked.
 
-An archive is refused if a member would leave its folder, is a link or a device, or occurs twice, and if it unpacks to more
-bytes than its entry declares.
+An archive is refused if a member would leave its folder, is a link or a device, or occurs twice, and if it
+unpacks to more bytes than its entry declares.
 """
 
 import gzip
@@ -19,8 +19,8 @@ from typing import NoReturn
 from common.errors import InputError
 
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Errors that broken files raise. tarfile reads chained headers by recursion; zipfile does not implement all versions and
-# encryptions.
+# Errors that broken files raise. tarfile reads chained headers by recursion; zipfile does not implement all
+# versions and encryptions.
 TAR_ERRORS = (tarfile.TarError, ValueError, OSError, EOFError, RecursionError, MemoryError, OverflowError)
 ZIP_ERRORS = (
     zipfile.BadZipFile,

@@ -19,8 +19,8 @@ def check_data(folder: Path, dataset: str) -> None:
         dataset: Name of the data set.
 
     Raises:
-        InputError: If the folder or a file is missing, a file changed, another user may have written one, or an archive
-            behind them is not the declared and locked one.
+        InputError: If the folder or a file is missing, a file changed, another user may have written one, or
+            an archive behind them is not the declared and locked one.
     """
     if not folder.is_dir():
         raise InputError(

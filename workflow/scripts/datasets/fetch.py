@@ -1,6 +1,7 @@
 """Fetch archives of data sets once for all studies into <cache>/downloads/<data set>/, and verify them.
 
-Where the site names a folder, archives come from there only; otherwise from the site's mirror, then the entry's addresses.
+Where the site names a folder, archives come from there only; otherwise from the site's mirror, then the
+entry's addresses.
 """
 
 import hashlib
@@ -31,7 +32,8 @@ class Store:
         folder: The site's folder of archives, if it has one.
         mirror: The site's mirror, if it has one.
         site: The site's file, for messages.
-        table: File of the data sets' entries, next to their lock; None for the table that declares the data set.
+        table: File of the data sets' entries, next to their lock; None for the table that declares the data
+            set.
         retry_policy: Timeouts and retries.
     """
 
@@ -191,7 +193,10 @@ def _fetch(dataset: str, target: Path, declared: Mapping[str, Any], store: Store
 
 
 def fetch_error(dataset: str, name: str, faults: Mapping[str, SourceError], store: Store) -> InputError:
-    """Return the error that lists what each address answered and what the user can do; ``got`` has the answers by address."""
+    """Return the error that lists what each address answered and what the user can do.
+
+    ``got`` has the answers by address.
+    """
     answers = [f"{url}: {fault}" for url, fault in faults.items()] or ["it has no known address"]
     keys = dict.fromkeys(fault.key for fault in faults.values() if isinstance(fault, WrongFileError))
     advice = [
@@ -200,8 +205,8 @@ def fetch_error(dataset: str, name: str, faults: Mapping[str, SourceError], stor
     ]
     if not all(isinstance(fault, WrongFileError) for fault in faults.values()) or not faults:
         advice.append(
-            f"run `snakemake datasets` on a machine with internet, or set a folder (datasets: {{folder: /PATH}}) or "
-            f"a mirror (datasets: {{mirror: URL}}) that has it in {store.site}"
+            "run `snakemake datasets` on a machine with internet, or set a folder (datasets: {folder: "
+            f"/PATH}}) or a mirror (datasets: {{mirror: URL}}) that has it in {store.site}"
         )
     got = {redact(url): redact(str(fault)) for url, fault in faults.items()}
     problem = f"{name} could not be fetched: {'; '.join(answers)}"

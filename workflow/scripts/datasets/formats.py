@@ -1,8 +1,8 @@
 """Read published archives of data sets as images or tokens, and labels.
 
-A reader takes a data set's entry and its archives by name. It returns the class names and, for each part, blocks of images
-(uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and labels of the same shape: the label of a
-token is the next token. Anything that contradicts the entry raises InputError.
+A reader takes a data set's entry and its archives by name. It returns the class names and, for each part,
+blocks of images (uint8 [n, H, W, C]) and labels (int64 [n]), or of tokens (int64 [n, length]) and labels of
+the same shape: the label of a token is the next token. Anything that contradicts the entry raises InputError.
 """
 
 import io
@@ -196,8 +196,8 @@ def decode_jpeg(archive: Archive, name: str, content: bytes, shape: list[int]) -
 def read_text8(entry: Entry, archives: Archives) -> Content:
     """Read text8, one file of the letters a to z and blanks.
 
-    The first 90 % of its characters are the training part, the next 5 % the validation part; the last 5 %, the test part,
-    are not used (Mikolov et al., Subword Language Modeling with Neural Networks, 2012).
+    The first 90 % of its characters are the training part, the next 5 % the validation part; the last 5 %,
+    the test part, are not used (Mikolov et al., Subword Language Modeling with Neural Networks, 2012).
     """
     archive = _single_archive(archives, entry)
     files = zip_files(archive)
@@ -218,8 +218,8 @@ def read_text8(entry: Entry, archives: Archives) -> Content:
 def read_wikitext(entry: Entry, archives: Archives) -> Content:
     """Read WikiText: words between blanks, with LINE_END after every line.
 
-    The vocabulary is the words of the training part, the most frequent first. Other words of the validation part become
-    UNKNOWN, as rare words already are in the published files.
+    The vocabulary is the words of the training part, the most frequent first. Other words of the validation
+    part become UNKNOWN, as rare words already are in the published files.
     """
     archive = _single_archive(archives, entry)
     files = zip_files(archive)
@@ -267,7 +267,10 @@ def read_text(archive: Archive, name: str, content: bytes) -> str:
 
 
 def sequence_blocks(tokens: np.ndarray, length: int) -> Iterator[Block]:
-    """Yield blocks of consecutive sequences [n, length] and their labels, the next tokens; drop the remainder."""
+    """Yield blocks of consecutive sequences [n, length] and their labels, the next tokens.
+
+    Drop the remainder.
+    """
     samples = max(0, len(tokens) - 1) // length
     inputs, labels = (tokens[first : first + samples * length].reshape(samples, length) for first in (0, 1))
     for start in range(0, samples, BLOCK_SIZE):

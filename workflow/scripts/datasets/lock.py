@@ -1,7 +1,7 @@
 """Record the SHA-256 of every archive at its first use, and compare later archives with it.
 
-The lock lies next to the table of data sets: table.lock.yaml for those that Ringside ships, config/datasets.lock.yaml for
-a user's own. It is meant to be committed.
+The lock lies next to the table of data sets: table.lock.yaml for those that Ringside ships,
+config/datasets.lock.yaml for a user's own. It is meant to be committed.
 """
 
 import hashlib
@@ -16,7 +16,10 @@ from common.files import dump_yaml, load_yaml, shown, write_text
 from common.schemas import check
 from environments.steps import build_lock, print_progress
 
-HEADER = "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to accept another archive.\n"
+HEADER = (
+    "# Written at the first use of each archive: its SHA-256. Commit it; remove a line to accept another "
+    "archive.\n"
+)
 
 
 def lock_path(table: Path) -> Path:
@@ -92,7 +95,8 @@ def record_sha256(dataset: str, name: str, sha256: str, lock: Path) -> None:
             write_text(lock, HEADER + dump_yaml(locked))
     except OSError as error:
         print_progress(
-            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be written: {error.strerror}"
+            f"{dataset}: {name}: its SHA-256 {sha256} was not recorded, because {shown(lock)} cannot be "
+            f"written: {error.strerror}"
         )
 
 

@@ -1,6 +1,7 @@
 """Generate small synthetic data sets in the exact layout of the published archives, for reduced studies and tests.
 
-They can be learnt: each class has its own pattern under noise, and few words follow a word. Everything is drawn from one seed.
+They can be learnt: each class has its own pattern under noise, and few words follow a word. Everything is
+drawn from one seed.
 """
 
 import gzip
@@ -30,7 +31,10 @@ Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def generate_parts(entry: Mapping[str, Any], classes: int, seed: int = SEED) -> Parts:
-    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts; all classes are equally frequent."""
+    """Return images (uint8 [N, H, W, C]) and labels (int64 [N]) of both parts.
+
+    All classes are equally frequent.
+    """
     generator = np.random.default_rng(seed)
     height, width, channels = entry["shape"]
     tiles = generator.integers(256, size=(classes, -(-height // TILE), -(-width // TILE), channels))
@@ -144,7 +148,10 @@ def jpeg(image: np.ndarray, grey: bool) -> bytes:
 
 
 def generate_words(n_distinct: int, n_words: int, generator: np.random.Generator) -> list[str]:
-    """Return a random text of ``n_words`` words; each word is followed by one of N_FOLLOWERS words, mostly by the first."""
+    """Return a random text of ``n_words`` words.
+
+    Each word is followed by one of N_FOLLOWERS words, mostly by the first.
+    """
     letters = list(ALPHABET.strip())
     spellings: dict[str, None] = {}
     while len(spellings) < n_distinct:

@@ -1,6 +1,7 @@
 """Pack a folder of images, or a text, into an archive for `config/datasets.yaml`, and print its entry.
 
-Images become the binary format of CIFAR-10, a text becomes the format of WikiText. The same files give the same archive.
+Images become the binary format of CIFAR-10, a text becomes the format of WikiText. The same files give the
+same archive.
 """
 
 import gzip
@@ -29,7 +30,8 @@ EIGHT_BITS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "C
 def read_image(file: Path, side: int) -> np.ndarray:
     """Return an image as viewers show it, resized to uint8 [side, side, 3].
 
-    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled to 8.
+    The orientation in its EXIF data is applied, transparency is laid on white, and 16 bits of grey are scaled
+    to 8.
 
     Raises:
         InputError: If the file is no image, has several frames, or has pixels of an unknown range.
@@ -59,7 +61,9 @@ def read_image(file: Path, side: int) -> np.ndarray:
 
 
 def pack_images(folder: Path, archive: Path, side: int, validation_share: float) -> dict[str, Any]:
-    """Pack ``folder``/<class>/<image> into ``archive`` (tar.gz) and return its entry. Hidden files are left out.
+    """Pack ``folder``/<class>/<image> into ``archive`` (tar.gz) and return its entry.
+
+    Hidden files are left out.
 
     Args:
         folder: Folder with one folder per class.
@@ -184,7 +188,8 @@ def pack_dataset(
     """Pack images or a text for config/datasets.yaml, and print the entry.
 
     Args:
-        kind: ``images`` (a folder that has a folder of pictures for each class) or ``text`` (the lines of a file).
+        kind: ``images`` (a folder that has a folder of pictures for each class) or ``text`` (the lines of a
+            file).
         source: The folder or the file.
         name: Name of the data set.
         size: Height and width of pictures in pixels, or tokens of a sequence.

@@ -1,9 +1,10 @@
 """Prepare a data set in the format that every framework reads.
 
-A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC), `labels.npy`
-(int64) and `manifest.json`. Its own `manifest.json` has mean and standard deviation per channel of the training images (a
-constant channel has the deviation 1). A text has `tokens.npy` and `labels.npy` instead, both unsigned integers [N, length].
-A data set that is drawn while training (fresh) has only the manifest.
+A prepared data set is a folder with `train/` and `validation/`, each with `images.npy` (uint8, NHWC),
+`labels.npy` (int64) and `manifest.json`. Its own `manifest.json` has mean and standard deviation per channel
+of the training images (a constant channel has the deviation 1). A text has `tokens.npy` and `labels.npy`
+instead, both unsigned integers [N, length]. A data set that is drawn while training (fresh) has only the
+manifest.
 """
 
 import contextlib
@@ -37,7 +38,9 @@ PARTS = ("train", "validation")
 
 
 def prepare(dataset: str, folder: Path, store: Store | None = None) -> None:
-    """Write a prepared data set to ``folder`` unless it is there, whole or not at all; concurrent calls wait for each other.
+    """Write a prepared data set to ``folder`` unless it is there, whole or not at all.
+
+    Concurrent calls wait for each other.
 
     Args:
         dataset: Name of the data set.
@@ -75,7 +78,8 @@ def write_parts(dataset: str, entry: Mapping[str, Any], folder: Path, store: Sto
         return {**manifest, "fresh": True, "source": {"format": FRESH}, **_fresh_keys(entry)}
     with open_archives(dataset, entry, store, folder) as archives_by_name:
         print_progress(
-            f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} {sample_name(entry)}"
+            f"{dataset}: preparing {entry['train_samples']} + {entry['validation_samples']} "
+            f"{sample_name(entry)}"
         )
         content = READERS[entry["format"]](entry, archives_by_name)
         parts = {part: _write_part(dataset, entry, content, part, folder / part) for part in PARTS}
@@ -147,7 +151,8 @@ def describe_source(entry: Mapping[str, Any], fetched: Mapping[str, Archive]) ->
 def main(*, dataset: str, site: str, out: Path) -> None:
     """Fetch and prepare a data set, unless that is done already.
 
-    The output is an extra file, because Snakemake removes outputs first and another campaign may be reading the data.
+    The output is an extra file, because Snakemake removes outputs first and another campaign may be reading
+    the data.
 
     Args:
         dataset: name of the data set

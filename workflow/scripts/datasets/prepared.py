@@ -1,6 +1,7 @@
 """Write the files of a part, training or validation, of a prepared data set block by block.
 
-Images are images.npy (uint8 [N, H, W, C]) and labels.npy (int64 [N]); texts are tokens.npy and labels.npy, both [N, length].
+Images are images.npy (uint8 [N, H, W, C]) and labels.npy (int64 [N]); texts are tokens.npy and labels.npy,
+both [N, length].
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Transfer one file from an http, https or file address to a partial file, which a later attempt resumes.
 
-`SourceError` means that this address does not have the file (`WrongFileError`: it has another one), `TransientError` that
-a retry may succeed.
+`SourceError` means that this address does not have the file (`WrongFileError`: it has another one),
+`TransientError` that a retry may succeed.
 """
 
 import datetime
@@ -165,7 +165,8 @@ def _open_source(
         if begun == 0:
             remove_partial(partial)
             _store_validator(response, partial)
-        # Read raw, because requests unpacks a .gz file whose server declares it as an encoding; read1 returns partial chunks.
+        # Read raw, because requests unpacks a .gz file whose server declares it as an encoding; read1 returns
+        # partial chunks.
         yield begun, iter(lambda: response.raw.read1(CHUNK, decode_content=False), b"")
 
 

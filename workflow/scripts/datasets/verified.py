@@ -1,6 +1,7 @@
 """Detect changed files of a prepared data set within milliseconds, because every run asks.
 
-verified.json, next to the manifest, has the SHA-256 of every file, and the size and date it had when that was computed.
+verified.json, next to the manifest, has the SHA-256 of every file, and the size and date it had when that was
+computed.
 """
 
 import contextlib

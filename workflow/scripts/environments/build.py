@@ -75,7 +75,10 @@ def build(
 
 
 def _clear(folder: Path) -> None:
-    """Make the folder, empty apart from the log of earlier builds; first remove the file that marks it as complete."""
+    """Make the folder, empty apart from the log of earlier builds.
+
+    First remove the file that marks it as complete.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / WHOLE).unlink(missing_ok=True)
     for path in folder.iterdir():

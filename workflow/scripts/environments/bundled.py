@@ -123,8 +123,8 @@ def missing_error(missing: str) -> InputError:
         "not-in-bundle",
         f"has no {missing}; the bundles there are of {', '.join(bundles) or 'nothing'}",
         file=folder(),
-        hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here (./ringside unbundle FILE); "
-        "if there is internet here, remove that folder",
+        hint="make another where there is internet (./ringside bundle STUDY --site SITE) and unpack it here "
+        "(./ringside unbundle FILE); if there is internet here, remove that folder",
     )
 
 

@@ -21,9 +21,10 @@ RANK_VARIABLES = (
     "RINGSIDE_RANK", "RINGSIDE_LOCAL_RANK", "RINGSIDE_CORES",
     "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
 )  # fmt: skip
-# Apptainer keeps only its variables about the machine. Variables for the inside are passed with a prefix, since Apptainer
-# splits values with commas or quotes in arguments. MPI ranks find each other by the variables of srun --mpi=pmix or mpirun
-# and by their server's folder on the node; without Slurm's or mpirun's variables, Open MPI starts a rank as a singleton.
+# Apptainer keeps only its variables about the machine. Variables for the inside are passed with a prefix,
+# since Apptainer splits values with commas or quotes in arguments. MPI ranks find each other by the variables
+# of srun --mpi=pmix or mpirun and by their server's folder on the node; without Slurm's or mpirun's
+# variables, Open MPI starts a rank as a singleton.
 _ENTER = r"""
 for name in $(env | sed -n 's/^\(\(APPTAINER\|SINGULARITY\)[A-Za-z0-9_]*\)=.*/\1/p'); do
     case $name in *_CACHEDIR|*_TMPDIR|*_CONFIGDIR) ;; *) unset "$name" ;; esac

@@ -9,8 +9,8 @@ import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 (whoever calls this has not read pyproject.toml)
     sys.exit(
-        f"ringside: Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name another, as in `python3.11 ringside` or "
-        "`make PYTHON=python3.11` [old-python]"
+        f"ringside: Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; name "
+        "another, as in `python3.11 ringside` or `make PYTHON=python3.11` [old-python]"
     )
 
 import contextlib
@@ -59,7 +59,10 @@ def make_environment(checkout: Path) -> None:
         if is_current(checkout):
             return
         if is_in_use(checkout):
-            note = "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after the campaign"
+            note = (
+                "requirements.txt is newer than .venv, but a running campaign uses it: it is remade after "
+                "the campaign"
+            )
             print(f"ringside: {note}", file=sys.stderr)
             return
         _make(checkout)
@@ -139,7 +142,10 @@ def _run(
 
 
 def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
-    """Add this checkout's modules, the check of Snakemake's folders (plan.before_snakemake) and its profile to `.venv`; stamp it."""
+    """Add this checkout's modules, a check before Snakemake and its profile to `.venv`, and stamp it.
+
+    The check of Snakemake's folders is plan.before_snakemake.
+    """
     profile = shlex.quote(str(checkout / "profiles" / "local"))
     with open(venv / "bin" / "activate", "a", encoding="utf-8") as activate:
         activate.write(f"unset PYTHONPATH\nexport SNAKEMAKE_PROFILE={profile}\n")

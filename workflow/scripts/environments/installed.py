@@ -21,12 +21,12 @@ from environments import selftest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
 from environments.steps import Stopwatch, isolated_variables
 
-# A site's Python runs these programs after the setup lines. Each prints one line: folders of packages, loaded modules,
-# absent modules.
+# A site's Python runs these programs after the setup lines. Each prints one line: folders of packages, loaded
+# modules, absent modules.
 PATH = "import json, sys; print(json.dumps({'path': [folder for folder in sys.path if folder]}))"
 MODULES = (
-    "import json, os; "
-    "print(json.dumps({'modules': [name for name in os.environ.get('LOADEDMODULES', '').split(':') if name]}))"
+    "import json, os; print(json.dumps({'modules': [name for name in os.environ.get('LOADEDMODULES', "
+    "'').split(':') if name]}))"
 )
 ABSENT = (
     "import importlib.util, json; "

@@ -24,7 +24,10 @@ PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
 
 
 def pins(lock: str) -> dict[str, set[str]]:
-    """Return the versions of each package in a lock's text; more than one where they differ between Pythons."""
+    """Return the versions of each package in a lock's text.
+
+    More than one where they differ between Pythons.
+    """
     versions: dict[str, set[str]] = {}
     for name, version in PINNED.findall(lock):
         versions.setdefault(name, set()).add(version)

@@ -35,7 +35,10 @@ GLIBC = (2, 36)  # of Debian bookworm: the images' base
 
 
 def parse_packages(output: str) -> dict[str, str]:
-    """Return versions by package from the output of LIST_PACKAGES; of two of one name, the one that is imported."""
+    """Return versions by package from the output of LIST_PACKAGES.
+
+    Of two of one name, the one that is imported.
+    """
     pairs = reversed(json.loads(output.strip().splitlines()[-1]))
     names = {re.sub("[-_.]+", "-", name).lower(): version for name, version in pairs if name}
     return dict(sorted(names.items()))

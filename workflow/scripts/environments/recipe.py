@@ -220,9 +220,9 @@ def recipe_files() -> Mapping[Path, str]:
     return {
         environment.folder
         / f"recipe.{environment.variant}.def": "# Made from environment.yaml by `make recipes`. Do not edit. "
-        "By hand, in the checkout's folder: apptainer build --fakeroot "
-        f"{environment.name}.{environment.variant}.sif {shown(environment.folder)}/recipe.{environment.variant}.def\n"
-        + recipe(environment)
+        "By hand, in the checkout's folder: apptainer build "
+        f"--fakeroot {environment.name}.{environment.variant}.sif "
+        f"{shown(environment.folder)}/recipe.{environment.variant}.def\n" + recipe(environment)
         for environment in environments
         if environment.origin != "site"
     }

@@ -34,7 +34,10 @@ exec {program} "$@"
 
 @functools.cache
 def version(prefix: Path) -> str | None:
-    """Return the version of the Score-P that is installed in a folder; None if there is none, or it does not answer."""
+    """Return the version of the Score-P that is installed in a folder.
+
+    None if there is none, or it does not answer.
+    """
     try:
         output = _run([str(prefix / "bin" / "scorep-config"), "--version"])
     except (OSError, subprocess.SubprocessError):

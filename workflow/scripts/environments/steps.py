@@ -138,7 +138,10 @@ def pip_install(python: Path, requirements: Path, task: str, log: Path, *options
 
 
 def compile_bytecode(python: Path, folder: Path, log: Path) -> None:
-    """Byte-compile all modules in `folder`, on all cores (pip would use one); syntax of newer Pythons may fail."""
+    """Byte-compile all modules in `folder`, on all cores (pip would use one).
+
+    Syntax of newer Pythons may fail.
+    """
     command = [python, "-m", "compileall", "-q", "-j", "0", folder]
     with open(log, "ab") as output:
         subprocess.run(

@@ -2,7 +2,8 @@
 
 A bundle is a tar without compression. Its first member, manifest.json, has the size and the SHA-256 of
 every other. All files are compared before the first is moved to its place, and each is moved whole, so an
-interrupted run can be repeated. This module uses the standard library alone, since it runs before .venv exists.
+interrupted run can be repeated. This module uses the standard library alone, since it runs before .venv
+exists.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 2**26
 CHECKOUT = Path(__file__).resolve().parents[3]
 BLOCK = 1 << 20
-# What tarfile raises for broken files. Headers may refer to each other without end, or have sizes beyond memory.
+# What tarfile raises for broken files. Headers may refer to each other without end, or have sizes beyond
+# memory.
 UNREADABLE = (tarfile.TarError, EOFError, ValueError, RecursionError, MemoryError, OverflowError)
 PROGRESS_S = 5.0
 # Files of a bundle have a plain name in one of these folders of the cache.
@@ -359,7 +361,8 @@ def unpack(file: Path, study: str = "", site: str = "") -> None:
     except KeyboardInterrupt:
         sys.exit("ringside: interrupted; run the same command again")
     print(
-        f"ringside: {unpacked.cache}: {unpacked.n_placed:,} files unpacked, {unpacked.n_present:,} were there already; {size(unpacked.size_bytes)} in all"
+        f"ringside: {unpacked.cache}: {unpacked.n_placed:,} files unpacked, {unpacked.n_present:,} were "
+        f"there already; {size(unpacked.size_bytes)} in all"
     )
 
 

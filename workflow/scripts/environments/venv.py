@@ -36,7 +36,10 @@ def check_machine(environment: Environment, realization: Realization) -> None:
 
 
 def read_complete_record(folder: Path) -> dict[str, Any] | None:
-    """Return the record of a complete folder; None if it is not complete or its interpreter does not start."""
+    """Return the record of a complete folder.
+
+    None if it is not complete or its interpreter does not start.
+    """
     try:
         record: dict[str, Any] = read_json(folder / WHOLE)
         started = subprocess.run(

@@ -48,7 +48,10 @@ def recorded_sha256(wheel: Wheel, file: Path, abi: str) -> str:
         f"no SHA-256 of {wheel.name} {wheel.version} is recorded for {abi} (only {recorded_abis})",
         file=shown(file),
         got=abi,
-        hint=f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 there",
+        hint=(
+            f"use Python {python_version} (make PYTHON=python{python_version}) or record the wheel's SHA-256 "
+            "there"
+        ),
     )
 
 
@@ -259,7 +262,10 @@ def _build(
 
 
 def sdist(source: Source, python: Path, scratch: Path, log: Path) -> Path:
-    """Fetch the source distribution, bound to its SHA-256; pip reads its metadata with the locked tools alone."""
+    """Fetch the source distribution, bound to its SHA-256.
+
+    Pip reads its metadata with the locked tools alone.
+    """
     requirements = scratch / "source.txt"
     write_text(requirements, f"{source.name}=={source.version} --hash=sha256:{source.sha256}\n")
     download = ["download", "--no-deps", "--require-hashes", "--no-build-isolation", "--no-binary", ":all:"]

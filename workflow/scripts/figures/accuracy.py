@@ -67,7 +67,10 @@ QUANTITIES = {
         math.inf,
         explanation=Note(
             "perplexity",
-            "Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis is logarithmic.",
+            (
+                "Perplexity is exp(loss), the loss being the mean cross-entropy of the next token; its axis "
+                "is logarithmic."
+            ),
         ),
     ),
 }
@@ -95,14 +98,17 @@ AXES = {
         "wall time (s)",
         Note(
             "wall-time",
-            "Wall time covers epochs and validations from the first epoch on, without start-up, averaged over replicates.",
+            (
+                "Wall time covers epochs and validations from the first epoch on, without start-up, averaged "
+                "over replicates."
+            ),
         ),
         integer=False,
     ),
 }
 HEADING = (
-    "{} in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % t intervals; markers at "
-    "{} epochs."
+    "{} in training (upper panels) and validation (lower panels) over {}. Lines: means; bands or bars: 95 % "
+    "t intervals; markers at {} epochs."
 )
 
 

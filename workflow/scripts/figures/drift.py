@@ -47,9 +47,10 @@ NO_SHARES = "no run records CPU time of others"
 CUTS_SENTENCE = "Hatched: gaps that are cut, with their duration. "
 HEADING = "Machine speed over the campaign, by a reference benchmark around every run."
 HOW_TO_READ = (
-    "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. Middle: epoch "
-    "times relative to the mean of their cell. {bands}{cuts}Bottom: CPU time of others. Right: a dot per run. Deviation: "
-    "distance from the value that cell and block predict. {withheld}The slope is fitted by least squares, with its 95 % band."
+    "Top: reference benchmark times, from before to after each run, relative to the median of runs {alike}. "
+    "Middle: epoch times relative to the mean of their cell. {bands}{cuts}Bottom: CPU time of others. Right: "
+    "a dot per run. Deviation: distance from the value that cell and block predict. {withheld}The slope is "
+    "fitted by least squares, with its 95 % band."
 )
 
 

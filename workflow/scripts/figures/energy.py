@@ -34,7 +34,10 @@ FRONT_STYLE: dict[str, Any] = {
     "drawstyle": "steps-post",
     "zorder": 2,
 }
-HEADING = "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. Energy: {}."
+HEADING = (
+    "Energy per epoch against epoch time. Each marker is a cell: means over its runs, with their intervals. "
+    "Energy: {}."
+)
 PER_SCOPE = {"node": "per machine", "package": "per machine (CPU packages)", "device": "per GPU"}
 PARETO = Note("pareto-front", "Dashed: Pareto front (no cell of the panel needs less of both).")
 NO_ENERGY = Note("no-energy", "no run recorded energy")

@@ -31,12 +31,16 @@ MAX_HEIGHT_IN = 7.6
 LIGHT_COLOUR = "#fde8d8"
 WAIT_LABEL = "all-reduce: waiting for the slowest rank"
 HOW_TO_READ = (
-    "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: light until the slowest rank starts it, then bytes "
-    "are transferred. The line is the critical path. Drawn: {}, around one of median time, of the run with its cell's median step time."
+    "A row is a rank. Hatched: it waits for gradient all-reduce. The lane below shows all-reduce: light "
+    "until the slowest rank starts it, then bytes are transferred. The line is the critical path. Drawn: {}, "
+    "around one of median time, of the run with its cell's median step time."
 )
 RANKS_NOTE = Note(
     "ranks-left-out",
-    f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest computation.",
+    (
+        f"Of more than {MAX_RANKS} ranks, three are drawn: those with the longest, median and shortest "
+        "computation."
+    ),
 )
 HEADING = "Timeline of training steps over the ranks."
 
@@ -277,5 +281,8 @@ def _left_out_note(candidates: Sequence[Panel], drawn_panels: Sequence[Panel]) -
     """Return which cells are not drawn."""
     if len(candidates) == len(drawn_panels):
         return ""
-    text = f"{len(drawn_panels)} of {len(candidates)} cells are drawn, those with most ranks; a `filter` shows others."
+    text = (
+        f"{len(drawn_panels)} of {len(candidates)} cells are drawn, those with most ranks; a `filter` shows "
+        "others."
+    )
     return Note("cells-left-out", text, drawn=len(drawn_panels), cells=len(candidates))

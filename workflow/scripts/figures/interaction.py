@@ -14,8 +14,8 @@ from figures import lines, panels
 from figures.view import build_view
 
 HOW_TO_READ = (
-    "On the logarithmic axis, parallel lines mean no interaction: each factor multiplies the time by the same ratio at every level of "
-    "the other. Nothing was measured between the levels."
+    "On the logarithmic axis, parallel lines mean no interaction: each factor multiplies the time by the "
+    "same ratio at every level of the other. Nothing was measured between the levels."
 )
 
 
@@ -45,8 +45,8 @@ def _test_note(records: Records, factor: str, other_factor: str) -> str:
     row, error = rows.loc[name], rows.loc[anova.ERROR]
     text = (
         f"In the analysis of variance of the whole study their interaction has F = {row['F']:.3g} "
-        f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and {100 * row['share']:.1f} % of the "
-        f"sum of squares of log epoch times."
+        f"({row['df']:.0f}, {error['df']:.0f} degrees of freedom), {p_text(row['p'])}, and "
+        f"{100 * row['share']:.1f} % of the sum of squares of log epoch times."
     )
     facts = {"df": row["df"], "error_df": error["df"], "p": row["p"], "share": row["share"]}
     return Note("interaction-tested", text, term=name, f=row["F"], **facts)

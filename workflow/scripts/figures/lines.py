@@ -96,7 +96,10 @@ BASELINE_BOUND = Note(
 BASELINE_LINES = Note("undistributed-bases-drawn", "Horizontal lines: single-device baselines.")
 BOUND_EXPLAINED = Note(
     "bases-divided",
-    "Fine dotted lines: baseline epoch time divided by the number of replicas, as if gradient all-reduce cost nothing.",
+    (
+        "Fine dotted lines: baseline epoch time divided by the number of replicas, as if gradient all-reduce "
+        "cost nothing."
+    ),
 )
 NO_BASELINE = Note("no-base", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
@@ -375,7 +378,10 @@ def baselines_note(used: Sequence[str], view: View) -> str:
     times = {cell: view.pooling.cell_mean(cell).value for cell in used}
     if len(used) > MAX_NAMED_BASELINES:
         ends = sorted(times.values())[:: len(used) - 1]
-        count = f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists them."
+        count = (
+            f"There are {len(used)}, from {' to '.join(map(tables.number, ends))} s; the table `cells` lists "
+            "them."
+        )
         return Note("bases", f"{text}. {count}", undistributed=single_device, seconds=times)
     levels = cells(baseline_runs).set_index("cell")[varying(view.study)]
     seconds = [f"{tables.interval(view.pooling.cell_mean(cell))} s" for cell in levels.index]

@@ -17,10 +17,16 @@ from figures.view import View
 PANEL_IN = 1.6
 MARGIN = 0.15  # of an axis
 MB = 1e6
-HEADING = "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals of epoch times."
+HEADING = (
+    "Epoch time over the peak memory of a rank, by strategy. Markers: means over runs; bars: 95 % intervals "
+    "of epoch times."
+)
 NO_MEMORY = Note("no-memory", "no successful run on several nodes reports its memory")
 BEST_CORNER = "Strategies to the lower left need less of both."
-MEMORY_NOTE = "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and libraries."
+MEMORY_NOTE = (
+    "Memory of a rank: peak allocation on its GPU, or on CPUs its peak resident set, including program and "
+    "libraries."
+)
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:

@@ -33,14 +33,17 @@ DODGE_FACTOR = 1.09
 TICK_FACTOR, TICK_FACTOR_IN_PANELS = 16, 64
 BOUND_LINE = (0, (1, 1.5))
 HEADING = (
-    "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: 95 % t intervals; "
-    "lines: fit of latency and bandwidth."
+    "Bus bandwidth of {} by message size, in each framework's own library. Markers: means over rounds; bars: "
+    "95 % t intervals; lines: fit of latency and bandwidth."
 )
 BOUND_NOTE = Note("bound-drawn", "Dotted: the maximum that the link allows.")
 NO_BENCHMARK = Note("no-sweep", "no collective benchmark")
 NO_SUCCESSFUL_BENCHMARK = Note("no-successful-sweep", "no successful collective benchmark")
 NO_FIT = Note("no-fit", "Benchmarks without a line are those that no positive latency and bandwidth fit.")
-HOW_TO_READ = "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; frameworks are drawn side by side at every size."
+HOW_TO_READ = (
+    "{} Fit: seconds = latency + bytes / bandwidth. Both axes are logarithmic; frameworks are drawn side by "
+    "side at every size."
+)
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:

@@ -28,10 +28,13 @@ NO_ALLREDUCE = Note("no-exchange", "No cell has a gradient all-reduce.")
 ALLREDUCE_NOT_RECORDED = Note("exchange-untold", "No run recorded its gradient all-reduce.")
 NOT_TRACED = Note("exchange-without-phases", "No cell with a gradient all-reduce has phases.")
 HOW_TO_READ = (
-    "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; first transfer, then waiting for "
-    "the slowest rank to start it."
+    "Means over ranks, then over runs. Hatched: exposed communication, during which nothing is computed; "
+    "first transfer, then waiting for the slowest rank to start it."
 )
-OTHER_WAITING = "Other waiting: the rank waits while no communication of its own is under way; its library prepares messages, or returns sums."
+OTHER_WAITING = (
+    "Other waiting: the rank waits while no communication of its own is under way; its library prepares "
+    "messages, or returns sums."
+)
 LANE_NOTE = "The lane below a bar is communication: its overlapped part, then its exposed part."
 
 

@@ -40,14 +40,18 @@ HEADING = (
 )
 INTERVAL_PHRASE = "and its 95 % interval"
 HOW_TO_READ = (
-    "Each marker is a cell on several nodes, once per time it was left out. The axis is logarithmic. Intervals: bootstrap over cells. Grey band: "
-    "1.96 times the pooled coefficient of variation of a cell's mean."
+    "Each marker is a cell on several nodes, once per time it was left out. The axis is logarithmic. "
+    "Intervals: bootstrap over cells. Grey band: 1.96 times the pooled coefficient of variation of a cell's "
+    "mean."
 )
 NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicted")
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells.")
 COMPARISON_NOTE = Note(
     "compare-in-table",
-    "Methods with * do not predict all cells, so their MAPE covers other cells; compare them in the table `prediction`.",
+    (
+        "Methods with * do not predict all cells, so their MAPE covers other cells; compare them in the "
+        "table `prediction`."
+    ),
 )
 
 

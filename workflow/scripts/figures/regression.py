@@ -22,10 +22,13 @@ MARGIN = 1.25  # of the axes beyond the smallest and the largest measured mean
 MAX_BEYOND = 2.0  # factor beyond which predictions are moved to the edge
 SMALL_MARKERS_FROM = 200
 MAX_VECTOR_MARKERS = 2000  # more markers become an image in vector files
-HEADING = "Cell means predicted by regression, each from all other cells, against measured ones. On the line both agree."
+HEADING = (
+    "Cell means predicted by regression, each from all other cells, against measured ones. On the line both "
+    "agree."
+)
 HOW_TO_READ = (
-    "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is that of the F test of lack of fit "
-    "(see the table of regression)."
+    "Both axes are logarithmic. MAPE is the mean of |predicted − measured| / measured over the markers; p is "
+    "that of the F test of lack of fit (see the table of regression)."
 )
 
 

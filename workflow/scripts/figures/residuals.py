@@ -38,17 +38,17 @@ OUTLIER_STYLE: dict[str, Any] = {
 }
 BAND_COLOUR = "#eeeeee"
 HEADING = (
-    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal quantiles, the cell's mean, "
-    "and run order."
+    "Residuals of log epoch times. Runs minus the mean of their cell (roughly in %), against normal "
+    "quantiles, the cell's mean, and run order."
 )
 SEARCH_NOTE = (
-    "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other runs; the table `checks` "
-    "lists them."
+    "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
+    "runs; the table `checks` lists them."
 )
 NO_SPREAD = Note("no-spread", "no two runs of a cell differ")
 HOW_TO_READ = (
-    "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that the spread changes with the time. "
-    "Right: {order}; {bands}"
+    "Left: externally studentized residuals; normal ones lie on the line. Middle: a funnel shape means that "
+    "the spread changes with the time. Right: {order}; {bands}"
 )
 
 

@@ -22,16 +22,20 @@ PANEL_IN = 1.3
 IDEAL_LINE = (0, (6, 2))
 QUANTITIES = {"speedup": ("speed-up", 1.0), "efficiency": ("efficiency (%)", 100.0)}
 MAX_IDEAL_REACH = 1.7  # of the ideal line, relative to the largest speed-up
-HEADING = "Speed-up (upper panels) and efficiency (lower panels). Markers: ratios of means; bars: 95 % intervals; long dashes: ideal."
+HEADING = (
+    "Speed-up (upper panels) and efficiency (lower panels). Markers: ratios of means; bars: 95 % intervals; "
+    "long dashes: ideal."
+)
 HOW_TO_READ = (
-    "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by replicas. Lines between markers only guide "
-    "the eye. Ideal: equal to the number of replicas."
+    "Speed-up: mean epoch time of the baseline divided by that of the cell. Efficiency: speed-up divided by "
+    "replicas. Lines between markers only guide the eye. Ideal: equal to the number of replicas."
 )
 BOUND_NOTE = Note("bound-drawn", "Fine dots: bound of the physical model.")
 BOUND_EXPLAINED = Note(
     "bound",
-    "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, messages take the time "
-    "that the collective benchmark measured, the backward pass overlaps them if the framework sends during it, and no rank waits.",
+    "Fine dotted lines: an upper bound from the physical model. Replicas share the computation of one, "
+    "messages take the time that the collective benchmark measured, the backward pass overlaps them if the "
+    "framework sends during it, and no rank waits.",
 )
 NO_REPLICAS = Note("no-replicas", "no cell with several replicas succeeded")
 NO_BASELINE = Note("no-base", "no baseline succeeded")

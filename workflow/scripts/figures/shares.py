@@ -39,15 +39,16 @@ EPOCHS_HEADING = "Epoch time by part. Shares of each cell's mean epoch time."
 NO_WALL_TIME = Note("no-wall-time", "no run recorded its start-up and its wall time")
 PARTS_NOTE = Note(
     "parts-around-epochs",
-    "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, which include the first "
-    "step, compared with as many timed epochs, at least 0. Validation: after every epoch. The rest: work "
-    "around epochs, and the end of the processes.",
+    "Start-up: until all ranks reached the first barrier. Warm-up: the extra time of the warm-up epochs, "
+    "which include the first step, compared with as many timed epochs, at least 0. Validation: after every "
+    "epoch. The rest: work around epochs, and the end of the processes.",
 )
 DIVISION_NOTE = Note(
     "training-divided",
-    "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, local batch and "
-    "treatment on one replica. Communication: the rest of the epoch, which includes waiting for the slowest rank and any other cost of more "
-    "replicas. Lines: 95 % intervals of the point where communication begins, from the ratio of the mean epoch times of both cells.",
+    "Computation: the batches of an epoch times the time of a batch of the same framework, model, data set, "
+    "local batch and treatment on one replica. Communication: the rest of the epoch, which includes waiting "
+    "for the slowest rank and any other cost of more replicas. Lines: 95 % intervals of the point where "
+    "communication begins, from the ratio of the mean epoch times of both cells.",
 )
 NO_SINGLE_REPLICA = Note(
     "no-cell-on-one-replica",
@@ -174,7 +175,10 @@ def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
     undivided, below_zero = data["exchange"].isna(), data.index[data["exchange"] < 0].tolist()
     notes: list[str] = [] if undivided.all() else [DIVISION_NOTE, ALL_EPOCHS if by_run else ""]
     if below_zero:
-        text = f"Without communication, because computation alone would take longer than the epoch: {conditions.join_names(below_zero)}."
+        text = (
+            "Without communication, because computation alone would take longer than the epoch: "
+            f"{conditions.join_names(below_zero)}."
+        )
         notes.append(Note("cells-without-exchange", text, cells=below_zero))
     for why, missing in (
         (NO_SINGLE_REPLICA, undivided & (data["alone"] == "")),

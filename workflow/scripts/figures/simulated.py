@@ -22,14 +22,17 @@ PANEL_IN = 2.2
 MAX_PANELS = 6
 AIMED_ERROR, BOUND_ERROR = 0.10, 0.30  # the second is from Jia, Zaharia & Aiken (MLSys 2019, section 8.4)
 MARKER_SIZE = 4.0
-HEADING = "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, bars: 95 % intervals of the measured mean."
+HEADING = (
+    "Time of a training step by each strategy, simulated and measured; one marker per cell on several ranks, "
+    "bars: 95 % intervals of the measured mean."
+)
 LINES_SENTENCE = (
     f"Line: both equal; dark band: {100 * AIMED_ERROR:g} % apart; light band: {100 * BOUND_ERROR:g} %."
 )
 NOTHING_SIMULATED = Note("nothing-simulated", "no strategy was both simulated and measured")
 HOW_TO_READ = (
-    "Simulated from separately timed parts of layers, messages and collectives, plus the time of one rank beyond its simulation: nothing is fitted to the "
-    "drawn cells. Both axes are logarithmic."
+    "Simulated from separately timed parts of layers, messages and collectives, plus the time of one rank "
+    "beyond its simulation: nothing is fitted to the drawn cells. Both axes are logarithmic."
 )
 
 
@@ -67,7 +70,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
     figure.supxlabel("measured time of a step (ms)", fontsize=style.FONT_SIZE)
     panels.add_legend(figure, series, lines=False)
     absolute_errors = rows["error"].abs()
-    text = f"Errors: {100 * absolute_errors.mean():.1f} % on average, {100 * absolute_errors.max():.1f} % at most."
+    text = (
+        f"Errors: {100 * absolute_errors.mean():.1f} % on average, {100 * absolute_errors.max():.1f} % at "
+        "most."
+    )
     errors = Note("errors", text, mean=absolute_errors.mean(), most=absolute_errors.max())
     left_out_note = Note(
         "models-left-out",
@@ -75,7 +81,10 @@ def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Captio
         models=n_left_out,
     )
     n_missing = len(multi_rank) - len(rows)
-    text = f"{number_of(n_missing, 'measured cell')} {'is' if n_missing == 1 else 'are'} not drawn: the table says why."
+    text = (
+        f"{number_of(n_missing, 'measured cell')} {'is' if n_missing == 1 else 'are'} not drawn: the table "
+        "says why."
+    )
     missing_note = Note("measured-cells-left-out", text, cells=n_missing) if n_missing else ""
     sentences = [
         HEADING,

@@ -18,14 +18,20 @@ from prediction.law import rate_text
 
 PANEL_IN = 1.6
 DODGE_SHARE, MARGIN = 0.5, 0.08  # of the distance between two rates, for all series; of the axis, at its ends
-HEADING = "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single runs."
+HEADING = (
+    "Epoch time of each strategy by link rate. Markers: measured means; bars: 95 % intervals; ticks: single "
+    "runs."
+)
 LINES_NOTE = Note("predicted-lines", "Lines: predicted from one node and the collective benchmark.")
 DASHES_NOTE = Note(
     "predicted-dashes",
     "Dashes: predicted from one node and the collective benchmark, at links of unknown rate.",
 )
 NOTHING_TO_DRAW = Note("nothing-to-draw", "no successful run on several nodes, and nothing predicted")
-HOW_TO_READ = "Nothing is fitted to runs on several nodes, so the lines exist before these runs. Both axes are logarithmic."
+HOW_TO_READ = (
+    "Nothing is fitted to runs on several nodes, so the lines exist before these runs. Both axes are "
+    "logarithmic."
+)
 
 
 def multi_node_view(records: Records, declaration: Declared) -> View:

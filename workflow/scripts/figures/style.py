@@ -58,8 +58,8 @@ FRAMEWORK_STYLES = {
     "tarantella": SeriesStyle("#b8528f", "X", (0, (5, 1, 1, 1))),
     "flexflow": SeriesStyle("#117733", "p", "-."),
 }
-# Combinations of treatments, in the order of the study. Dark to light, so that the first ones also differ in grey
-# (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
+# Combinations of treatments, in the order of the study. Dark to light, so that the first ones also differ in
+# grey (Tol's high-contrast and medium-contrast schemes, SRON/EPS/TN/09-002).
 TREATMENT_STYLES = [
     SeriesStyle("#004488", "o", "-"),
     SeriesStyle("#bb5566", "s", "--"),

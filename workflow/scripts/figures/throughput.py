@@ -19,10 +19,14 @@ from figures.view import View, build_view
 
 PANEL_IN = 1.45
 RATE = "throughput_samples_s"
-HEADING = "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long dashes: ideal."
+HEADING = (
+    "Throughput by {}. Markers: harmonic means; bars: 95 % intervals; ticks beside them: single runs; long "
+    "dashes: ideal."
+)
 HOW_TO_READ = (
-    "Throughput: training samples per second on all devices together; its interval is that of epoch time, inverted. "
-    "Ideal: the throughput at the smallest scale of a series, growing in proportion. Lines between markers only guide the eye."
+    "Throughput: training samples per second on all devices together; its interval is that of epoch time, "
+    "inverted. Ideal: the throughput at the smallest scale of a series, growing in proportion. Lines between "
+    "markers only guide the eye."
 )
 
 

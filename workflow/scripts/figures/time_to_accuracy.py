@@ -18,7 +18,10 @@ from figures.panels import Series
 from figures.view import View, build_view
 
 REMARK_OFFSET = 4  # points, from the end of the axis
-HEADING = "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: single runs."
+HEADING = (
+    "Time to a validation accuracy of {:.4g} % in every cell. Markers: means; bars: 95 % intervals; ticks: "
+    "single runs."
+)
 NEVER_SENTENCE = "Open arrows: {} in which some runs never reach it, with their number."
 
 

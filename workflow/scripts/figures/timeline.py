@@ -44,13 +44,19 @@ MIN_UNITS = 2  # of the axis unit, that a campaign lasts
 SYMBOLS = {"failed": "X", "timeout": "D", "invalid": "o"}
 UNKNOWN_HOST = "unknown host"
 HEADING = "Timeline of the campaign. Each bar is a run{}."
-HOW_TO_READ = "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part is the rest."
+HOW_TO_READ = (
+    "The light, narrow part of a bar is start-up, until all ranks reached the first barrier; the dark part "
+    "is the rest."
+)
 CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
 ROWS_NOTE = Note("rows-go-on", "Time goes on from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
 OVERLAP_NOTE = Note("bars-cover", "Bars of simultaneous runs in one lane overlap.")
-GAPS_SENTENCE = "White: no run, for example while a session starts, the collective benchmark runs, or an attempt runs that leaves no record."
+GAPS_SENTENCE = (
+    "White: no run, for example while a session starts, the collective benchmark runs, or an attempt runs "
+    "that leaves no record."
+)
 
 
 @dataclass(frozen=True)

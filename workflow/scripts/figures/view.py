@@ -96,7 +96,10 @@ class View:
             for name, levels in restricted.items()
             for first, *following in [levels]
         )
-        text = f"{len(fitting)} of {len(all_panels)} panels are drawn, those at {at_levels}; a `filter` shows others."
+        text = (
+            f"{len(fitting)} of {len(all_panels)} panels are drawn, those at {at_levels}; a `filter` shows "
+            "others."
+        )
         omission_note = Note(
             "panels-left-out", text, drawn=len(fitting), panels=len(all_panels), levels=restricted
         )

@@ -19,7 +19,10 @@ ROW_OFFSET = 0.17  # of a row, from its middle to the predicted and the measured
 PREDICTED, MEASURED = (style.TREATMENT_STYLES[place] for place in (0, 1))
 SERIES = [Series("predicted by replay", {}, PREDICTED), Series("measured", {}, MEASURED)]
 MAX_PANELS = 6
-HEADING = "Time per sample that one change saves (below 0: costs), predicted by replaying traced steps, and measured where the study has the cell."
+HEADING = (
+    "Time per sample that one change saves (below 0: costs), predicted by replaying traced steps, and "
+    "measured where the study has the cell."
+)
 
 
 def draw(records: Records, declaration: Declared) -> tuple[Figure, panels.Caption]:
@@ -76,8 +79,8 @@ def _errors_note(errors: pd.Series) -> str:
         return ""
     within = int((errors <= TARGET_ERROR).sum())
     text = (
-        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
-        f"{within} of {len(errors)} within {100 * TARGET_ERROR:g} %."
+        f"Errors of predicted epoch times: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} "
+        f"% at most; {within} of {len(errors)} within {100 * TARGET_ERROR:g} %."
     )
     return Note("errors", text, mean=errors.mean(), most=errors.max(), within=within, predictions=len(errors))
 

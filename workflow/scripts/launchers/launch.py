@@ -70,7 +70,8 @@ class Launcher(Protocol):
 
     Attributes:
         hosts: Nodes of the run, in the order of ranks.
-        job: The scheduler's job (number; submitted_at and started_at in UTC, or None); None without a scheduler.
+        job: The scheduler's job (number; submitted_at and started_at in UTC, or None); None without a
+            scheduler.
     """
 
     hosts: list[str]

@@ -37,7 +37,8 @@ SSH_FAILED = (
 )
 OARSH_FAILED = (SSH_FAILED, *range(61, 67))  # 61 to 66: oarsh found no job on the node
 RUNNING = "Running"
-# Lines of ssh and oarsh themselves. A rank that lost its peer prints "Connection closed by peer" within a line.
+# Lines of ssh and oarsh themselves. A rank that lost its peer prints "Connection closed by peer" within a
+# line.
 _CONNECTION_ERROR = re.compile(
     r"^(ssh: |kex_exchange|client_loop: |Connection (to|closed|reset)|Timeout, server |oarsh: ).*",
     re.MULTILINE,

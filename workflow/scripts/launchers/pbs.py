@@ -33,7 +33,8 @@ from launchers.launch import (
 
 TMRSH_FAILED = 255
 RUNNING = "R"
-# The shell is not replaced by the rank: it reports a signal as 128 + its number, PBS itself reports the bare number.
+# The shell is not replaced by the rank: it reports a signal as 128 + its number, PBS itself reports the bare
+# number.
 _REDIRECT_OUTPUT = 'out=$1; shift; "$@" >> "$out" 2>&1; exit $?'
 _TMRSH_ERROR = re.compile(r"^(?:\S*/)?pbs_tmrsh: .*", re.MULTILINE)
 _STATE = re.compile(r"^\s*job_state = (\w)", re.MULTILINE)
@@ -91,7 +92,8 @@ class Pbs:
         """End the ranks, then pbs_tmrsh, and append the ranks' output to the log.
 
         Raises:
-            Lost: If a node cannot be reached. pbs_tmrsh itself waits for a task on a dead node until the time limit.
+            Lost: If a node cannot be reached. pbs_tmrsh itself waits for a task on a dead node until the time
+                limit.
         """
         unfinished = any(process.poll() != 0 for process in self._processes)
         unreachable = [host for host in self.hosts if unfinished and not _end_on_node(host, self._command)]

@@ -211,7 +211,10 @@ def step_energy(job: str, name: str) -> tuple[float | None, Note | None]:
             joules = float(values[-1]) if values[-1].isdecimal() else 0.0
             if 0 < joules < NO_VALUE:
                 return joules, None
-            text = f"sacct reports {values[-1] or 'no'} energy: this cluster has no energy plugin (AcctGatherEnergyType)"
+            text = (
+                f"sacct reports {values[-1] or 'no'} energy: this cluster has no energy plugin "
+                "(AcctGatherEnergyType)"
+            )
             reason = Note("no-meter", text, answer=values[-1])
         time.sleep(pause_s)
     return None, reason

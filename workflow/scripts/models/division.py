@@ -42,7 +42,8 @@ def tensor_parts(graph: Graph, parts: int) -> dict[str, str]:
 def _check_divisible(graph: Graph, operator: Operator, setting: str, parts: int) -> None:
     if operator[setting] % parts:
         raise ValueError(
-            f"{operator.name} of {graph.model} has {operator[setting]} {setting}, which {parts} ranks cannot divide"
+            f"{operator.name} of {graph.model} has {operator[setting]} {setting}, which {parts} ranks cannot "
+            "divide"
         )
 
 

@@ -31,11 +31,17 @@ DASH = "–"
 MIN_CLASSES = 2
 LEGEND = (
     "sample: an image, HEIGHTxWIDTHxCHANNELS, or a sequence of tokens, LENGTH:VOCABULARY.",
-    "classes: number of outputs, as in data sets with such samples; of a language model the outputs at each position.",
+    (
+        "classes: number of outputs, as in data sets with such samples; of a language model the outputs at "
+        "each position."
+    ),
     f"stem: of models with two stems the one for these images: small up to {SMALL} pixels, original above.",
-    "MMACs: millions of multiply-accumulate operations in the forward pass of one sample, in convolutions, dense operators, "
-    "attention (as if it were not causal) and LSTMs.",
-    "gradients: payload of a gradient all-reduce; activations: outputs of all operators, which training keeps. Both in float32.",
+    "MMACs: millions of multiply-accumulate operations in the forward pass of one sample, in convolutions, "
+    "dense operators, attention (as if it were not causal) and LSTMs.",
+    (
+        "gradients: payload of a gradient all-reduce; activations: outputs of all operators, which training "
+        "keeps. Both in float32."
+    ),
 )
 
 

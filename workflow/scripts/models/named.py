@@ -114,8 +114,8 @@ def _check_labels_unseen(model: Graph) -> None:
     for position, seen in enumerate(_last_seen(model)[last.name]):
         if seen >= first_label + position:
             raise ValueError(
-                f"{last.name} tells token {first_label + position} at position {position}, and has seen the tokens up to {seen}; "
-                "make its attention causal"
+                f"{last.name} tells token {first_label + position} at position {position}, and has seen the "
+                f"tokens up to {seen}; make its attention causal"
             )
 
 

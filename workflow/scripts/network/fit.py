@@ -332,10 +332,11 @@ def _describe_sweep(sweep: Any) -> str:
 def _how_fitted(network: pd.DataFrame) -> Note:
     factors = factors_text(network)
     text = (
-        "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every round by least "
-        f"absolute relative errors. {factors} Intervals are 95 % t intervals "
-        "of the mean over rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference between "
-        "the median of a message size and the line. The share of the link is that of the largest message."
+        "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every "
+        f"round by least absolute relative errors. {factors} Intervals are 95 % t intervals of the mean over "
+        "rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference "
+        "between the median of a message size and the line. The share of the link is that of the largest "
+        "message."
     )
     return Note("how-fitted", text, **factors.facts)
 
@@ -345,7 +346,10 @@ def _too_fast(data: pd.DataFrame) -> str:
     every = data if "collective" in data else data.assign(collective=ALL_REDUCE)
     rows = every[every["bandwidth_bytes_s"] > every["bound_bytes_s"]]
     names = [_describe_sweep(row) for row in rows.itertuples()]
-    why = "their times do not follow a line, for example because links let bursts through: read their bandwidth with their deviation"
+    why = (
+        "their times do not follow a line, for example because links let bursts through: read their "
+        "bandwidth with their deviation"
+    )
     text = f"The fitted bandwidth is more than the link allows for {', '.join(names)}; {why}."
     return Note("faster-than-link", text, sweeps=names) if names else ""
 

@@ -85,13 +85,19 @@ def gather(campaign: Campaign) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame, named: CampaignArguments = CONFIGURED) -> list[Note]:
-    """Return how many benchmarks are ok, and a line for each other one; `named` as in records.aggregate.summarize."""
+    """Return how many benchmarks are ok, and a line for each other one.
+
+    `named` as in records.aggregate.summarize.
+    """
     sweeps = table.drop_duplicates(KEYS)
     bad = sweeps[sweeps["status"] != "ok"]
     ok = len(sweeps) - len(bad)
     lines = [Note("sweeps", f"{number_of(len(sweeps), 'sweep')}, {ok} ok", sweeps=len(sweeps), ok=ok)]
     for row in bad.itertuples():
-        text = f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: {row.reason}"
+        text = (
+            f"  {COLLECTIVES[row.collective].title} of {row.framework} on {row.nodes} nodes: {row.status}: "
+            f"{row.reason}"
+        )
         facts = {
             name: getattr(row, name) for name in ("collective", "framework", "nodes", "status", "reason")
         }

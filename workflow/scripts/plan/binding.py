@@ -1,7 +1,7 @@
 """Bind results/<study> to the site, and for a local site to the machine, of its first run.
 
-A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor. If these change, too,
-`python -m plan.binding STUDY` states that it is the same machine.
+A machine whose name changed, such as a container, is recognized by /etc/machine-id and the processor. If
+these change, too, `python -m plan.binding STUDY` states that it is the same machine.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ def describe_place(site: Site) -> dict[str, Any]:
 def machine_id(file: Path = Path("/etc/machine-id"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     """Return 16 hex digits that identify this machine whatever its name, or None if the system has no machine ID.
 
-    The machine ID is confidential (machine-id(5)), so that only a digest of it and of the processor is stored.
+    The machine ID is confidential (machine-id(5)), so that only a digest of it and of the processor is
+    stored.
     """
     try:
         number = file.read_text(errors="replace").strip()
@@ -119,8 +120,8 @@ def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
             f"these results belong to {'; '.join(differences)}",
             file=results / BINDING,
             got={key: bound[key] for key in keys},
-            hint="for figures of them: ./ringside run --records available, or add --config records=available to snakemake; "
-            f"for the cost here: ./ringside plan; to run here, move {results} away"
+            hint="for figures of them: ./ringside run --records available, or add --config records=available "
+            f"to snakemake; for the cost here: ./ringside plan; to run here, move {results} away"
             + (
                 f"; if it is the same machine: .venv/bin/python -m plan.binding {results.name}"
                 if keys == ["machine"]

@@ -64,7 +64,8 @@ class Campaign:
     def runs(self) -> list[Run]:
         """The runs in planned order.
 
-        With a precision target these are the runs of the first blocks, those that decisions added, and those with a record.
+        With a precision target these are the runs of the first blocks, those that decisions added, and those
+        with a record.
         """
         rule = self.study.replicates
         if not rule.adaptive:
@@ -167,8 +168,9 @@ class Campaign:
         return [
             Note(
                 "never-precise",
-                f"at_most: {rule.at_most} is too small: the spread of runs is known after {min_runs} runs of {number_of(cells, 'cell')} "
-                f"at best, and no cell is precise before; set at_most: {min_runs + 1} or more, or replicates: {rule.at_most}",
+                f"at_most: {rule.at_most} is too small: the spread of runs is known after {min_runs} runs "
+                f"of {number_of(cells, 'cell')} at best, and no cell is precise before; set at_most: "
+                f"{min_runs + 1} or more, or replicates: {rule.at_most}",
                 at_most=rule.at_most,
                 known_after=min_runs,
                 cells=cells,
@@ -303,7 +305,10 @@ class Campaign:
         }
 
     def describe_statuses(self) -> str:
-        """Return the number of records of each status, such as ``260 ok, 6 invalid``; empty without records."""
+        """Return the number of records of each status, such as ``260 ok, 6 invalid``.
+
+        Empty without records.
+        """
         counts = Counter(self.statuses.values())
         return ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status])
 
@@ -330,7 +335,10 @@ class Campaign:
         return any(os.path.exists(path) and os.stat(path).st_mtime_ns > decided_at for path in before)
 
     def _is_recorded(self, run: Run) -> bool:
-        """Return whether a possible run has a record; its key, which takes time, is computed only if it has a folder."""
+        """Return whether a possible run has a record.
+
+        Its key, which takes time, is computed only if it has a folder.
+        """
         return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
 
     def planned(self, run: Run) -> Planned:

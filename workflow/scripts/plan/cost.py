@@ -1,14 +1,14 @@
 """Estimate hours, node hours, GPU hours and disk space of a campaign before anything runs.
 
-The time of a run is its start-up and its epochs, estimated from the first of these sources that exists: runs of the same cell
-at this site, in any study, with as many samples; runs of the same framework, model and data set, scaled by samples per replica;
-the operations of the model and a rate that the site states or that is assumed. The last source ignores communication and gives
-an order of magnitude.
+The time of a run is its start-up and its epochs, estimated from the first of these sources that exists: runs
+of the same cell at this site, in any study, with as many samples; runs of the same framework, model and data
+set, scaled by samples per replica; the operations of the model and a rate that the site states or that is
+assumed. The last source ignores communication and gives an order of magnitude.
 
-The assumed rates are those of one core in docs/measurements.md: plain convolutional networks train with 75 to 185 GFLOP/s,
-LeNet-5, which is dominated by overhead, with 15 to 30. Depthwise convolutions are bound by memory: EfficientNet-B0 took as
-long as if each of their operations were sixty others. Ratios between such models are right within a third. Rates of
-accelerators were not measured.
+The assumed rates are those of one core in docs/measurements.md: plain convolutional networks train with 75 to
+185 GFLOP/s, LeNet-5, which is dominated by overhead, with 15 to 30. Depthwise convolutions are bound by
+memory: EfficientNet-B0 took as long as if each of their operations were sixty others. Ratios between such
+models are right within a third. Rates of accelerators were not measured.
 """
 
 import functools
@@ -344,7 +344,10 @@ def title(cost: Cost) -> Note:
     cells, blocks = len({run.cell for run in campaign.runs}), len({run.block for run in campaign.runs})
     least, limit = len(campaign.runs), len(campaign.max_runs if campaign.open else campaign.runs)
     count = f"{least:,} to {number_of(limit, 'run')}" if campaign.open else number_of(least, "run")
-    text = f"{campaign.study.name} at {campaign.site.name}: {count}, {number_of(cells, 'cell')} in {number_of(blocks, 'block')}"
+    text = (
+        f"{campaign.study.name} at {campaign.site.name}: {count}, {number_of(cells, 'cell')} in "
+        f"{number_of(blocks, 'block')}"
+    )
     return Note("size-of-campaign", text, runs=least, most=limit, cells=cells, blocks=blocks)
 
 
@@ -358,7 +361,10 @@ def notes(cost: Cost) -> list[Note]:
     campaign, site = cost.campaign, cost.campaign.site
     lines = campaign.skipped_runs()
     if any(estimate.origin.code == "assumed-rate" for estimate in cost.estimates.values()):
-        text = "estimates from an assumed rate give the order of magnitude; ratios between models are about right"
+        text = (
+            "estimates from an assumed rate give the order of magnitude; ratios between models are about "
+            "right"
+        )
         lines.append(Note("assumed-rate", text))
     if cost.too_long:
         text = (
@@ -379,8 +385,8 @@ def _total(cost: Cost) -> Note:
     gpu_hours = f", {_hours(cost.gpu_hours)} GPU hours" if cost.gpu_hours else ""
     return Note(
         "total",
-        f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node hours{gpu_hours}; "
-        f"{size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
+        f"together {duration(cost.total_s)} one after the other, {_hours(cost.node_hours)} node "
+        f"hours{gpu_hours}; {size(cost.data_bytes)} of data, {size(kept_bytes)} of logs and records",
         total_s=cost.total_s,
         node_hours=cost.node_hours,
         gpu_hours=cost.gpu_hours,
@@ -419,7 +425,10 @@ def _precision_notes(cost: Cost) -> Iterator[Note]:
             if run.run_id in campaign.records or run.block <= n_runs.get(run.cell, 0)
         ]
         seconds = sum(cost.estimate(run).run_s for run in expected)
-        text = f"expected from the measurements up to block {last.block}: {number_of(len(expected), 'run')}, {duration(seconds)}"
+        text = (
+            f"expected from the measurements up to block {last.block}: {number_of(len(expected), 'run')}, "
+            f"{duration(seconds)}"
+        )
         yield Note("expected", text, block=last.block, runs=len(expected), total_s=seconds)
 
 
@@ -502,7 +511,10 @@ def _state(cost: Cost) -> Note:
             else Note("no-runs", "no run can be made here")
         )
     counts, left_s = cost.campaign.describe_statuses(), cost.seconds(left)
-    text = f"records so far: {counts or 'none'}; without an ok record: {number_of(len(left), 'run')}, {duration(left_s)}"
+    text = (
+        f"records so far: {counts or 'none'}; without an ok record: {number_of(len(left), 'run')}, "
+        f"{duration(left_s)}"
+    )
     return Note("records-so-far", text, statuses=Counter(statuses.values()), left=len(left), left_s=left_s)
 
 

@@ -1,8 +1,8 @@
 """Read which cells get another run, where a study has a precision target instead of a replicate count.
 
-After each block from `at_least` on, stage precision decides from the records which cells get a run in the next block. A
-decision is results/<study>/precision/block-<block>.json, and has the rule that it follows. The last one names no cell; the
-one after `at_most` is always the last.
+After each block from `at_least` on, stage precision decides from the records which cells get a run in the
+next block. A decision is results/<study>/precision/block-<block>.json, and has the rule that it follows. The
+last one names no cell; the one after `at_most` is always the last.
 """
 
 import functools

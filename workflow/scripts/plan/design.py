@@ -1,8 +1,8 @@
 """Plan the runs of a study at a site.
 
-The design is a randomized complete block design: every block contains each cell once, in an order given by a hash of the
-cell, the replicate and the study's seed. Adding a level or a replicate therefore never reorders existing runs (Jain 1991,
-ch. 16; Hoefler & Belli, SC'15, rule 9).
+The design is a randomized complete block design: every block contains each cell once, in an order given by a
+hash of the cell, the replicate and the study's seed. Adding a level or a replicate therefore never reorders
+existing runs (Jain 1991, ch. 16; Hoefler & Belli, SC'15, rule 9).
 
 Planning is a pure function of the study and the site: nothing is run, built or downloaded.
 """
@@ -62,7 +62,8 @@ class InfeasibleCell(Exception):
 class IrrelevantFactor:
     """A factor that has no effect in some cells, such as momentum with Adam.
 
-    Two cells that differ only in an irrelevant factor would train the same model, so the design rejects the duplicate.
+    Two cells that differ only in an irrelevant factor would train the same model, so the design rejects the
+    duplicate.
     """
 
     factor: str
@@ -166,7 +167,10 @@ def plan_design(study: Study, site: Site) -> list[Run]:
 
 
 def check_names(runs: Iterable[Run], study: Path) -> None:
-    """Raise InputError if the name of a run is too long for its folder; ``study`` is the file that declares the runs."""
+    """Raise InputError if the name of a run is too long for its folder.
+
+    ``study`` is the file that declares the runs.
+    """
     for run in runs:
         if (n_bytes := len(run.run_id.encode())) > MAX_RUN_ID_BYTES:
             raise InputError(
@@ -270,7 +274,10 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
     if mesh.pipeline == 1:
         return
     if levels["schedule"] == "1f1b" and microbatches < mesh.pipeline:
-        reason = f"schedule=1f1b needs at least one microbatch per stage ({mesh.pipeline}), microbatches={microbatches}"
+        reason = (
+            f"schedule=1f1b needs at least one microbatch per stage ({mesh.pipeline}), "
+            f"microbatches={microbatches}"
+        )
         raise InfeasibleCell(
             "too-few-microbatches",
             reason,
@@ -283,7 +290,10 @@ def _check_partition(levels: Levels, mesh: Mesh, local_batch: int) -> None:
             "not-divisible", reason, ("microbatches", *STEP_COUNT_FACTORS), "use a divisor of the batch"
         )
     if local_batch // microbatches < graph.fewest_samples:
-        reason = f"with one sample per microbatch, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        reason = (
+            f"with one sample per microbatch, batch normalization of {levels['model']} has one value per "
+            "channel (its image is one pixel there)"
+        )
         raise InfeasibleCell(
             "too-few-samples",
             reason,
@@ -342,7 +352,10 @@ def _count_devices(levels: Levels, framework: Framework, site: Site) -> int:
     limit = site.ranks_per_node + hybrid  # the accelerators, and one rank on the CPU
     devices: int = levels["devices_per_node"] or limit
     if devices > limit:
-        reason = f"devices_per_node={devices} is more than the {limit} {'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
+        reason = (
+            f"devices_per_node={devices} is more than the {limit} "
+            f"{'devices' if hybrid else 'ranks_per_node'} of {shown(site.file)}"
+        )
         raise InfeasibleCell("too-many-devices", reason, ("devices_per_node",), "use fewer, or another site")
     if hybrid and devices == 1:
         reason = "device=hybrid needs an accelerator and the CPU, devices_per_node=1 is one device"
@@ -378,7 +391,10 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         )
     local_batch, steps = step // replicas, samples // step
     if local_batch < model.fewest_samples:
-        reason = f"with one sample per replica, batch normalization of {levels['model']} has one value per channel (its image is one pixel there)"
+        reason = (
+            f"with one sample per replica, batch normalization of {levels['model']} has one value per "
+            "channel (its image is one pixel there)"
+        )
         raise InfeasibleCell(
             "too-few-samples",
             reason,
@@ -387,8 +403,8 @@ def _batches(levels: Levels, replicas: int) -> tuple[int, int]:
         )
     if _dropped_share(step, samples) > MAX_DROPPED_SAMPLE_SHARE:
         reason = f"{replicas} x {local_batch} samples a step " + (
-            f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of {levels['dataset']} "
-            f"(at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
+            f"drop {_dropped_share(step, samples):.1%} of the {samples} training samples of "
+            f"{levels['dataset']} (at most {MAX_DROPPED_SAMPLE_SHARE:.0%})"
             if steps
             else f"are more than the {samples} training samples of {levels['dataset']}"
         )

@@ -1,7 +1,7 @@
 """Identify a run by its specification, and by the key under which its measurement is stored.
 
-The key is computed while Snakemake parses, from files in git only. It is part of the path of the record, so that every change
-that needs a new measurement leads to a new path.
+The key is computed while Snakemake parses, from files in git only. It is part of the path of the record, so
+that every change that needs a new measurement leads to a new path.
 """
 
 import dataclasses
@@ -97,7 +97,10 @@ def site_fields(site: Site, levels: Mapping[str, Any], geometry: Geometry) -> di
 
 
 def geometry_fields(geometry: Geometry) -> dict[str, Any]:
-    """Return the fields of a geometry; ``mesh``, the size of each axis, is left out for pure data parallelism."""
+    """Return the fields of a geometry.
+
+    ``mesh``, the size of each axis, is left out for pure data parallelism.
+    """
     fields = vars(geometry)
     return (
         {**fields, "mesh": geometry.mesh.sizes}
@@ -132,7 +135,8 @@ def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
 
 
-# Launchers whose starter has no process management for MPI. Flux could with flux-pmix, PBS with mpirun; neither was tried.
+# Launchers whose starter has no process management for MPI. Flux could with flux-pmix, PBS with mpirun;
+# neither was tried.
 LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
@@ -152,7 +156,10 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
         keys = f"installed.{framework.environment} or images.brought.{framework.environment}"
         return Note(
             "not-installed",
-            f"{framework.environment} is not installed at site {site.name} (see {keys} in docs/reference/configuration.md)",
+            (
+                f"{framework.environment} is not installed at site {site.name} (see {keys} in "
+                "docs/reference/configuration.md)"
+            ),
             environment=framework.environment,
         )
     if reason := _outdated_package(name, site):
@@ -160,7 +167,10 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     if framework.mpi and site.launcher in LAUNCHERS_WITHOUT_MPI:
         return Note(
             "no-mpi",
-            f"site {site.name} starts ranks by {LAUNCHERS_WITHOUT_MPI[site.launcher]}, {name} needs srun or mpirun",
+            (
+                f"site {site.name} starts ranks by {LAUNCHERS_WITHOUT_MPI[site.launcher]}, {name} needs srun "
+                "or mpirun"
+            ),
             framework=name,
             launcher=site.launcher,
             starts=LAUNCHERS_WITHOUT_MPI[site.launcher],
@@ -183,7 +193,10 @@ def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     if operators := _missing_operators(name, levels["model"], levels["dataset"], device_kind):
         return Note(
             "missing-operators",
-            f"site {site.name} has device {device_kind}, on which {name} cannot compute {', '.join(operators)} of {levels['model']}",
+            (
+                f"site {site.name} has device {device_kind}, on which {name} cannot compute "
+                f"{', '.join(operators)} of {levels['model']}"
+            ),
             framework=name,
             model=levels["model"],
             device=device_kind,
@@ -209,7 +222,10 @@ def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> N
     if device_kind == "hybrid" and not framework.unlike:
         return Note(
             "no-hybrid",
-            f"{framework.name} cannot train on CPU cores and accelerators together: {' and '.join(_heterogeneous_frameworks())} can",
+            (
+                f"{framework.name} cannot train on CPU cores and accelerators together: "
+                f"{' and '.join(_heterogeneous_frameworks())} can"
+            ),
             framework=framework.name,
             able=_heterogeneous_frameworks(),
         )
@@ -226,13 +242,19 @@ def _unsupported_device(site: Site, framework: Framework, device_kind: str) -> N
     if device_kind == "hybrid" and site.launcher == "flux":
         return Note(
             "no-hybrid-here",
-            f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can train on CPU cores",
+            (
+                f"site {site.name} starts ranks by flux submit, each with an accelerator, so that none can "
+                "train on CPU cores"
+            ),
             launcher=site.launcher,
         )
     if site.rank_cores and (framework.mpi or framework.mirrored):
         return Note(
             "heterogeneous-ranks",
-            f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs the same count for all",
+            (
+                f"site {site.name} has ranks of different core counts (rank_cores), {framework.name} needs "
+                "the same count for all"
+            ),
             framework=framework.name,
         )
     return None

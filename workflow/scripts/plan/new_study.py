@@ -51,7 +51,10 @@ def check_dataset(name: str) -> str:
 
 
 def check_new(name: str) -> Path:
-    """Return the file of a new study. Raise InputError if it is there already, or no study can have this name."""
+    """Return the file of a new study.
+
+    Raise InputError if it is there already, or no study can have this name.
+    """
     check_name("study", name)
     if (file := FOLDER / f"{name}.yaml").exists():
         hint = "name another study, or edit this file"
@@ -100,13 +103,28 @@ def render(name: str, draft: Draft, batch_sizes: Sequence[int]) -> str:
     single = [framework for framework in frameworks if not load_framework(framework).distributed]
     more_nodes = [count for count in draft.nodes if count > 1]
     lines = [
-        f"# Cost: ./ringside plan {name}. Run it: ./ringside run {name}. Every key: docs/reference/configuration.md.",
+        (
+            f"# Cost: ./ringside plan {name}. Run it: ./ringside run {name}. Every key: "
+            "docs/reference/configuration.md."
+        ),
         f"title: {titles} on {_words(draft.nodes)} node{'s' * (tuple(draft.nodes) != (1,))}",
         f"question: How long does an epoch of {check_model(draft.model)} take?   # say what you want to know",
-        f"seed: {secrets.randbelow(MAX_SEED):<8d}               # the order of the runs and their random numbers are derived from it",
-        "design: full                 # all combinations of levels; fractional: a fraction, to screen many factors",
-        f"replicates: {draft.replicates}                # runs of each cell; a precision is possible, too: docs/how-to/precision.md",
-        "factors:                     # a list varies a factor, a single value holds it: docs/reference/factors.md",
+        (
+            f"seed: {secrets.randbelow(MAX_SEED):<8d}               # the order of the runs and their random "
+            "numbers are derived from it"
+        ),
+        (
+            "design: full                 # all combinations of levels; fractional: a fraction, to screen "
+            "many factors"
+        ),
+        (
+            f"replicates: {draft.replicates}                # runs of each cell; a precision is possible, "
+            "too: docs/how-to/precision.md"
+        ),
+        (
+            "factors:                     # a list varies a factor, a single value holds it: "
+            "docs/reference/factors.md"
+        ),
         f"  framework: {_levels(frameworks)}",
         f"  model: {draft.model}           # ./ringside models lists them",
         f"  dataset: {check_dataset(draft.dataset)}",

@@ -1,7 +1,7 @@
 """Distinguish the lock of a killed Snakemake from that of a running one.
 
-Snakemake's own lock consists of files that stay after a kill. Ringside also holds an flock while Snakemake runs, which the
-system releases however the process ends.
+Snakemake's own lock consists of files that stay after a kill. Ringside also holds an flock while Snakemake
+runs, which the system releases however the process ends.
 """
 
 import os

@@ -14,7 +14,10 @@ STATUSES = ("ok", "failed", "timeout", "invalid", "broken")
 
 
 def load_record(file: Path) -> dict[str, Any]:
-    """Return a record.json or sweep.json; status ``broken`` and the reason if it is unreadable or violates its schema."""
+    """Return a record.json or sweep.json.
+
+    Status ``broken`` and the reason if it is unreadable or violates its schema.
+    """
     try:
         record: dict[str, Any] = read_json(file)
         check(record, file.stem, file)
@@ -73,7 +76,8 @@ def _invalid_reason(record: Mapping[str, Any]) -> Note | None:
 def record_status(record: Path) -> str:
     """Return the status in a record.json or sweep.json, ``broken`` if it is unreadable or lacks a key.
 
-    The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of Snakemake.
+    The other checks of ``load_record`` would be too slow for the tens of thousands of records at the start of
+    Snakemake.
     """
     try:
         content = read_json(record)

@@ -47,7 +47,10 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
 def deferred_resources(
     site: Site, geometries: Mapping[str, Geometry], wildcard: str
 ) -> dict[str, Callable[[Any], Any]]:
-    """Return ``run_resources`` as functions of a rule's wildcards; ``geometries`` has one for each value of ``wildcard``."""
+    """Return ``run_resources`` as functions of a rule's wildcards.
+
+    ``geometries`` has one for each value of ``wildcard``.
+    """
 
     def resource(name: str) -> Callable[[Any], Any]:
         return lambda wildcards: run_resources(site, geometries[getattr(wildcards, wildcard)])[name]
@@ -57,7 +60,10 @@ def deferred_resources(
 
 
 def build_resources(site: Site) -> dict[str, Any]:
-    """Return Snakemake's resources of a job that builds an environment or prepares data; {} on a local site."""
+    """Return Snakemake's resources of a job that builds an environment or prepares data.
+
+    {} on a local site.
+    """
     if site.launcher == "local":
         return {}
     if site.launcher in OPTIONS:
@@ -87,7 +93,8 @@ def job_resources(site: Site) -> dict[str, Any]:
 def slurm_options(site: Site, nodes: int) -> list[str]:
     """Return the options of sbatch that have no resource in Snakemake, for a job on ``nodes`` nodes.
 
-    The node list is cut to ``nodes``, because Slurm allocates all nodes of a list, or refuses a list that is too long.
+    The node list is cut to ``nodes``, because Slurm allocates all nodes of a list, or refuses a list that is
+    too long.
     """
     scheduler = site.scheduler
     return [

@@ -1,7 +1,7 @@
 """Write and read the plan of each run, results/<study>/plan/<run_id>.json: its specification, digests and key.
 
-Snakemake writes plans before any run starts, and jobs read them, so that the design is computed once. Unchanged files are not
-rewritten.
+Snakemake writes plans before any run starts, and jobs read them, so that the design is computed once.
+Unchanged files are not rewritten.
 """
 
 import json
@@ -27,7 +27,8 @@ def write_specs(campaign: Campaign, to_run: Container[str]) -> None:
 
     Args:
         campaign: The campaign.
-        to_run: The run_id of the runs to measure now. With a precision target, runs that may follow get a plan, too.
+        to_run: The run_id of the runs to measure now. With a precision target, runs that may follow get a
+            plan, too.
     """
     with system_faults(campaign.results):
         for run in campaign.max_runs:

@@ -1,7 +1,8 @@
 """Return the parallelization strategy of a run, for frameworks that partition each layer separately.
 
-Strategies that a search found at a site are in config/strategies/<study>.<site>.json, written by `./ringside strategies`.
-This file is an input of the campaign like the study, so that the same checkout plans the same runs.
+Strategies that a search found at a site are in config/strategies/<study>.<site>.json, written by `./ringside
+strategies`. This file is an input of the campaign like the study, so that the same checkout plans the same
+runs.
 """
 
 import functools
@@ -21,7 +22,8 @@ from models.graph import Graph
 from models.soap import divide
 from models.strategy import Strategy
 
-# Factors that affect the step time of a strategy; cells that differ only in other factors share their strategy.
+# Factors that affect the step time of a strategy; cells that differ only in other factors share their
+# strategy.
 SEARCH_FACTORS = (
     "model",
     "dataset",

@@ -1,8 +1,9 @@
 """Plan the collective benchmarks (sweeps) of a campaign: their specifications and keys.
 
-Pure functions of study, site and files in git, called while Snakemake parses. A sweep depends on a collective, a framework, a
-number of nodes and the levels of SITE_FACTORS, and on nothing else of a run or study. A study sweeps all-reduce and the
-collectives that its runs send, each with every framework that supports it.
+Pure functions of study, site and files in git, called while Snakemake parses. A sweep depends on a
+collective, a framework, a number of nodes and the levels of SITE_FACTORS, and on nothing else of a run or
+study. A study sweeps all-reduce and the collectives that its runs send, each with every framework that
+supports it.
 """
 
 import functools
@@ -43,7 +44,10 @@ KEYS = ["collective", "framework", "nodes", "ranks", "device", "bandwidth"]
 
 @dataclass(frozen=True)
 class Sweep:
-    """One collective of one framework on a number of nodes and devices; ``run`` is a run of the design with this layout."""
+    """One collective of one framework on a number of nodes and devices.
+
+    ``run`` is a run of the design with this layout.
+    """
 
     run: Run
     collective: str = ALL_REDUCE

@@ -1,7 +1,7 @@
 """Plan the timings behind a search for strategies: their specifications and keys.
 
-Pure functions of study, site and files in git, as plan.sweeps. If a study uses strategies that a search finds, the parts of the
-layers of each model are timed on one rank, and messages between two ranks.
+Pure functions of study, site and files in git, as plan.sweeps. If a study uses strategies that a search
+finds, the parts of the layers of each model are timed on one rank, and messages between two ranks.
 """
 
 import functools
@@ -221,7 +221,10 @@ class Timings:
             f"no cell has the level {FOUND}, so no run would use a strategy from a search",
             file=shown(study.file),
             key="factors.parallelism",
-            hint="add it, or search for a model without a study: ./ringside strategies --model NAME --batch-size N",
+            hint=(
+                "add it, or search for a model without a study: ./ringside strategies --model NAME "
+                "--batch-size N"
+            ),
         )
 
     def environment(self, name: str) -> str:

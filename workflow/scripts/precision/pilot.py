@@ -205,13 +205,16 @@ def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame
     return [
         Note(
             "interval-and-time",
-            f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run after the other, without what is between runs.",
+            (
+                f"Interval: 95 %, of a cell's mean epoch time. Time: of all {len(times)} cells, one run "
+                "after the other, without what is between runs."
+            ),
             cells=len(times),
         ),
         Note(
             "measured-spread",
-            f"Measured: {', '.join(parts)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an end, which take as long however many "
-            "epochs are timed.",
+            f"Measured: {', '.join(parts)}. {100 * start:.0f} % of a run is start-up, warm-up epochs and an "
+            "end, which take as long however many epochs are timed.",
             startup_share=start,
             variance=dict(variances.variance),
             df=dict(variances.df),
@@ -219,8 +222,9 @@ def _notes(variances: Components, times: Mapping[str, Times], runs: pd.DataFrame
         Note(
             "known-roughly",
             "A pilot knows these variances only roughly, and so what is cheapest. To change the length, set "
-            f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the runs of this pilot stay on disk, but do not count "
-            "for the campaign. A study of accuracy needs its epochs for that.",
+            f"`epochs` in the study (now {', '.join(map(level_text, lengths))}, warm-up included). Then the "
+            "runs of this pilot stay on disk, but do not count for the campaign. A study of accuracy needs "
+            "its epochs for that.",
             epochs=lengths,
         ),
     ]
@@ -231,15 +235,18 @@ def _aim_notes(aim: Aim, data: pd.DataFrame) -> Iterator[Note]:
     if aim.rule is None:
         return
     if aim.rule.contrasts:
-        text = "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share blocks are mostly narrower."
+        text = (
+            "The study asks for the precision of ratios; the rows are of means. Ratios of cells that share "
+            "blocks are mostly narrower."
+        )
         yield Note("ratios-asked", text)
         return
     (row,) = data[data["until"].isin(aim.until)].itertuples()
     at_most = aim.rule.at_most
     yield Note(
         "aim-by-rule",
-        "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other rows by the width alone, as with a "
-        "fixed number of replicates.",
+        "Aim: runs by the study's rule, which also asks that it is known how far runs spread; of the other "
+        "rows by the width alone, as with a fixed number of replicates.",
     )
     if not row.now_runs <= at_most:
         need = (

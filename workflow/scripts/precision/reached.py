@@ -40,7 +40,10 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     }
     n_asked = len(verdicts) - len(cells[NOT_ASKED])
     if cells[NO]:
-        result = f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: {conditions.join_names(cells[NO], '; ')}"
+        result = (
+            f"not reached by {len(cells[NO])} of {number_of(n_asked, 'cell')}: "
+            f"{conditions.join_names(cells[NO], '; ')}"
+        )
     else:
         result = "reached by all cells" + (" in such ratios" if cells[NOT_ASKED] else "")
     if cells[BY_CHANCE]:
@@ -49,7 +52,10 @@ def _precision_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame
     are, verb = ("are", "is so far") if is_open else ("were", "was")
     return Note(
         "chosen-by-precision",
-        f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} {result}.",
+        (
+            f"Replicates {are} chosen by precision: a cell has {rule.words} (n = {n_text}). This {verb} "
+            f"{result}."
+        ),
         goes_on=is_open,
         n=ends,
         asked=n_asked,
@@ -88,15 +94,18 @@ def table(runs: pd.DataFrame, rule: Replicates) -> tables.Table:
         }
     )
     half = (
-        "Half width: half of the 95 % interval of a ratio, relative to the ratio; of all ratios of the cell with others that the study asks for, the "
-        "widest"
+        "Half width: half of the 95 % interval of a ratio, relative to the ratio; of all ratios of the cell "
+        "with others that the study asks for, the widest"
         if rule.contrasts
         else "Half width: half of the 95 % interval of the cell's mean epoch time, relative to the mean"
     )
     text = f"{half}. Intervals are those of the other tables; a dash where there is none."
     notes = [Note("half-width", text, ratios=bool(rule.contrasts)), _precision_note(runs, rule, verdicts)]
     if (data["reached"] == BY_CHANCE).any():
-        text = "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs spread."
+        text = (
+            "Perhaps by chance: the interval is narrow enough, but too little is known of how far runs "
+            "spread."
+        )
         notes.append(Note("by-chance", text))
     if (data["reached"] == NOT_ASKED).any():
         notes.append(Note("not-asked", "Not asked: the cell is in no ratio that the study asks for."))
@@ -116,7 +125,10 @@ def caption_note(table_csv: Path) -> Note:
         else f"all cells {'have ' * is_open}reached it"
     )
     short += f", {n_chance} perhaps by chance" if n_chance else ""
-    head = f"The number of runs {'is' if is_open else 'was'} chosen by precision (half intervals of {100 * target:g} %)"
+    head = (
+        f"The number of runs {'is' if is_open else 'was'} chosen by precision (half intervals of "
+        f"{100 * target:g} %)"
+    )
     text = f"{head}: {'so far ' * is_open}{short}."
     facts = {"wanted": float(target), "asked": len(rows), "not_reached": n_missed, "by_chance": n_chance}
     return Note("chosen-by-precision", text, goes_on=is_open, **facts)

@@ -25,13 +25,17 @@ from prediction.question import RATES
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(
     "nothing-to-compare",
-    "No strategies to compare: needs runs on one node, strategies on several nodes, and collective benchmarks.",
+    (
+        "No strategies to compare: needs runs on one node, strategies on several nodes, and collective "
+        "benchmarks."
+    ),
 )
 PREDICTED = Note(
     "predicted",
-    "Predicted: computation on one node, partitioned by operator, and messages by the laws of the collective benchmark. Nothing is "
-    "fitted to runs on several nodes, so the table exists before these runs. It assumes no overlapped communication and no random "
-    "waiting. Measured: means of cells; a strategy without a run may be faster.",
+    "Predicted: computation on one node, partitioned by operator, and messages by the laws of the "
+    "collective benchmark. Nothing is fitted to runs on several nodes, so the table exists before these "
+    "runs. It assumes no overlapped communication and no random waiting. Measured: means of cells; a "
+    "strategy without a run may be faster.",
 )
 EXTRAPOLATED = Note(
     "extrapolated", "*: extrapolated, because the collective benchmark did not run at this rate."

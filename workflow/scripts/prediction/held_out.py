@@ -34,18 +34,24 @@ from prediction.methods import PHYSICS, methods
 TITLE = "Errors of predicted epoch times, of cells on several nodes that were left out of the fit"
 COMMON_CELLS = Note(
     "common-cells",
-    "Common cells: cells that every method predicts, except methods that predict none of the cells that are left out. Compare "
-    "methods on the common cells.",
+    "Common cells: cells that every method predicts, except methods that predict none of the cells that are "
+    "left out. Compare methods on the common cells.",
 )
 MESHES = (
-    "With model parallelism, the physical model partitions the computation of one node by operator, and predicts each message by the law "
-    "of its collective; by hand, a message takes its bytes at the link rate. The library's additional time for each message within "
-    "layers is fitted, too."
+    "With model parallelism, the physical model partitions the computation of one node by operator, and "
+    "predicts each message by the law of its collective; by hand, a message takes its bytes at the link "
+    "rate. The library's additional time for each message within layers is fitted, too."
 )
-GROUP_ON_NODE = "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a node."
+GROUP_ON_NODE = (
+    "Meshes with a group of ranks on one node are not predicted, because benchmarks do not measure within a "
+    "node."
+)
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "Nothing to predict: needs cells on one node, cells on several nodes, and a collective benchmark of these.",
+    (
+        "Nothing to predict: needs cells on one node, cells on several nodes, and a collective benchmark of "
+        "these."
+    ),
 )
 MODE_TEXTS = {
     law.PIPELINED: "then the slower of link and processors",
@@ -57,7 +63,10 @@ KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 ADJUSTED = Note(
     "adjusted",
-    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared with predictions.",
+    (
+        "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
+        "with predictions."
+    ),
 )
 EMULATED = Note(
     "emulated",
@@ -285,12 +294,14 @@ def table(runs: pd.DataFrame, cells: pd.DataFrame, sweeps: pd.DataFrame, rows: p
     if incomplete.empty:
         del columns["common cells"], columns["MAPE, common (%)"]
     error = (
-        "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of its absolute value, worst "
-        "the largest, with its sign. Beyond physical: mean absolute error minus that of the physical model, over cells that both "
-        "predict; above 0, the physical model is better. In brackets: 95 % intervals of a bootstrap over cells (BCa, "
-        f"{intervals.RESAMPLES:,} samples), where there are {intervals.MIN_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE by noise: the MAPE of a method that "
-        "knows the true means, which is not 0 because measured means scatter: √(2/π) times the pooled coefficient of variation of these "
-        "cells' means over replicates. By chance a method can be slightly below it; a method that saw these cells can be far below."
+        "Error: predicted divided by measured mean epoch time, minus 1. Bias is its mean, MAPE the mean of "
+        "its absolute value, worst the largest, with its sign. Beyond physical: mean absolute error minus "
+        "that of the physical model, over cells that both predict; above 0, the physical model is better. In "
+        f"brackets: 95 % intervals of a bootstrap over cells (BCa, {intervals.RESAMPLES:,} samples), where "
+        f"there are {intervals.MIN_CLUSTERS} cells or more. Only cells on several nodes are predicted. MAPE "
+        "by noise: the MAPE of a method that knows the true means, which is not 0 because measured means "
+        "scatter: √(2/π) times the pooled coefficient of variation of these cells' means over replicates. By "
+        "chance a method can be slightly below it; a method that saw these cells can be far below."
     )
     counted = Note(
         "all-left-out", f"{ALL.capitalize()}: a cell counts once for each time that it was left out."
@@ -382,12 +393,14 @@ def _method_note(cells: pd.DataFrame, sweeps: pd.DataFrame) -> str:
         for name in model.laws
     ]
     text = (
-        "Physical model: computation from the runs on one node; plus the messages of a gradient all-reduce, by a law that is fitted to the "
-        "collective benchmark without the nodes and rates that are left out; minus what overlaps the backward pass; plus waiting for the "
-        "slowest of p ranks, where the time of a batch scatters in proportion to itself. Scatter and hidden share are fitted to the "
-        f"cells on several nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no benchmark'}. By hand: "
-        "computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The regressions have the terms of "
-        "the table of regression, but are fitted to cell means by least squares of relative errors, because errors here are relative."
+        "Physical model: computation from the runs on one node; plus the messages of a gradient all-reduce, "
+        "by a law that is fitted to the collective benchmark without the nodes and rates that are left out; "
+        "minus what overlaps the backward pass; plus waiting for the slowest of p ranks, where the time of a "
+        "batch scatters in proportion to itself. Scatter and hidden share are fitted to the cells on several "
+        f"nodes that are not left out. With nothing left out: {'; '.join(fitted) or 'no benchmark'}. By "
+        "hand: computation, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted. The "
+        "regressions have the terms of the table of regression, but are fitted to cell means by least "
+        "squares of relative errors, because errors here are relative."
     )
     latency_s = {
         name: {collective: network.step_s for collective, network in laws.items()}
@@ -403,7 +416,10 @@ def _laws_text(model: physics.PhysicalModel, carrier: physics.Carrier) -> str:
         laws = {name: laws[name] for name in exchange.SHARDS}
     has_several = len(laws) > 1
     return ", ".join(
-        f"{COLLECTIVES[name].title + ' ' if has_several else ''}{_latency_text(network)}, {MODE_TEXTS[network.mode]}"
+        (
+            f"{COLLECTIVES[name].title + ' ' if has_several else ''}{_latency_text(network)}, "
+            f"{MODE_TEXTS[network.mode]}"
+        )
         for name, network in laws.items()
     )
 

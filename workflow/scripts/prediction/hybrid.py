@@ -283,11 +283,12 @@ def table(runs: pd.DataFrame, network: pd.DataFrame) -> tables.Table:
         "pays from strength": rows["break_even"].map(_strength_text),
     }
     predicted = (
-        "Predicted: the slowest rank's computation, by the runs on one rank, plus gradient all-reduces, by the collective benchmark, without "
-        "overlap or random waiting. Strengths are relative to the strongest rank: CPU shares that the site declares, or "
-        "speeds that ranks measured before the first epoch. Best: a step's samples are partitioned so that all ranks end "
-        "together. Last rank saves: 1 minus epoch time over that of the cell without it. Pays from strength: a last rank that is "
-        "weaker, relative to the strongest other rank, costs more than it saves."
+        "Predicted: the slowest rank's computation, by the runs on one rank, plus gradient all-reduces, by "
+        "the collective benchmark, without overlap or random waiting. Strengths are relative to the "
+        "strongest rank: CPU shares that the site declares, or speeds that ranks measured before the first "
+        "epoch. Best: a step's samples are partitioned so that all ranks end together. Last rank saves: 1 "
+        "minus epoch time over that of the cell without it. Pays from strength: a last rank that is weaker, "
+        "relative to the strongest other rank, costs more than it saves."
     )
     notes = [Note("predicted", predicted), *notes]
     return tables.Table(TITLE, rows, pd.DataFrame(columns), notes, text_columns, cell_starts[1:])

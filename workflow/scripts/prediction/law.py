@@ -30,7 +30,8 @@ from network.fit import measured
 GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {"ring": lambda p: p - 1.0, "tree": np.log2}
 NEIGHBOURS = "neighbours"
 _LATENCY_GROWTH: dict[str, Callable[[np.ndarray], np.ndarray]] = {**GROWTH, NEIGHBOURS: np.ones_like}
-# Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are used.
+# Times are not linear in size over a wide range, so the fit ignores messages much larger than those that are
+# used.
 MAX_SIZE_RATIO = 4
 PIPELINED, SUM, LARGEST = "pipelined", "sum", "largest"
 MAX_ITERATIONS = 8

@@ -49,15 +49,24 @@ PROGRESS_INTERVAL = 100  # refits
 REFITS_PER_TASK = 25
 NOTHING_TO_PREDICT = Note(
     "nothing-to-predict",
-    "A scaling projection needs cells on one node, cells on several nodes, and a collective benchmark of these with two message sizes or more.",
+    (
+        "A scaling projection needs cells on one node, cells on several nodes, and a collective benchmark of "
+        "these with two message sizes or more."
+    ),
 )
 EMULATED = Note(
     "emulated",
-    "Emulated nodes have no scaling projection, because they share the loopback of one machine instead of a network.",
+    (
+        "Emulated nodes have no scaling projection, because they share the loopback of one machine instead "
+        "of a network."
+    ),
 )
 WHAT_TO_DO = Note(
     "what-to-do",
-    "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site whose nodes have a network.",
+    (
+        "Give numbers instead (`./ringside predict --help` explains them), or measure the study at a site "
+        "whose nodes have a network."
+    ),
 )
 TITLE = "How many nodes are worth it, by the rate of the links"
 GIGABIT = 1e9 / 8
@@ -290,25 +299,30 @@ def _no_answer_notes(study: Study | None) -> list[str]:
 def _unanswered_note(cases: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Return a note of the frameworks without an answer, "" if there are none."""
     unanswered = sorted(set(cases["framework"]) - set(rows["framework"]))
-    text = f"Not answered, because the collective benchmark has fewer than two message sizes: {conditions.join_names(unanswered)}."
+    text = (
+        "Not answered, because the collective benchmark has fewer than two message sizes: "
+        f"{conditions.join_names(unanswered)}."
+    )
     return Note("not-answered", text, frameworks=unanswered) if unanswered else ""
 
 
 EXTRAPOLATED = Note(
     "extrapolated",
-    "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by nodes; the baseline is the same "
-    "model on one node with the same local batch. A node has one replica, and there are at most as many nodes as batches in an "
-    "epoch. The columns of nodes have the largest number of nodes up to which efficiency stays at that level.",
+    "Extrapolated by the physical model of the table of predictions. Efficiency is speed-up divided by "
+    "nodes; the baseline is the same model on one node with the same local batch. A node has one replica, "
+    "and there are at most as many nodes as batches in an epoch. The columns of nodes have the largest "
+    "number of nodes up to which efficiency stays at that level.",
 )
 
 
 def _assumption_notes(args: Question) -> list[str]:
     """Return the numbers that the answer assumes, as a note."""
     text = (
-        f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, {args.samples} samples "
-        f"an epoch, an all-reduce every {_batch_count_text(args.sync_every)}; messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, "
-        f"{args.latency:g} s to the next node at every rate, {100 * args.share:g} % of the link's rate; hidden share "
-        f"{args.hidden:g}, scatter {args.scatter:g}."
+        f"Nothing here was measured: a step of {args.step_time:g} s with {args.batch_size} samples, "
+        f"{args.samples} samples an epoch, an all-reduce every {_batch_count_text(args.sync_every)}; "
+        f"messages of {args.framework or DEFAULT_FRAMEWORK} on a {args.algorithm}, {args.latency:g} s to the "
+        f"next node at every rate, {100 * args.share:g} % of the link's rate; hidden share {args.hidden:g}, "
+        f"scatter {args.scatter:g}."
     )
     names = (
         "step_time",
@@ -338,10 +352,11 @@ def _study_notes(study: Study, args: Question) -> list[str]:
     hidden_cost = not any(network.cost_s for network in networks)
     text = (
         f"The collective benchmark ran on {nodes} nodes with links of {', '.join(rates)}. Elsewhere, the "
-        f"latency of a step of the {algorithms} is assumed the same at every rate, and time on the link {link}"
+        f"latency of a step of the {algorithms} is assumed the same at every rate, and time on the link "
+        f"{link}"
         + (
-            ". Processor time per byte cannot be separated from time on the link and is left out, so faster links look better "
-            "than they are."
+            ". Processor time per byte cannot be separated from time on the link and is left out, so faster "
+            "links look better than they are."
             if hidden_cost
             else "."
         )
@@ -351,23 +366,24 @@ def _study_notes(study: Study, args: Question) -> list[str]:
     if args.step_time is None:
         alone = _single_place_frameworks(study)
         text = (
-            f"Brackets have 95 % intervals of a parametric bootstrap ({N_REFITS} refits of model and law to cells and benchmarks resampled "
-            "with their noise). They do not include effects that the model leaves out."
-            + _network_uncertainty_text(study, alone)
+            f"Brackets have 95 % intervals of a parametric bootstrap ({N_REFITS} refits of model and law to "
+            "cells and benchmarks resampled with their noise). They do not include effects that the model "
+            "leaves out." + _network_uncertainty_text(study, alone)
         )
         notes.append(Note("intervals", text, refits=N_REFITS, swept_at_one_place=alone))
     else:
         text = (
-            f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so are "
-            f"{args.samples} samples an epoch and an all-reduce every {_batch_count_text(args.sync_every)}."
+            f"A step of {args.step_time:g} s with {args.batch_size} samples is given, not measured here; so "
+            f"are {args.samples} samples an epoch and an all-reduce every "
+            f"{_batch_count_text(args.sync_every)}."
         )
         notes.append(Note("step-given", text, step_time=args.step_time, batch_size=args.batch_size))
     if "virtual" in set(study.runs["placement"].dropna()):
         shares = sorted(study.runs["cpu_share"].dropna().unique())
         cores = ", ".join(f"{share:g}" for share in shares)
         text = (
-            f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole machines computation "
-            "is faster, so the same link matters more."
+            f"The measured nodes had {cores or 'a part of a'} core each, of a virtual cluster: on whole "
+            "machines computation is faster, so the same link matters more."
         )
         notes.append(Note("virtual-nodes", text, cores=shares))
     return [
@@ -394,7 +410,10 @@ def _network_uncertainty_text(study: Study, alone: Sequence[str]) -> str:
         if rounds
         else "no uncertainty of the network"
     )
-    return f" The benchmark ran at one number of nodes and one rate ({conditions.join_names(alone)}), so intervals include {content}."
+    return (
+        f" The benchmark ran at one number of nodes and one rate ({conditions.join_names(alone)}), so "
+        f"intervals include {content}."
+    )
 
 
 def _batch_count_text(count: int) -> str:

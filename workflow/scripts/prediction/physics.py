@@ -46,7 +46,8 @@ from prediction import exchange, law, strategies
 from prediction.exchange import Tensors
 from prediction.law import Law
 
-# Factors that change the number of batches and all-reduces, or their network, but not the computation of each.
+# Factors that change the number of batches and all-reduces, or their network, but not the computation of
+# each.
 NOT_COMPUTATION = (
     "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
     "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
@@ -175,7 +176,10 @@ def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note that nodes or ranks are heterogeneous, which the model ignores, "" if they are not."""
     if runs["cpu_shares"].isna().all() and runs["rank_samples"].isna().all():
         return ""
-    text = "Nodes or ranks are heterogeneous, but this assumes that all are like the first one. The table hybrid does not."
+    text = (
+        "Nodes or ranks are heterogeneous, but this assumes that all are like the first one. The table "
+        "hybrid does not."
+    )
     return Note("heterogeneous", text)
 
 

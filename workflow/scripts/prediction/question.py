@@ -1,8 +1,8 @@
 """What `ringside predict` answers: how many nodes are worth it, for a study or for a model that was not measured.
 
-The answer uses a measured study (its computation, its law of the network, overlap and waiting, with intervals of a parametric
-bootstrap), or numbers alone, which need no campaign: a model's size, the time of a step on one device, the network. With a study and
-a step time the study's network is used for another model.
+The answer uses a measured study (its computation, its law of the network, overlap and waiting, with intervals
+of a parametric bootstrap), or numbers alone, which need no campaign: a model's size, the time of a step on
+one device, the network. With a study and a step time the study's network is used for another model.
 """
 
 import math

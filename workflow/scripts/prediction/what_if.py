@@ -42,10 +42,14 @@ COLUMNS = [
     "measured_s_high", "measured_ratio", "measured_ratio_low", "measured_ratio_high", "error",
 ]  # fmt: skip
 PREDICTION_METHOD = (
-    "Predicted: time of a sample in the replay relative to the trace, times the untraced epoch time. Intervals of predictions "
-    "are over traced runs; they do not include the uncertainty of the network's law or of a question's assumptions."
+    "Predicted: time of a sample in the replay relative to the trace, times the untraced epoch time. "
+    "Intervals of predictions are over traced runs; they do not include the uncertainty of the network's law "
+    "or of a question's assumptions."
 )
-LEFT_OUT = "Left out, because they use model parallelism, or no kept step has the same number of all-reduces on all ranks: {}."
+LEFT_OUT = (
+    "Left out, because they use model parallelism, or no kept step has the same number of all-reduces on all "
+    "ranks: {}."
+)
 NO_TRACE = Note("no-trace", "No traced run of the study kept steps that can be replayed.")
 
 
@@ -402,12 +406,16 @@ def notes(rows: pd.DataFrame) -> list[str]:
 def _error_note(errors: pd.Series) -> Note:
     """Return a note on the errors of predictions that the study measured."""
     if errors.empty:
-        text = "The study has no cell that differs from a traced one in link rate, accumulation or batch size alone."
+        text = (
+            "The study has no cell that differs from a traced one in link rate, accumulation or batch size "
+            "alone."
+        )
         return Note("nothing-measured", text)
     worst, within = float(errors[errors.abs().idxmax()]), int((errors.abs() <= TARGET_ERROR).sum())
     text = (
-        f"Mean absolute error of the {len(errors)} predictions that the study measured: {100 * errors.abs().mean():.1f} %, the largest "
-        f"{_signed_percent(worst)} %; {within} within {100 * TARGET_ERROR:g} %."
+        f"Mean absolute error of the {len(errors)} predictions that the study measured: "
+        f"{100 * errors.abs().mean():.1f} %, the largest {_signed_percent(worst)} %; {within} within "
+        f"{100 * TARGET_ERROR:g} %."
     )
     return Note("errors", text, predictions=len(errors), mean=errors.abs().mean(), worst=worst, within=within)
 

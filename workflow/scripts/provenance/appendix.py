@@ -1,7 +1,7 @@
 """Write the reproducibility appendix of a study from its records, as Markdown and as LaTeX.
 
-The order is that of SC's artifact description (Reproducibility Initiative): contributions; then the artifact's
-hardware, software, data, installation, execution and analysis, and the time that it takes.
+The order is that of SC's artifact description (Reproducibility Initiative): contributions; then the
+artifact's hardware, software, data, installation, execution and analysis, and the time that it takes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,16 +42,19 @@ def appendix_sections(
         "Contribution",
         [
             f"{study.title}. {study.question}",
-            f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and tables that were made from "
-            "them, and the workflow. Every number in a figure or a table comes from these records; "
-            "manifest.json lists, by SHA-256, which file was made from which.",
+            f"The artifact has the records of {number_of(len(runs), 'run')} ({ok:,} ok), the figures and "
+            "tables that were made from them, and the workflow. Every number in a figure or a table comes "
+            "from these records; manifest.json lists, by SHA-256, which file was made from which.",
         ],
     )
     yield Section("Hardware", facts=setting.facts(site, runs))
     yield Section(
         "Software",
         [
-            "Environments are built from locks, which list every package with its hash; each record has the versions that the run used."
+            (
+                "Environments are built from locks, which list every package with its hash; each record has "
+                "the versions that the run used."
+            )
         ],
         grids=[setting.software(runs), setting.locks(campaign, site, runs)],
     )
@@ -67,12 +70,18 @@ def appendix_sections(
         "Installation and execution",
         [
             execution.commit,
-            "Linux, Python 3.11 or newer with venv, and make; everything else is installed by the project, with hashes.",
+            (
+                "Linux, Python 3.11 or newer with venv, and make; everything else is installed by the "
+                "project, with hashes."
+            ),
         ],
         commands=[
             (
                 remake,
-                "rebuilds figures and tables from the records, without training, and compares them with those in the archive",
+                (
+                    "rebuilds figures and tables from the records, without training, and compares them with "
+                    "those in the archive"
+                ),
             ),
             *execution.commands,
         ],
@@ -80,8 +89,8 @@ def appendix_sections(
     yield Section("Time and disk", facts=list(cost_facts(cost)), grids=[setting.sessions(runs)])
     yield Section(
         "Analysis",
-        ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals and tests were "
-         "computed. `./ringside verify` compares every rebuilt file with the manifest."],
+        ["Captions of figures and notes of tables say how many runs a number comes from, and how intervals "
+         "and tests were computed. `./ringside verify` compares every rebuilt file with the manifest."],
     )  # fmt: skip
 
 

@@ -280,7 +280,8 @@ def main(*, study: str, site: str, records: str, manifest: Path, out: Path) -> N
     print(f"{out}: {len(contents):,} files, {out.stat().st_size / 1e6:.1f} MB")
     if not campaign.study.authors:
         print(
-            f"{campaign.study.file.name} names no authors: CITATION.cff says 'The authors of {campaign.study.name}'; add the key authors"
+            f"{campaign.study.file.name} names no authors: CITATION.cff says 'The authors of "
+            f"{campaign.study.name}'; add the key authors"
         )
 
 

@@ -1,8 +1,8 @@
 """Pack all that a study needs at a site without internet; `ringside unbundle` unpacks it there.
 
-A bundle contains the wheels of the controller and of the study's environments, sources and built wheels of Horovod, or
-the images of a site with images; and the archives of data sets. What the cache contains already is not fetched again.
-The same content yields the same file, byte by byte.
+A bundle contains the wheels of the controller and of the study's environments, sources and built wheels of
+Horovod, or the images of a site with images; and the archives of data sets. What the cache contains already
+is not fetched again. The same content yields the same file, byte by byte.
 """
 
 import io
@@ -54,7 +54,8 @@ class Content:
         """Add `files`, and report how many and how large they are."""
         self.files |= files
         self.report(
-            f"{name}: {number_of(len(files), 'file')}, {size(sum(file.stat().st_size for file in files.values()))}"
+            f"{name}: {number_of(len(files), 'file')}, "
+            f"{size(sum(file.stat().st_size for file in files.values()))}"
         )
 
     def report(self, line: str) -> None:
@@ -235,5 +236,6 @@ def make_bundle(study: str = "", site: str = "") -> None:
         print_progress(f"bundle: writing {out}")
         pack(content, parts.files, out)
     print(
-        f"{out}: {number_of(len(parts.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside unbundle {out.name}"
+        f"{out}: {number_of(len(parts.files), 'file')}, {size(out.stat().st_size)}; there: ./ringside "
+        f"unbundle {out.name}"
     )

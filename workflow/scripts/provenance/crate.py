@@ -124,7 +124,10 @@ def build_crate(
     ok = int((runs["status"] == "ok").sum())
     properties = {
         "name": f"Campaign of the study {study.name}",
-        "description": f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their records",
+        "description": (
+            f"{len(runs)} runs were planned, {ok} succeeded; then tables and figures were made of their "
+            "records"
+        ),
         "actionStatus": "http://schema.org/CompletedActionStatus",
         **({"startTime": format_time(started.min())} if len(started) else {}),
         **({"endTime": format_time(ended.max())} if len(ended) else {}),

@@ -100,7 +100,10 @@ def compare_measured(content: Mapping[str, Any], campaign: Campaign) -> list[str
             for name, digests in content["measured_with"][kind].items()
             if digests != [current_digest(digest, name)]
         ]:
-            text = f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: {join_names(differing, '')}"
+            text = (
+                f"{campaign.study.name}: the published runs were measured with other {PUBLISHED[kind]}: "
+                f"{join_names(differing, '')}"
+            )
             lines.append(Note("measured-otherwise", text, kind=kind, names=differing))
     return lines
 

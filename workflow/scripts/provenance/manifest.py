@@ -1,7 +1,8 @@
 """Write a study's manifest: the SHA-256 of every figure and table, and of all that they depend on.
 
-It is written after all figures and tables, whenever one of these changes. Each product has a record of what it was
-really made from (common.content_digests). If that differs from the current files, there is no manifest.
+It is written after all figures and tables, whenever one of these changes. Each product has a record of what
+it was really made from (common.content_digests). If that differs from the current files, there is no
+manifest.
 """
 
 import csv

@@ -28,7 +28,8 @@ TABLES = ("design.csv", *(f"{name}.csv" for name in RECORDS))
 def source_paths(campaign: Campaign, code: Iterable[str]) -> dict[str, list[Path]]:
     """Return the files of each group that figures depend on, if they are made by the files `code`.
 
-    For published tables only what this checkout adds: their own columns say how they were measured (`measured_with`).
+    For published tables only what this checkout adds: their own columns say how they were measured
+    (`measured_with`).
     """
     strategies = [file for file in [strategy_file(campaign.study.name, campaign.site.name)] if file.is_file()]
     paths = {

@@ -153,6 +153,7 @@ def verify(study: str = "", against: Path | None = None, as_json: bool = False) 
         if verdict.verdict != IDENTICAL:
             print(f"{verdict.file}: {verdict.verdict}{f': {verdict.detail}' if verdict.detail else ''}")
     print(
-        f"{len(verdicts)} files of {manifest}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
+        f"{len(verdicts)} files of {manifest}: "
+        f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
     )
     return not set(counts) - {IDENTICAL}

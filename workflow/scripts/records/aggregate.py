@@ -1,7 +1,7 @@
 """Collect the records of a study in runs.csv, one row per run of the design, and epochs.csv, one per epoch.
 
-Only records under the current keys count. A run whose record belongs to other software, code, data or settings is
-missing, and its row says so.
+Only records under the current keys count. A run whose record belongs to other software, code, data or
+settings is missing, and its row says so.
 """
 
 import contextlib
@@ -415,8 +415,9 @@ def summarize(
     disturbed = int(not_ok.reason.str.startswith("disturbed: ").fillna(False).sum())
     if disturbed and not counts["ok"]:
         text = (
-            f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other programs on the machine, or "
-            f"raise max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in {site}; captions say how much it was"
+            f"{'all' if disturbed == len(runs) else disturbed} were disturbed and none is ok: end other "
+            "programs on the machine, or raise max_foreign_cpu_share (other programs) or max_steal_share (a "
+            f"hypervisor) in {site}; captions say how much it was"
         )
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     for row in (damaged := runs[runs.without_phases.notna()]).head(MAX_NAMED_RUNS).itertuples():

@@ -84,7 +84,8 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
     arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(
-            f"to run them: {cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)}"
+            "to run them: "
+            f"{cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)}"
         )
     elif run:
         sys.exit(subprocess.run(["snakemake", "figures", "--config", *arguments], check=False).returncode)

@@ -1,6 +1,7 @@
 """Read where a campaign stands: runs done, under way, left and failed, and how long the rest will take.
 
-Everything is read from files, and from the cluster's queue if there is one. No lock is taken and nothing is written.
+Everything is read from files, and from the cluster's queue if there is one. No lock is taken and nothing is
+written.
 """
 
 import contextlib

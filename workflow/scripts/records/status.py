@@ -162,7 +162,10 @@ def precision_lines(precision: Precision, has_begun: bool, runs_left: bool) -> I
         chance = ", perhaps by chance" if cell["reached"] == BY_CHANCE else ""
         yield (
             "",
-            f"{name}: n = {cell['n']}, {interval}{chance}{', gets another run' if cell['refine'] and not is_final else ''}",
+            (
+                f"{name}: n = {cell['n']}, "
+                f"{interval}{chance}{', gets another run' if cell['refine'] and not is_final else ''}"
+            ),
         )
     if len(widest) > MAX_LISTED:
         yield "", f"and {len(widest) - MAX_LISTED} more"

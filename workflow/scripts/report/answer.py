@@ -22,8 +22,8 @@ MAX_ROWS = 30
 MIN_SHARE = 0.01  # of the variation, below which a term is not named
 MAX_TERMS = 6
 SELECTION_NOTE = (
-    "The fastest and the slowest cells were selected by their measured means. Intervals do not correct for this selection: among "
-    "many similar cells, the lowest mean is somewhat too low, and the highest too high."
+    "The fastest and the slowest cells were selected by their measured means. Intervals do not correct for "
+    "this selection: among many similar cells, the lowest mean is somewhat too low, and the highest too high."
 )
 
 
@@ -108,8 +108,9 @@ def main_effects(material: Material) -> Grid | None:
         )
     header = ["factor", "change", "ratio of times", "share of the variation (%)", "p"]
     caption = (
-        "Main effects of the factors with two levels: the ratio of epoch times over all cells, on the log scale, with its 95 % "
-        "interval, by the analysis of variance. If interactions are large, the ratio in a single cell can be different."
+        "Main effects of the factors with two levels: the ratio of epoch times over all cells, on the log "
+        "scale, with its 95 % interval, by the analysis of variance. If interactions are large, the ratio in "
+        "a single cell can be different."
     )
     return Grid(caption, header, rows, ("factor", "change"))
 
@@ -148,10 +149,10 @@ def effect_extremes(material: Material) -> Grid | None:
         )
     n_left_out = len(rows) - MAX_ROWS
     caption = (
-        "Effect of one factor on epoch time, all else equal: the mean epoch time at the level after the arrow divided by that at "
-        "the level before it. Of all pairs of cells that differ only in this factor, the table has the least and the greatest ratio, "
-        "and the other levels at which they were found."
-        + (f" {n_left_out} more changes are in the table `effects`." if n_left_out > 0 else "")
+        "Effect of one factor on epoch time, all else equal: the mean epoch time at the level after the "
+        "arrow divided by that at the level before it. Of all pairs of cells that differ only in this "
+        "factor, the table has the least and the greatest ratio, and the other levels at which they were "
+        "found." + (f" {n_left_out} more changes are in the table `effects`." if n_left_out > 0 else "")
     )
     return Grid(caption, header, rows[:MAX_ROWS], ("factor", "change", "least at", "greatest at"))
 

@@ -113,9 +113,9 @@ def replication(runs: pd.DataFrame, rule: Replicates) -> Note:
     )
     return Note(
         "replication",
-        f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, "
-        f"which are new processes. Runs are in {number_of(runs['block'].nunique(), 'block')} "
-        f"(a block contains every cell once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
+        f"{number_of(len(runs), 'run')}: {number_of(len(per_cell), 'cell')}, each with {n}, which are new "
+        f"processes. Runs are in {number_of(runs['block'].nunique(), 'block')} (a block contains every cell "
+        f"once{', later ones those that were not yet precise' if rule.adaptive else ''}), in random order "
         f"within each block. {precision_note(runs, rule)}".rstrip(),
         runs=len(runs),
         cells=len(per_cell),
@@ -136,7 +136,10 @@ def kept_order(runs: pd.DataFrame) -> Note:
         return Note("order-kept", text, runs=len(started))
     return Note(
         "order-changed",
-        f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right before it.",
+        (
+            f"Of {len(started)} runs with a record, {earlier} started before the run that was planned right "
+            "before it."
+        ),
         runs=len(started),
         earlier=earlier,
     )

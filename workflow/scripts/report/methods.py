@@ -69,20 +69,29 @@ CONSEQUENCES = {  # of a failed check, for the study's conclusions
     "no run depends on the one before it": " Intervals assume that runs are independent.",
 }
 AXIS_DESCRIPTIONS = {
-    "sharded": f"Along the axis sharded, ranks have their own samples, and each keeps a shard of the training state (ZeRO{cite('rajbhandari2020')}).",
-    "tensor": (
-        "Along the axis tensor, ranks see the same samples; each computes some heads of an attention, and of two dense layers in a row some columns of the first and "
-        f"rows of the second{cite('shoeybi2019')}."
+    "sharded": (
+        "Along the axis sharded, ranks have their own samples, and each keeps a shard of the training state "
+        f"(ZeRO{cite('rajbhandari2020')})."
     ),
-    "pipeline": f"Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the stages{cite('huang2019')}.",
+    "tensor": (
+        "Along the axis tensor, ranks see the same samples; each computes some heads of an attention, and of "
+        f"two dense layers in a row some columns of the first and rows of the second{cite('shoeybi2019')}."
+    ),
+    "pipeline": (
+        "Along the axis pipeline, each rank has a stage of the model, and microbatches pass through the "
+        f"stages{cite('huang2019')}."
+    ),
 }
 LAYER_STRATEGIES = {  # meaning of a level with strategies per layer
     PLAIN: "With data, every layer is partitioned by samples.",
     EXPERT: (
-        f"With expert, convolutions are partitioned by samples and dense layers by units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their "
-        f"own{cite('wu2016')}."
+        "With expert, convolutions are partitioned by samples and dense layers by "
+        f"units{cite('krizhevsky2014')}, and recurrent layers each have a rank of their own{cite('wu2016')}."
     ),
-    FOUND: f"With found, a search by simulation has chosen, from measured costs of parts and links{cite('jia2019')}.",
+    FOUND: (
+        "With found, a search by simulation has chosen, from measured costs of parts and "
+        f"links{cite('jia2019')}."
+    ),
     RANDOM: "With random and a number, parts and their ranks are drawn at random.",
 }
 SCHEDULES = {
@@ -163,9 +172,9 @@ def reproducibility(facts: Facts) -> str:
     parts = [
         f"The study was planned, run and analysed by Ringside, a Snakemake{cite('koster2012')} workflow. "
         f"Its study file, {command(f'config/studies/{name}.yaml')}, and the site's, "
-        f"{command(f'config/sites/{site}.yaml')}, state every choice. A run has a key, made of its settings and of digests of "
-        "its environment, its code and its data. After a change, only the runs that depend on it are repeated. The keys of "
-        "all runs are in the records.",
+        f"{command(f'config/sites/{site}.yaml')}, state every choice. A run has a key, made of its settings "
+        "and of digests of its environment, its code and its data. After a change, only the runs that "
+        "depend on it are repeated. The keys of all runs are in the records.",
         r"\begin{itemize}",
         rf"\item Measure it again: {command(f'./ringside run {name} --site {site}')}"
         + (
@@ -181,8 +190,8 @@ def reproducibility(facts: Facts) -> str:
     digests = facts.ok["environment_digest"].dropna().nunique()
     if digests:
         parts.append(
-            f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its digest, which "
-            "covers its lock, with the hash of every package, and its recipe."
+            f"{see('tab', 'frameworks')} names the environment of each framework by the first digits of its "
+            "digest, which covers its lock, with the hash of every package, and its recipe."
         )
     return "\n".join(parts) + "\n"
 
@@ -259,12 +268,18 @@ def _design(facts: Facts) -> Iterator[str]:
         else "of one cell, because no factor varies"
     )
     if study.fraction:
-        kind = f"a fraction, {to_latex(study.fraction.name())}, of the combinations of two levels{cite('jain1991')},"
+        kind = (
+            f"a fraction, {to_latex(study.fraction.name())}, of the combinations of two "
+            f"levels{cite('jain1991')},"
+        )
     else:
         kind = f"a full factorial design{cite('jain1991')}"
     yield Note(
         "design",
-        f"The study is {kind} {scope}: {number_of(cells, 'cell')}, each with {per_cell}, {number_of(len(runs), 'run')} in all.",
+        (
+            f"The study is {kind} {scope}: {number_of(cells, 'cell')}, each with {per_cell}, "
+            f"{number_of(len(runs), 'run')} in all."
+        ),
         cells=cells,
         replicates=sorted(set(replicates)),
         runs=len(runs),
@@ -279,11 +294,11 @@ def _design(facts: Facts) -> Iterator[str]:
     later_blocks = " (later blocks those that were not yet precise)" if study.replicates.adaptive else ""
     yield Note(
         "blocks",
-        "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized complete block "
-        f"design{cite('jain1991')}: a block contains every cell once{later_blocks}, in an order drawn from the study's seed "
-        f"({study.seed}) before the first run. So slow changes of the machine add noise to cells, not "
-        f"bias{cite('hoefler2015')}. The runs of a block share the seed of their weights and of the order of samples (common "
-        "random numbers).",
+        "A replicate is an independent run, in new processes. Replicates form blocks, in a randomized "
+        f"complete block design{cite('jain1991')}: a block contains every cell once{later_blocks}, in an "
+        f"order drawn from the study's seed ({study.seed}) before the first run. So slow changes of the "
+        f"machine add noise to cells, not bias{cite('hoefler2015')}. The runs of a block share the seed of "
+        "their weights and of the order of samples (common random numbers).",
         seed=study.seed,
         is_adaptive=study.replicates.adaptive,
     )
@@ -317,12 +332,16 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         description = _find_framework(name)
         keys = keys_of(name, *(description.libraries if description else ()))
         names.append(
-            f"{to_latex(name)} ({to_latex(description.title) if description else 'a framework of its own'}{cite(*keys)})"
+            f"{to_latex(name)} "
+            f"({to_latex(description.title) if description else 'a framework of its own'}{cite(*keys)})"
         )
     is_single = len(names) == 1
     yield Note(
         "frameworks",
-        f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the versions of {see('tab', 'frameworks')}.",
+        (
+            f"{'The framework is' if is_single else 'The study compares'} {join_words(names)}, in the "
+            f"versions of {see('tab', 'frameworks')}."
+        ),
         frameworks=framework_order(facts.runs),
     )
     bases = facts.runs[facts.runs["base"].isin(facts.runs["framework"])][
@@ -351,7 +370,10 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         loaded = f" (environment modules: {to_latex(join_words(modules))})" if modules else ""
         yield Note(
             "site-software",
-            f"The software of {to_latex(join_words(installed))} is the site's own{loaded}; the records list its packages.",
+            (
+                f"The software of {to_latex(join_words(installed))} is the site's own{loaded}; the records "
+                "list its packages."
+            ),
             frameworks=installed,
             modules=modules,
         )
@@ -367,9 +389,10 @@ def _strategies(facts: Facts) -> Iterator[str]:
     axes = {axis for mesh in meshes.values() for axis in mesh.axes}
     yield Note(
         "meshes",
-        f"Besides data parallelism, in which every rank has the whole model and its own samples, training is partitioned by {to_latex(join_words(meshes))}. "
-        "A name lists the axes of a device mesh with their sizes, from the outermost axis to that of neighbouring ranks; an axis without a size takes "
-        "the remaining ranks.",
+        "Besides data parallelism, in which every rank has the whole model and its own samples, training is "
+        f"partitioned by {to_latex(join_words(meshes))}. A name lists the axes of a device mesh with their "
+        "sizes, from the outermost axis to that of neighbouring ranks; an axis without a size takes the "
+        "remaining ranks.",
         strategies=list(meshes),
     )
     yield from (
@@ -384,14 +407,17 @@ def _strategies(facts: Facts) -> Iterator[str]:
         counts = sorted(set(pipeline_runs["microbatches"].astype(int)))
         yield Note(
             "microbatches",
-            f"A batch has {join_words(map(str, counts))} microbatches, scheduled by {join_words(SCHEDULES[name] for name in schedules)}.",
+            (
+                f"A batch has {join_words(map(str, counts))} microbatches, scheduled by "
+                f"{join_words(SCHEDULES[name] for name in schedules)}."
+            ),
             microbatches=counts,
             schedules=schedules,
         )
     yield Note(
         "same-weights",
-        "All strategies start with the same weights and reach those of one rank that has the whole batch, except where dropout or batch normalization "
-        "see other samples together.",
+        "All strategies start with the same weights and reach those of one rank that has the whole batch, "
+        "except where dropout or batch normalization see other samples together.",
     )
 
 
@@ -404,8 +430,9 @@ def _layer_strategies(facts: Facts) -> Iterator[str]:
     frameworks = join_words(sorted(set(strategy_runs["framework"])))
     yield Note(
         "layers-divided",
-        f"With {to_latex(frameworks)} each layer is partitioned separately{cite('jia2019')}: its output is split along samples, along height, width or "
-        "positions, and along channels, units or heads, and each part is assigned to a rank.",
+        f"With {to_latex(frameworks)} each layer is partitioned separately{cite('jia2019')}: its output is "
+        "split along samples, along height, width or positions, and along channels, units or heads, and "
+        "each part is assigned to a rank.",
         frameworks=sorted(set(strategy_runs["framework"])),
     )
     yield from (
@@ -439,16 +466,16 @@ def _workload(facts: Facts) -> Iterator[str]:
         )
     yield Note(
         "one-graph",
-        "A model is described once, as a graph of operators. Every framework's model is built from this graph, and all start with "
-        "the same weights, drawn once for each seed.",
+        "A model is described once, as a graph of operators. Every framework's model is built from this "
+        "graph, and all start with the same weights, drawn once for each seed.",
     )
     for name in dict.fromkeys(dataset for _, dataset in pairs):
         yield _dataset(name)
     yield Note(
         "same-samples",
-        "Every framework reads the same samples in the same order. Every replica reads an equal share of each epoch and "
-        "makes the same number of steps. Samples that do not fill a step (at most 2~\\% of all) are left out of an epoch, and "
-        "the epoch time is scaled to all samples.",
+        "Every framework reads the same samples in the same order. Every replica reads an equal share of "
+        "each epoch and makes the same number of steps. Samples that do not fill a step (at most 2~\\% of "
+        "all) are left out of an epoch, and the epoch time is scaled to all samples.",
     )
 
 
@@ -476,14 +503,18 @@ def _dataset(name: str) -> str:
             if targets(entry) == NEXT
             else f"each is of one of {class_count(entry)} classes"
         )
-        shape = f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; {targets_text}"
+        shape = (
+            f"sequences of {entry['shape'][0]:,} tokens from a vocabulary of {entry['vocabulary']:,}; "
+            f"{targets_text}"
+        )
     else:
         height, width, channels = entry["shape"]
         shape = rf"images of ${height} \times {width} \times {channels}$ in {class_count(entry)} classes"
     return Note(
         "dataset",
-        f"The data set {to_latex(name)} ({to_latex(entry['title'])}{citation}){origin} has {entry['train_samples']:,} training and "
-        f"{entry['validation_samples']:,} validation {shape}; its licence: {to_latex(entry['licence'])}.",
+        f"The data set {to_latex(name)} ({to_latex(entry['title'])}{citation}){origin} has "
+        f"{entry['train_samples']:,} training and {entry['validation_samples']:,} validation {shape}; its "
+        f"licence: {to_latex(entry['licence'])}.",
         dataset=name,
         train_samples=entry["train_samples"],
         validation_samples=entry["validation_samples"],
@@ -518,8 +549,9 @@ def _machine(facts: Facts) -> Iterator[str]:
         threads = "thread" if cores == [1] else "threads"
         yield Note(
             "devices",
-            f"Training device: {to_latex(join_words(devices))}{unnamed}; each rank has {' or '.join(f'{count:.0f}' for count in cores)} {threads} "
-            f"for computation.{_cores_sentence(facts.site)}",
+            f"Training device: {to_latex(join_words(devices))}{unnamed}; each rank has "
+            f"{' or '.join(f'{count:.0f}' for count in cores)} {threads} for "
+            f"computation.{_cores_sentence(facts.site)}",
             devices=devices,
             threads=cores,
             placement=facts.site.placement if facts.site else None,
@@ -552,10 +584,11 @@ def _measurement(facts: Facts) -> Iterator[str]:
     epochs, warm_up = (join_words(map(level_text, levels)) for levels in counts.values())
     yield Note(
         "epoch-timing",
-        "A run starts new processes. All ranks meet at a barrier before and after each epoch; the barrier uses TCP and is the same "
-        "for all frameworks. Each rank reads its own monotonic clock at the release of the first barrier and at the end of its own "
-        "epoch, when its device is synchronized. The epoch time is that of the slowest rank, always for the same number of samples. "
-        "Start-up, imports, the first step and validation are timed separately.",
+        "A run starts new processes. All ranks meet at a barrier before and after each epoch; the barrier "
+        "uses TCP and is the same for all frameworks. Each rank reads its own monotonic clock at the "
+        "release of the first barrier and at the end of its own epoch, when its device is synchronized. The "
+        "epoch time is that of the slowest rank, always for the same number of samples. Start-up, imports, "
+        "the first step and validation are timed separately.",
     )
     master_timed = sorted(set(facts.ok.loc[facts.ok["timing_scope"] == "master", "framework"]))
     if master_timed:
@@ -570,9 +603,10 @@ def _measurement(facts: Facts) -> Iterator[str]:
     }.get(warm_up, f"of which the first {warm_up} are warm-up, which does not count")
     yield Note(
         "epochs",
-        f"A run has {epochs} epochs, {warm_up_text}; its epoch time is the arithmetic mean "
-        "of the others. Runs of the study do not overlap. CPU time of other processes is measured. A run is invalid if it exceeds the site's limit, if its gradients did not use the site's network, if its ranks "
-        "were not placed as planned, or if its loss is not finite.",
+        f"A run has {epochs} epochs, {warm_up_text}; its epoch time is the arithmetic mean of the others. "
+        "Runs of the study do not overlap. CPU time of other processes is measured. A run is invalid if it "
+        "exceeds the site's limit, if its gradients did not use the site's network, if its ranks were not "
+        "placed as planned, or if its loss is not finite.",
         **counts,
     )
 
@@ -581,7 +615,10 @@ def _network(facts: Facts) -> Iterator[str]:
     if facts.network is None or facts.network.empty:
         yield Note(
             "network-not-measured",
-            "The network was not measured separately: the study has no gradient all-reduce between nodes, or no collective benchmark was run.",
+            (
+                "The network was not measured separately: the study has no gradient all-reduce between "
+                "nodes, or no collective benchmark was run."
+            ),
         )
         return
     benchmarks = fit.measured(facts.network)
@@ -625,16 +662,22 @@ def _statistics(facts: Facts) -> Iterator[str]:
         yield cited(to_latex(conditions.contrasts_note(facts.runs, compare(facts.runs)["within_blocks"])))
     yield Note(
         "summaries",
-        "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with its baseline in "
-        f"seconds{cite('hoefler2015')}{facts.see('speedup')}.",
+        "Times are summarized by arithmetic means, rates by harmonic means, and a speed-up is reported with "
+        f"its baseline in seconds{cite('hoefler2015')}{facts.see('speedup')}.",
     )
     by_table = {
         "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
         "regression": f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}",
-        "adjusted": "Means adjusted for machine speed, by the reference benchmark around each run or by CPU time of others, are an analysis of covariance; they complement plain means",
-        "scaling": f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and Flatt{cite('karp1990')}",
+        "adjusted": (
+            "Means adjusted for machine speed, by the reference benchmark around each run or by CPU time of "
+            "others, are an analysis of covariance; they complement plain means"
+        ),
+        "scaling": (
+            f"Serial fractions are those of Amdahl's law{cite('amdahl1967')} and of Karp and "
+            f"Flatt{cite('karp1990')}"
+        ),
         "prediction": "Predictions are compared with cells that were left out of the fit",
     }
     for name, sentence in by_table.items():
@@ -651,7 +694,10 @@ def _left_out(facts: Facts) -> Iterator[str]:
         reason = _exclusion_reason(facts, entry)
         yield Note(
             "excluded",
-            f"Not part of the design: {to_latex(names)}, {f'because {to_latex(reason)}' if reason else 'by choice'}.",
+            (
+                f"Not part of the design: {to_latex(names)}, "
+                f"{f'because {to_latex(reason)}' if reason else 'by choice'}."
+            ),
             levels=entry,
             reason=reason,
         )
@@ -678,14 +724,17 @@ def _left_out(facts: Facts) -> Iterator[str]:
         n_without_record = repeated["unfinished_attempts"].notna().sum()
         yield Note(
             "repeated-runs",
-            f"{number_of(len(repeated), 'run')} took more than one attempt ("
-            f"{n_without_record} after an attempt that left no record, the others on request); the last attempt counts.",
+            f"{number_of(len(repeated), 'run')} took more than one attempt ({n_without_record} after an "
+            "attempt that left no record, the others on request); the last attempt counts.",
             runs=len(repeated),
             without_record=int(n_without_record),
         )
     yield Note(
         "no-value-left-out",
-        f"No successful run was left out because of its value{facts.see('checks', ': outliers are listed in ', '')}.",
+        (
+            "No successful run was left out because of its "
+            f"value{facts.see('checks', ': outliers are listed in ', '')}."
+        ),
     )
 
 
@@ -727,7 +776,10 @@ def _disturbances(ok: pd.DataFrame) -> Iterator[str]:
     if (largest := ok["foreign_cpu_share"].max()) > conditions.NOTABLE_FOREIGN_SHARE:
         yield Note(
             "other-programs",
-            f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs, which may explain differences between cells.",
+            (
+                f"Other processes used up to {100 * largest:.2g}~\\% of the CPU time during runs, which may "
+                "explain differences between cells."
+            ),
             share=largest,
         )
     affected = ok["steal_share"] > conditions.NOTABLE_STEAL_SHARE
@@ -752,29 +804,34 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if "emulated" in placements:
         yield Note(
             "emulated-nodes",
-            "Nodes are groups of processes on one machine that communicate through its memory: the results do not show how "
-            "a real network would perform, and ranks compete for caches and memory bandwidth.",
+            "Nodes are groups of processes on one machine that communicate through its memory: the results "
+            "do not show how a real network would perform, and ranks compete for caches and memory "
+            "bandwidth.",
         )
     if "virtual" in placements:
         yield Note(
             "virtual-nodes",
-            "Nodes are those of a virtual cluster: they share one machine's memory and caches, their processors are parts of "
-            "its cores, and their links are shaped by its kernel. With faster processors, the same network would matter more.",
+            "Nodes are those of a virtual cluster: they share one machine's memory and caches, their "
+            "processors are parts of its cores, and their links are shaped by its kernel. With faster "
+            "processors, the same network would matter more.",
         )
     site_text = f" ({to_latex(facts.site.name)})" if facts.site else ""
     compared = _compared_subject(facts.runs)
     outcome = f"rank {compared} differently" if compared else "give other times"
     yield Note(
         "one-site",
-        f"All runs were measured at one site{site_text} and one version of each library: other machines, versions and settings may {outcome}.",
+        (
+            f"All runs were measured at one site{site_text} and one version of each library: other machines, "
+            f"versions and settings may {outcome}."
+        ),
         compared=compared,
     )
     counts = ok.groupby("cell").size()
     if counts.min() < MIN_REPLICATES:
         yield Note(
             "few-replicates",
-            f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences cannot be detected"
-            f"{facts.see('checks', ' (', ' says how small)')}.",
+            f"Some cells have only {number_of(int(counts.min()), 'successful run')}: small differences "
+            f"cannot be detected{facts.see('checks', ' (', ' says how small)')}.",
             least=int(counts.min()),
         )
     if facts.checks is not None and {"assumption", "verdict", "p", "run_id"} <= set(facts.checks):
@@ -783,7 +840,10 @@ def threat_notes(facts: Facts) -> Iterator[str]:
             consequence = CONSEQUENCES.get(str(row.assumption), "")
             yield Note(
                 "failed-check",
-                f"Check of the assumption ``{to_latex(str(row.assumption))}'': {to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}",
+                (
+                    f"Check of the assumption ``{to_latex(str(row.assumption))}'': "
+                    f"{to_latex(str(row.verdict))}{facts.see('checks')}.{consequence}"
+                ),
                 assumption=row.assumption,
                 p=row.p,
             )
@@ -793,19 +853,28 @@ def threat_notes(facts: Facts) -> Iterator[str]:
     if oversubscribed.any():
         yield Note(
             "oversubscribed",
-            f"{number_of(int(oversubscribed.sum()), 'run')} had more threads than cores, so ranks competed for cores.",
+            (
+                f"{number_of(int(oversubscribed.sum()), 'run')} had more threads than cores, so ranks "
+                "competed for cores."
+            ),
             runs=int(oversubscribed.sum()),
         )
     yield from _disturbances(ok)
     if facts.network is not None and len(fit.measured(facts.network)):
         yield Note(
             "network-swept-once",
-            "Each collective benchmark was run once, in one set of processes: its intervals do not cover changes from day to day.",
+            (
+                "Each collective benchmark was run once, in one set of processes: its intervals do not cover "
+                "changes from day to day."
+            ),
         )
     if len(unsuccessful(facts.runs)):
         yield Note(
             "failed-runs",
-            f"Failed runs are in no mean{facts.see('missing')}: if mostly slow runs failed, means are too optimistic.",
+            (
+                f"Failed runs are in no mean{facts.see('missing')}: if mostly slow runs failed, means are "
+                "too optimistic."
+            ),
         )
     if ok["epochs"].max() < MIN_EPOCHS:
         yield Note(

@@ -107,7 +107,8 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     if status:
         sys.exit(status)
     print(
-        f"{folder}: figures/ and tables/ of the runs that have ended; the campaign's own figures and tables did not change"
+        f"{folder}: figures/ and tables/ of the runs that have ended; the campaign's own figures and tables "
+        "did not change"
     )
 
 

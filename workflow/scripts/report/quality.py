@@ -56,7 +56,10 @@ def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Itera
             yield Mark(name, UNKNOWN if holds is None else GOOD if holds else BAD, detail, "table-checks")
     if ok["foreign_cpu_share"].notna().any():
         disturbed = int((ok["foreign_cpu_share"] > conditions.NOTABLE_FOREIGN_SHARE).sum())
-        detail = f"during {disturbed} of {len(ok)} runs they used more than {100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
+        detail = (
+            f"during {disturbed} of {len(ok)} runs they used more than "
+            f"{100 * conditions.NOTABLE_FOREIGN_SHARE:g} %"
+        )
         name = Note("other-programs", "no other processes", disturbed=disturbed, runs=len(ok))
         yield Mark(name, BAD if disturbed else GOOD, detail, "environment")
     if ok["steal_share"].notna().any():
@@ -86,7 +89,10 @@ def _precision_mark(table: Table) -> Mark:
     return Mark(
         Note(
             "cells-precise",
-            f"{len(targeted) - len(imprecise)} of {number_of(len(targeted), 'cell')} within the precision target",
+            (
+                f"{len(targeted) - len(imprecise)} of {number_of(len(targeted), 'cell')} within the "
+                "precision target"
+            ),
             cells=len(targeted),
             wide=imprecise,
             by_chance=chance,

@@ -116,10 +116,14 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
             ("nodes", f"{site.nodes}, {site.ranks_per_node} rank{'s' * (site.ranks_per_node > 1)} on each"),
             ("cores of a node", f"{site.cores}{_share_text(site)}"),
             ("network interface", f"{site.interface} ({site.fabric})"),
-            ("launched by", f"{site.launcher}, software in {'images' if site.deployment == 'apptainer' else 'virtual environments'}"),
+            ("launched by", (
+                f"{site.launcher}, software in "
+                f"{'images' if site.deployment == 'apptainer' else 'virtual environments'}"
+            )),
             ("the site's own software", _site_software(ok)),
-            ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used more than "
-             f"{_foreign_limit_text(ok, site)} of the CPU time, or CPU steal was more than {100 * site.max_steal_share:g} %"),
+            ("limits", f"a run ends after {site.time_limit_s:g} s; it is invalid if other processes used "
+             f"more than {_foreign_limit_text(ok, site)} of the CPU time, or CPU steal was more "
+             f"than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in pairs if text]
 
@@ -361,8 +365,8 @@ def _commit(state: State) -> Note:
         )
     return Note(
         "changed-commit",
-        f"Made from commit {state.commit} with changes that are not in it: {conditions.join_names(state.changed)}. Commit them and "
-        "make the page again before you publish it.",
+        f"Made from commit {state.commit} with changes that are not in it: "
+        f"{conditions.join_names(state.changed)}. Commit them and make the page again before you publish it.",
         commit=state.commit,
         changed=state.changed,
     )

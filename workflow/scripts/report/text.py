@@ -12,10 +12,12 @@ from common.text import number_of, size
 TAIL_BYTES = 1 << 18  # read from the end of a log
 TAIL_LINES = 200
 MAX_LINE_CHARACTERS = 500
-# Terminal sequences: colours and cursor (CSI), titles and links (OSC), other strings, two-character sequences. No part
-# of the pattern looks beyond the next ESC, so no text makes it slow.
+# Terminal sequences: colours and cursor (CSI), titles and links (OSC), other strings, two-character
+# sequences. No part of the pattern looks beyond the next ESC, so no text makes it slow.
 _TERMINAL_SEQUENCE = re.compile(
-    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b\\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|\x1b[PX^_][^\x1b\n]*(?:\x1b\\\\)?|\x1b[ -/]*[0-~]?"
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b\\][^\x07\x1b\n"
+    "]*(?:\x07|\x1b\\\\)?|\x1b[PX^_][^\x1b\n"
+    "]*(?:\x1b\\\\)?|\x1b[ -/]*[0-~]?"
 )
 # Controls that HTML forbids, surrogates, and marks that change text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")

@@ -85,7 +85,10 @@ def check_speedup_bases(material: Material) -> Verdict:
             NOT_MET,
             Note(
                 "bases-missing",
-                f"{n_without_base} of {number_of(len(parallel), 'cell')} with several replicas have no successful baseline.",
+                (
+                    f"{n_without_base} of {number_of(len(parallel), 'cell')} with several replicas have no "
+                    "successful baseline."
+                ),
                 without=n_without_base,
                 cells=len(parallel),
             ),
@@ -103,8 +106,9 @@ def check_speedup_bases(material: Material) -> Verdict:
         MET,
         Note(
             "speedups-have-bases",
-            f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: {', '.join(kind for kind in kinds if kind)}. Each "
-            f"baseline is in the same row, in seconds ({_range(seconds)} s per epoch).",
+            f"{number_of(len(parallel), 'cell')} with several replicas have a baseline: "
+            f"{', '.join(kind for kind in kinds if kind)}. Each baseline is in the same row, in seconds "
+            f"({_range(seconds)} s per epoch).",
             cells=len(parallel),
             undistributed=single_device,
             own=n_own,
@@ -128,7 +132,10 @@ def check_subsets(material: Material) -> Verdict:
         if silent
         else "",
         f"{number_of(unexplained, 'run')} without a result have no reason" if unexplained else "",
-        f"it uses {max_nodes} of the site's {number_of(site.nodes, 'node')}, and a study has no key to say why"
+        (
+            f"it uses {max_nodes} of the site's {number_of(site.nodes, 'node')}, and a study has no key to "
+            "say why"
+        )
         if site and max_nodes < site.nodes
         else "",
         "the site of the runs is not known here, so unused resources cannot be listed"
@@ -189,7 +196,10 @@ def check_means(material: Material) -> Verdict:
             NOT_MET,
             Note(
                 "means-differ",
-                f"means in the table of cells differ by up to {_share(difference)} from means that are computed here from the runs.",
+                (
+                    f"means in the table of cells differ by up to {_share(difference)} from means that are "
+                    "computed here from the runs."
+                ),
                 share=difference,
             ),
             links,
@@ -198,8 +208,8 @@ def check_means(material: Material) -> Verdict:
         MET,
         Note(
             "means-agree",
-            f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of throughput were computed again from the "
-            "runs and agree with the table of cells.",
+            f"{len(times)} arithmetic means of epoch time and {len(rates.dropna())} harmonic means of "
+            "throughput were computed again from the runs and agree with the table of cells.",
             times=len(times),
             rates=len(rates.dropna()),
         ),
@@ -224,7 +234,10 @@ def check_ratios(material: Material) -> Verdict:
             NOT_MET,
             Note(
                 "ratios-differ",
-                f"ratios in tables differ by up to {_share(difference)} from the quotients of their two means.",
+                (
+                    f"ratios in tables differ by up to {_share(difference)} from the quotients of their two "
+                    "means."
+                ),
                 share=difference,
             ),
             links,
@@ -261,7 +274,10 @@ def check_intervals(material: Material) -> Verdict:
             NOT_MET,
             Note(
                 "intervals-missing",
-                f"{n_without_interval} of {number_of(len(cells), 'cell')} have no interval, because they have too few runs.",
+                (
+                    f"{n_without_interval} of {number_of(len(cells), 'cell')} have no interval, because they "
+                    "have too few runs."
+                ),
                 without=n_without_interval,
                 cells=len(cells),
             ),
@@ -322,8 +338,9 @@ def check_comparisons(material: Material) -> Verdict:
         MET,
         Note(
             "differences-tested",
-            f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log scale); {significant} of them "
-            f"differ with p < 0.05 after Holm's correction. The analysis of variance has {number_of(terms, 'tested term')}.",
+            f"{number_of(tested, 'pair')} of cells that differ in one factor are tested (t test on the log "
+            f"scale); {significant} of them differ with p < 0.05 after Holm's correction. The analysis of "
+            f"variance has {number_of(terms, 'tested term')}.",
             pairs=tested,
             significant=significant,
             terms=terms,
@@ -374,7 +391,10 @@ def check_centre(material: Material) -> Verdict:
         MET,
         Note(
             "medians-compared",
-            f"medians of {number_of(len(replicated), 'cell')} differ from the means by at most {_share(_largest_difference(median, mean))}{location}{epochs}.",
+            (
+                f"medians of {number_of(len(replicated), 'cell')} differ from the means by at most "
+                f"{_share(_largest_difference(median, mean))}{location}{epochs}."
+            ),
             cells=len(replicated),
             share=_largest_difference(median, mean),
             outside=outside,
@@ -459,8 +479,9 @@ def check_timing(material: Material) -> Verdict:
         Note(
             "timing-agrees",
             "an epoch lasts from one barrier of all ranks to the next; its time is "
-            f"{' and '.join(part for part in clocks if part)}. A run's time is the arithmetic mean of its epochs after "
-            f"{' or '.join(map(str, warm_up))} of warm-up: computed again from {len(timed)} epochs, all {len(ok)} agree.{imbalance_text}",
+            f"{' and '.join(part for part in clocks if part)}. A run's time is the arithmetic mean of its "
+            f"epochs after {' or '.join(map(str, warm_up))} of warm-up: computed again from {len(timed)} "
+            f"epochs, all {len(ok)} agree.{imbalance_text}",
             by_ranks=ranks,
             by_master=master,
             epochs=len(timed),
@@ -487,17 +508,26 @@ def check_bounds(material: Material) -> Verdict:
             ),
         )
     parts = [
-        f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the number of replicas"
+        (
+            f"{number_of(len(ideal), 'cell')} reach {_range(100 * ideal)} % of the ideal speed-up, the "
+            "number of replicas"
+        )
         if len(ideal)
         else "",
-        f"{number_of(len(shares), 'benchmark')} of {collectives} reach {_range(100 * shares)} % of the link's rate"
+        (
+            f"{number_of(len(shares), 'benchmark')} of {collectives} reach {_range(100 * shares)} % of the "
+            "link's rate"
+        )
         if len(shares)
         else "",
     ]
     if not any(parts):
         note = Note(
             "no-bound",
-            "no speed-up has a baseline, and no collective benchmark has a known link rate, so there is no bound.",
+            (
+                "no speed-up has a baseline, and no collective benchmark has a known link rate, so there is "
+                "no bound."
+            ),
         )
         return Verdict(NOT_MET, note, links)
     text = f"{'; '.join(part for part in parts if part)}."
@@ -530,8 +560,8 @@ def check_plots(material: Material) -> Verdict:
         MET,
         Note(
             "captions-have-n",
-            f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; {joined}. Each of the "
-            f"{len(material.ok)} successful runs is a point in the chart of runs.",
+            f"the captions of all {len(material.pictures)} figures say how many runs a marker stands for; "
+            f"{joined}. Each of the {len(material.ok)} successful runs is a point in the chart of runs.",
             figures=len(material.pictures),
             along=numeric,
             runs=len(material.ok),

@@ -28,7 +28,10 @@ Records = Annotated[
     str,
     typer.Option(
         metavar="available|FOLDER",
-        help="Train nothing: use the records that are there, or the tables of a folder such as docs/campaigns/NAME.",
+        help=(
+            "Train nothing: use the records that are there, or the tables of a folder such as "
+            "docs/campaigns/NAME."
+        ),
         show_default=False,
     ),
 ]
@@ -169,7 +172,10 @@ def run_snakemake(
 def replace_process(
     target: str, config: Sequence[str], options: Sequence[str] = (), rest: Sequence[str] = ()
 ) -> NoReturn:
-    """Replace this process by Snakemake, which then gets its signals; first remove the lock of a killed Snakemake."""
+    """Replace this process by Snakemake, which then gets its signals.
+
+    First remove the lock of a killed Snakemake.
+    """
     from plan import unlock
 
     typed, other_arguments = take_config(rest)

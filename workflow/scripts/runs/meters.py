@@ -117,7 +117,8 @@ def _read_wattmeters(
         step_s: By how much the clock of the windows was set during the run, s.
 
     Returns:
-        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and the valid samples.
+        Kind of the meter, joules of each window (or None), reasons for missing values and samples, and the
+        valid samples.
     """
     if not windows:
         return _UNKNOWN, [], [Note("no-epoch", "the run has no epoch")], {}

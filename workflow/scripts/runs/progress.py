@@ -79,8 +79,10 @@ class Session:
             planned: Number of planned runs.
             done: Number of them that ended before this session.
             left_s: Return the expected time of the remaining runs in s, or None.
-            count_planned: With a precision target: return the number of runs planned so far, and whether there may be more.
-            stop: Start no further run. Called after MAX_SAME_FAILURES equal failures in a row; None to go on anyway.
+            count_planned: With a precision target: return the number of runs planned so far, and whether
+                there may be more.
+            stop: Start no further run. Called after MAX_SAME_FAILURES equal failures in a row; None to go on
+                anyway.
         """
         self._file = _session_file(results, name)
         self._state: dict[str, Any] = {
@@ -110,7 +112,10 @@ class Session:
                 self._print_end(run)
 
     def watch_error(self, event: Mapping[str, Any]) -> bool:
-        """Stop the campaign if the node of a failed job (JOB_ERROR) does not see a path; return whether so."""
+        """Stop the campaign if the node of a failed job (JOB_ERROR) does not see a path.
+
+        Return whether so.
+        """
         try:
             unseen = unseen_by_job(event) or self._unseen_by_ranks(event["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -118,7 +123,10 @@ class Session:
         if unseen and not self._stop:
             return False
         if unseen and not self.stopped:
-            text = f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, then start again"
+            text = (
+                f"stopped: {unseen}; all nodes must share this path. Finished runs are kept: correct it, "
+                "then start again"
+            )
             self._stop_campaign(Note(UNSEEN, text, **unseen.facts))
         return unseen is not None
 
@@ -156,8 +164,9 @@ class Session:
         last = self._failures[-MAX_SAME_FAILURES:]
         if self._stop and not self.stopped and len(last) == MAX_SAME_FAILURES and len(set(last)) == 1:
             text = (
-                f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished runs are kept. "
-                f"Remove the cause, then: ./ringside repeat failed --study {self._results.name}. To continue anyway: --keep-going"
+                f"stopped: the last {MAX_SAME_FAILURES} runs failed for the same reason ({reason}); finished "
+                "runs are kept. Remove the cause, then: ./ringside repeat failed --study "
+                f"{self._results.name}. To continue anyway: --keep-going"
             )
             self._stop_campaign(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
 
@@ -185,15 +194,15 @@ class Session:
         repeat = f"./ringside repeat invalid --study {self._results.name}"
         if disturbed and sum(self._disturbed) == 1:
             text = (
-                "a disturbed run is invalid and does not count; when this campaign has ended and the machine is quiet, "
-                f"repeat such runs: {repeat}"
+                "a disturbed run is invalid and does not count; when this campaign has ended and the machine "
+                f"is quiet, repeat such runs: {repeat}"
             )
             yield Note("first-disturbed-run", text)
         if len(self._disturbed) == N_FIRST_RUNS and all(self._disturbed):
             text = (
-                f"the first {N_FIRST_RUNS} runs were all disturbed. Interrupt with Ctrl-C (completed runs are kept), end other "
-                "programs, or raise max_foreign_cpu_share (other programs) or max_steal_share (hypervisor) in the site's "
-                f"file; then {repeat}"
+                f"the first {N_FIRST_RUNS} runs were all disturbed. Interrupt with Ctrl-C (completed runs "
+                "are kept), end other programs, or raise max_foreign_cpu_share (other programs) or "
+                f"max_steal_share (hypervisor) in the site's file; then {repeat}"
             )
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)
 
@@ -331,13 +340,14 @@ def failure_cause(event: Mapping[str, Any]) -> str:
     return (own_lines or errors or [str(event["rule_msg"] or "it left no log")])[-1][:300]
 
 
-# A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line; Snakemake's own message
-# would repeat its command.
+# A program that ends with status 2, EX_TEMPFAIL or UNSEEN_STATUS has printed why in one line; Snakemake's own
+# message would repeat its command.
 _EXPLAINED_FAILURE = re.compile(
     r"RuleException:\nCalledProcessError in file .* returned non-zero exit status (?:2|75|79)\.\s*\Z",
     re.DOTALL,
 )
-# Files of the shared cache may come from another checkout, whose Snakemake has their metadata; their path has a digest.
+# Files of the shared cache may come from another checkout, whose Snakemake has their metadata; their path has
+# a digest.
 _CACHE_METADATA = re.compile(
     r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"
 )

@@ -156,8 +156,8 @@ def measure_before(
     ):
         if not seen:
             text = (
-                f"waiting for a quiet machine, {wait_s:g} s at most: the reference benchmark takes {result.slowest_s:.2f} s, "
-                f"usually {usual.usual_s:.2f} s"
+                f"waiting for a quiet machine, {wait_s:g} s at most: the reference benchmark takes "
+                f"{result.slowest_s:.2f} s, usually {usual.usual_s:.2f} s"
             )
             notify(Note("waiting", text, wait_s=wait_s, took_s=result.slowest_s, usual_s=usual.usual_s))
         seen.append(result.slowest_s)

@@ -326,7 +326,10 @@ def invalid_reason(
         text = f"misplaced: ranks were on {', '.join(hosts)}, expected {', '.join(expected)}"
         return Note("misplaced", text, hosts=list(hosts), expected=list(expected))
     if site.placement == "distinct-nodes" and machines < len(hosts):
-        text = f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says distinct-nodes"
+        text = (
+            f"misplaced: {', '.join(hosts)} are {machines} machine{'s' * (machines > 1)}, the site says "
+            "distinct-nodes"
+        )
         return Note("nodes-share-a-machine", text, hosts=list(hosts), machines=machines)
     for code, share, limit, description in (
         ("foreign-cpu-time", shares[0], site.max_foreign_cpu_share, "went to other processes"),

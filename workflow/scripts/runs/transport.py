@@ -11,7 +11,8 @@ from typing import Any
 from common.notes import Note
 from declared.site import Site
 
-# NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS Libfabric.
+# NCCL names a network by its plugin: IB, IBext_v8 (Mellanox's), Socket, or another vendor's such as AWS
+# Libfabric.
 _DEVICES = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s*(\[.*)")
 _CHANNEL = re.compile(r"via NET/([^/\n]+)/\d")
 _CHOSEN = re.compile(r"Using network (\S.*)")

@@ -17,7 +17,8 @@ MIN_REPORTED_SHARE = 0.05  # of the CPU time
 MIN_DEGREES_OF_FREEDOM = 6  # of disturbed runs and of other runs, for a comparison of their spreads
 MIN_INTERVAL_S = 0.5  # over which shares are measured
 
-# withheld: CPU steal as share of the time that programs requested; others: share of all CPUs; None if unknown.
+# withheld: CPU steal as share of the time that programs requested; others: share of all CPUs; None if
+# unknown.
 Shares = Mapping[str, float | None]
 
 
@@ -97,8 +98,8 @@ def _cost(runs_csv: Path) -> Note:
     if times is None or times < 1.05:
         return Note("no-cost", "", times=None)
     text = (
-        f"; in this campaign disturbed runs vary {times:.1f} times as much as others: their intervals are as many times wider, "
-        f"or need {times**2:.1f} times the runs"
+        f"; in this campaign disturbed runs vary {times:.1f} times as much as others: their intervals are as "
+        f"many times wider, or need {times**2:.1f} times the runs"
     )
     return Note("cost", text, times=times)
 

@@ -49,7 +49,10 @@ def examine(site: Site, results: Path, unseen: str = "") -> Iterator[Finding]:
             text = f"{error}; is slurmctld up, and is this host one of the cluster's?"
             yield fail("controller", "scheduler-silent", text)
     else:
-        text = f"{shown(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job checks its own node"
+        text = (
+            f"{shown(site.file)}: launcher: {site.launcher}: the doctor checks nodes of Slurm only; each job "
+            "checks its own node"
+        )
         yield warn("site", "unknown-launcher", text, launcher=site.launcher)
 
 

@@ -38,8 +38,8 @@ def report(question: dict[str, Any]) -> dict[str, Any]:
     """Return the report of this node.
 
     Args:
-        question: Paths checkout, results, cache and lock; scratch, setup, device and binds of the site; optionally survey
-            (true) and disturbed (false).
+        question: Paths checkout, results, cache and lock; scratch, setup, device and binds of the site;
+            optionally survey (true) and disturbed (false).
     """
     return {
         **(survey() if question.get("survey") else {}),

@@ -98,12 +98,15 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             "apptainer",
             "runs",
             lambda report: None if report["apptainer"] else NO_APPTAINER,
-            f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or use deployment: venv",
+            (
+                f"{file}: load its module in setup, ask the administrators for Apptainer on the nodes, or "
+                "use deployment: venv"
+            ),
         )
         blind = [report["host"] for report in reports if not report["fuse"]]
         yield (
-            warn("fuse", "no-fuse", f"{hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless Apptainer is installed setuid, "
-                 "every rank unpacks its whole image first", hosts=blind)
+            warn("fuse", "no-fuse", f"{hosts(blind)}: /dev/fuse or squashfuse_ll is not seen; unless "
+                 "Apptainer is installed setuid, every rank unpacks its whole image first", hosts=blind)
             if blind
             else ok("fuse", "images are opened in place")
         )  # fmt: skip
@@ -129,8 +132,8 @@ def file_locks(reports: Sequence[Report]) -> Finding:
         return warn(
             "file locks",
             "no-file-locks",
-            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({answers}); before you restart "
-            "after an interruption, check with squeue --me that no job is left",
+            f"a lock held here does not hold on {hosts([report['host'] for report in blind])} ({answers}); "
+            "before you restart after an interruption, check with squeue --me that no job is left",
             hosts=[report["host"] for report in blind],
         )
     if not checked:

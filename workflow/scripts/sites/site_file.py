@@ -155,7 +155,10 @@ def _head(name: str, sources: str, unseen: str = "") -> str:
     lines = [
         f"Written by ringside site {name} on {today} from {sources}. Each line says where its value is from.",
         *([unseen] if unseen else []),
-        "ASSUMED values could not be measured: check these lines first. config/sites/slurm-example.yaml explains every key.",
+        (
+            "ASSUMED values could not be measured: check these lines first. config/sites/slurm-example.yaml "
+            "explains every key."
+        ),
     ]
     return "\n".join(f"# {line}" for line in textwrap.wrap(_clean(" ".join(lines)), WIDTH - 2))
 
@@ -219,7 +222,9 @@ def _already_there(file: Path) -> InputError:
 
 
 def write_site(name: str, partition: str = "", local: bool = False) -> int:
-    """Write config/sites/NAME.yaml for the cluster or machine on which this runs; return the exit status of the doctor on it.
+    """Write config/sites/NAME.yaml for the cluster or machine on which this runs.
+
+    Return the exit status of the doctor on it.
 
     Args:
         name: Name of the site: a-z, 0-9 and -.

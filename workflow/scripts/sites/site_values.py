@@ -237,12 +237,18 @@ def machine_site(report: Report) -> list[Section]:
 def _words(answers: SlurmAnswers, kind: Kind, devices: int) -> str:
     node = kind.nodes[0]
     if answers.virtual:
-        return f"the virtual cluster of ./ringside cluster up: {answers.virtual.described()}; nodes are network namespaces on one machine"
+        return (
+            f"the virtual cluster of ./ringside cluster up: {answers.virtual.described()}; nodes are network "
+            "namespaces on one machine"
+        )
     types = "/".join(slurm.gpus(node.gres)[1])
     gpus = f", {devices} GPUs{f' ({types})' if types else ''}" if devices else ""
     name = answers.config.get("ClusterName", "?")
     row = answers.partition["PartitionName"]
-    return f"cluster {name}, partition {row}: nodes of {node.processors} processors, {_gib(node.memory_mb)}{gpus}"
+    return (
+        f"cluster {name}, partition {row}: nodes of {node.processors} processors, "
+        f"{_gib(node.memory_mb)}{gpus}"
+    )
 
 
 def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> list[Entry]:
@@ -261,7 +267,10 @@ def _placement(answers: SlurmAnswers, kind: Kind, devices: int, source: str) -> 
         placement = Entry(
             "placement", "distinct-nodes", "ASSUMED: each node of Slurm's is a machine of its own"
         )
-        limit = f"; ASSUMED: no run has more than {MAX_NODES}, which the doctor tests; raise it for a study that needs more"
+        limit = (
+            f"; ASSUMED: no run has more than {MAX_NODES}, which the doctor tests; raise it for a study that "
+            "needs more"
+        )
         nodes = Entry("nodes", min(count, MAX_NODES), seen + (limit if count > MAX_NODES else ""))
     mpi = "sinfo is on this machine" + (f"; srun --mpi=list: {', '.join(answers.mpi)}" if answers.mpi else "")
     return [
@@ -282,7 +291,10 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
     n_nvidia = len(report["accelerators"]) if report else None
     amd = report["amd"] if report else 0
     if count and amd and not n_nvidia:
-        reason = f"{gres}, but they are AMD's: no lock here is for them (images.gpu: rocm with images that you bring)"
+        reason = (
+            f"{gres}, but they are AMD's: no lock here is for them (images.gpu: rocm with images that you "
+            "bring)"
+        )
         return 0, [Entry("device", "cpu", f"{node_answers.at}: {reason}")]
     if count:
         seen = (
@@ -292,7 +304,10 @@ def _devices(kind: Kind, answers: SlurmAnswers, node_answers: NodeAnswers) -> tu
         )
         return count, [Entry("device", "cuda", gres + seen), Entry("devices_per_node", count, gres)]
     if n_nvidia and not answers.virtual:
-        reason = f"{node_answers.at} sees {_gpu_words(report)}, but Slurm hands out none (gres): jobs could not ask for them"
+        reason = (
+            f"{node_answers.at} sees {_gpu_words(report)}, but Slurm hands out none (gres): jobs could not "
+            "ask for them"
+        )
         return 0, [Entry("device", "cpu", reason)]
     return 0, [Entry("device", "cpu", "sinfo: gres none")]
 
@@ -500,7 +515,10 @@ def _limits(answers: SlurmAnswers) -> list[Entry]:
     )
     if answers.virtual and lost_s:
         limit_s = min(limit_s, int(lost_s * 5 / 6))
-        source = f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes are short"
+        source = (
+            f"below SlurmdTimeout, {lost_s:g} s (scontrol show config): ASSUMED that runs on emulated nodes "
+            "are short"
+        )
     elif lost_s and limit_s >= lost_s:
         source += (
             f"; below SlurmdTimeout ({lost_s:g} s, scontrol show config) a lost node would be told apart"

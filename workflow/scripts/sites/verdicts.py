@@ -65,7 +65,10 @@ def shared_folder(subject: str, folder: Path, mounts: Path = Path("/proc/self/mo
     around = [(len(at), kind) for at, kind in lines if path.is_relative_to(at.replace("\\040", " "))]
     kind = max(enumerate(around), key=lambda mount: (mount[1][0], mount[0]))[1][1] if around else "unknown"
     if kind in IN_MEMORY:
-        text = f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a file system that all nodes share"
+        text = (
+            f"{folder} lies in this machine's memory ({kind}), which no other machine sees; move it to a "
+            "file system that all nodes share"
+        )
         return warn(subject, "in-memory", text, folder=str(folder), file_system=kind)
     return ok(subject, f"{folder} lies on {kind}", file_system=kind)
 
@@ -84,8 +87,8 @@ def job_status(config: Mapping[str, str], written: str | None, profile: Path, sa
         return fail(
             subject,
             "no-accounts",
-            f"{setting}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would wait forever; "
-            f"set {STATUS_COMMAND}: squeue",
+            f"{setting}, but this cluster keeps no accounts (AccountingStorageType none): Snakemake would "
+            f"wait forever; set {STATUS_COMMAND}: squeue",
             advice="squeue",
         )
     if used == "sacct" and not sacct:
@@ -124,7 +127,10 @@ def partition(partitions: Mapping[str, Mapping[str, str]], site: Site) -> tuple[
         return fail("partition", "partition-down", text, partition=name, state=row["State"]), None
     allowed = row.get("AllowAccounts", "ALL")
     if site.scheduler.account and allowed != "ALL" and site.scheduler.account not in allowed.split(","):
-        text = f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected {allowed}"
+        text = (
+            f"{shown(site.file)}: scheduler.account: '{site.scheduler.account}' may not use {name}; expected "
+            f"{allowed}"
+        )
         return fail(
             "partition", "account-not-allowed", text, account=site.scheduler.account, allowed=allowed
         ), None
@@ -152,7 +158,10 @@ def nodes(partition_nodes: Sequence[Node], all_nodes: Sequence[str], site: Site)
             if lost
             else f"lower nodes in {file}, or name another partition"
         )
-        text = f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({lost})' if lost else ''}; {advice}"
+        text = (
+            f"{file}: nodes: is {site.nodes}, but {len(usable)} are usable{f' ({lost})' if lost else ''}; "
+            f"{advice}"
+        )
         bad = [node.name for node in candidates if not node.usable]
         return fail("nodes", "too-few-nodes", text, usable=len(usable), wanted=site.nodes, lost=bad)
     summary = f"{len(usable)} are usable, {idle} idle; a run may have {site.nodes}"
@@ -192,8 +201,8 @@ def processors(candidates: Sequence[Node], site: Site) -> Finding:
         return fail(
             "processors",
             "too-few-processors",
-            f"{shown(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo --format=%c); "
-            f"expected at most {least.processors}",
+            f"{shown(site.file)}: cores: is {site.cores}, but {least.name} has {least.processors} (sinfo "
+            f"--format=%c); expected at most {least.processors}",
             node=least.name,
             processors=least.processors,
         )
@@ -223,13 +232,16 @@ def time_limits(row: Mapping[str, str], site: Site) -> list[Finding]:
         if most_s is not None and limit_s > most_s:
             expected_s = math.floor(most_s / 60) * 60 - margin_s
             text = (
-                f"{file}: {key}: a job asks for {words}, but {row['PartitionName']} gives {most_s:g} s (MaxTime) and would "
-                f"let it wait forever; expected at most {expected_s:g}"
+                f"{file}: {key}: a job asks for {words}, but {row['PartitionName']} gives {most_s:g} s "
+                f"(MaxTime) and would let it wait forever; expected at most {expected_s:g}"
             )
             facts = {"key": key, "asked_s": limit_s, "most_s": most_s, "expected_s": expected_s}
             findings.append(fail(f"time of a {job_kind}", "time-limit", text, **facts))
     if site.scheduler.build_on == "job" and most_s is not None and most_s < BUILD_MINUTES * 60:
-        text = f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set scheduler.build_on: login"
+        text = (
+            f"a build asks for {BUILD_MINUTES} min, {row['PartitionName']} gives {most_s / 60:g}; set "
+            "scheduler.build_on: login"
+        )
         text = f"{file}: scheduler.build_on: {text}"
         findings.append(fail("time of a build", "time-limit", text, key="scheduler.build_on", most_s=most_s))
     max_time = "no limit" if most_s is None else f"{most_s:g} s"
@@ -245,8 +257,9 @@ def lost_node(config: Mapping[str, str], site: Site) -> Finding:
         return warn(
             "lost node",
             "time-limit",
-            f"{shown(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout ({timeout_s:g} s): where "
-            "a node is lost the job ends before the run's own limit, and is repeated instead of recorded as timeout",
+            f"{shown(site.file)}: time_limit_s: {site.time_limit_s:g} s is not below SlurmdTimeout "
+            f"({timeout_s:g} s): where a node is lost the job ends before the run's own limit, and is "
+            "repeated instead of recorded as timeout",
             time_limit_s=site.time_limit_s,
             slurmd_timeout_s=timeout_s,
         )
@@ -278,8 +291,8 @@ def memory(
         return warn(
             "memory",
             "memory-not-asked",
-            f"{key}: is absent, and Slurm gives {default_mb} MB a node then; {site.ranks_per_node} ranks may need more; "
-            f"set it (a node has {node_mb})",
+            f"{key}: is absent, and Slurm gives {default_mb} MB a node then; {site.ranks_per_node} ranks "
+            f"may need more; set it (a node has {node_mb})",
             given_mb=default_mb,
             node_mb=node_mb,
         )

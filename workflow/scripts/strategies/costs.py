@@ -1,8 +1,8 @@
 """Estimate how long a part of a layer takes: from a roofline of the device, or as measured.
 
-Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's rate and its
-bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for gradients of weights
-and of inputs, and moves twice the bytes.
+Williams, Waterman & Patterson (CACM 2009): an operator takes the longer of its arithmetic at the device's
+rate and its bytes at the memory's bandwidth. A backward pass does twice the arithmetic of a forward pass, for
+gradients of weights and of inputs, and moves twice the bytes.
 """
 
 import math

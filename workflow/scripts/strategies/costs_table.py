@@ -18,9 +18,9 @@ from strategies.measured import message_cost
 TITLE = "Cost of the parts of layers"
 METHOD = Note(
     "timing-method",
-    "Medians over repetitions of one part on one otherwise idle rank: forward pass, backward pass, and update of its "
-    "weights. Each layer is split into the largest number of equal parts, up to the number of devices: by samples, and "
-    "in the best other way. Inputs are in memory, so times do not include messages.",
+    "Medians over repetitions of one part on one otherwise idle rank: forward pass, backward pass, and "
+    "update of its weights. Each layer is split into the largest number of equal parts, up to the number of "
+    "devices: by samples, and in the best other way. Inputs are in memory, so times do not include messages.",
 )
 NO_COSTS = Note("nothing-timed", "No part was timed.")
 WORDS = ["framework", "model", "layer", "status"]
@@ -91,8 +91,8 @@ def table(costs: pd.DataFrame, messages: pd.DataFrame) -> tables.Table:
         " ".join(message_notes(messages)),
         Note(
             "repetitions",
-            f"At least {number_of(int(repetitions.min()), 'repetition')}. Spread: interquartile range over median, the "
-            "largest of all partitions of a layer.",
+            f"At least {number_of(int(repetitions.min()), 'repetition')}. Spread: interquartile range over "
+            "median, the largest of all partitions of a layer.",
             least=int(repetitions.min()),
         )
         if len(repetitions)
@@ -113,7 +113,10 @@ def message_notes(messages: pd.DataFrame) -> list[Note]:
                     (cost.receive_s, cost.receive_byte_s),
                 )
             ]
-            text = f"A {framework} message costs {costs[0]} of CPU time at the sender, and {costs[1]} at the receiver."
+            text = (
+                f"A {framework} message costs {costs[0]} of CPU time at the sender, and {costs[1]} at the "
+                "receiver."
+            )
             notes.append(Note("message-cost", text, framework=framework, **asdict(cost)))
         else:
             status, reason = rows.iloc[0]["status"], rows.iloc[0]["reason"]

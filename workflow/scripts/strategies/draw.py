@@ -23,12 +23,13 @@ LETTERS = {
 }  # by the number of dimensions of a sample
 DEVICE_COLOURS = "turbo"
 BARS = (
-    "Strategies of {model} on {devices} devices. A row is a layer, the first on top, or consecutive layers with the same "
-    "partition on the same devices. A piece is a part of the layer's output, in the colour of its device."
+    "Strategies of {model} on {devices} devices. A row is a layer, the first on top, or consecutive layers "
+    "with the same partition on the same devices. A piece is a part of the layer's output, in the colour of "
+    "its device."
 )
 LETTERS_NOTE = (
-    "Letters: number of parts of samples (S), height (H), width (W), channels (C), positions (T), and units or heads (U); "
-    "1: not partitioned."
+    "Letters: number of parts of samples (S), height (H), width (W), channels (C), positions (T), and units "
+    "or heads (U); 1: not partitioned."
 )
 PROGRESS = (
     "Step time of the fastest strategy so far, by number of proposals. A line is a method with a start."

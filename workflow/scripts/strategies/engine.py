@@ -1,13 +1,14 @@
 """Simulate a training step, compiled by numba where it is installed and in plain Python where it is not.
 
-A rank computes its parts in program order: layers forward, then backward, parts of a layer in their order. A message
-leaves when its content is computed and earlier messages in this order have left the links that it uses. Nothing else
-affects times, so a step is one pass over the layers, and a change of a layer leaves everything before that layer's
-forward pass as it was.
+A rank computes its parts in program order: layers forward, then backward, parts of a layer in their order. A
+message leaves when its content is computed and earlier messages in this order have left the links that it
+uses. Nothing else affects times, so a step is one pass over the layers, and a change of a layer leaves
+everything before that layer's forward pass as it was.
 
-A layer is local if all inputs of its parts are on their own devices. Consecutive local layers with one part on each of
-the same devices form a segment: their ends differ from those of its first layer by the same time for all parts, so that
-a segment costs as much as a layer. Backward, a segment ends at a layer of which another device needs gradients.
+A layer is local if all inputs of its parts are on their own devices. Consecutive local layers with one part
+on each of the same devices form a segment: their ends differ from those of its first layer by the same time
+for all parts, so that a segment costs as much as a layer. Backward, a segment ends at a layer of which
+another device needs gradients.
 
 Times are integers of picoseconds, so sums are exact in any order.
 """
@@ -41,8 +42,8 @@ CHECKPOINT_LAYERS = 8  # of so many layers, the first that begins a segment has 
 NEVER = 2**62
 MAX_CACHED_OVERLAPS = 2**19
 BEFORE, FORWARD, BACKWARD, ACCEPTED = range(4)  # where a proposal ended
-# Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the set of
-# devices whose ring is current, and their number.
+# Items of a bucket: bytes, time at which gradients are complete, least link time, time of updates; then the
+# set of devices whose ring is current, and their number.
 SIZE, READY, MIN_TIME, UPDATE, SET, COUNT = range(6)
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -178,8 +179,8 @@ def allocate_state(problem: Problem) -> State:
         n_layers // CHECKPOINT_LAYERS + 1,
     )
     layer_arrays = (
-        "config local distinct follows foot back_offset tail tail_back device_set saved saved_device_set saved_local "
-        "saved_distinct saved_follows changed chosen affected is_affected"
+        "config local distinct follows foot back_offset tail tail_back device_set saved saved_device_set "
+        "saved_local saved_distinct saved_follows changed chosen affected is_affected"
     )
     device_arrays = (
         "used_bytes strategy_bytes work_left is_marked ready_at member out_links in_links synced_at updates "
@@ -388,8 +389,10 @@ def send_message(
 ) -> int:
     """Return when a message arrives, and occupy its links and both devices.
 
-    Each link is occupied for the time of the bytes, less its burst; bytes that wait for the second link do not occupy the
-    first one. The latency is added at the end. A message sent `forwards` announces gradients that will come back.
+    Each link is occupied for the time of the bytes, less its burst; bytes that wait for the second link do
+    not occupy the first one. The latency is added at the end. A message sent `forwards` announces gradients
+    that will come
+    back.
     """
     if sender == receiver:
         return ready
@@ -931,8 +934,8 @@ def run_backward(problem: Problem, state: State, slack: int, limit: int) -> bool
 def simulate(problem: Problem, state: State, index: int, slack: int, limit: int) -> int:
     """Return the time of a step of the strategy in `state` in ps; NEVER if it exceeds `limit`.
 
-    Writes the trial from checkpoint `mark` on; everything before is as accepted. `work_left` has to be the work of all
-    devices from there. `end_counts` counts where simulations were abandoned.
+    Writes the trial from checkpoint `mark` on; everything before is as accepted. `work_left` has to be the
+    work of all devices from there. `end_counts` counts where simulations were abandoned.
     """
     begin = state.checkpoint[0, index]
     copy(state.free_at, state.checkpoint_free_at[0, index])
@@ -1136,7 +1139,8 @@ def try_change(problem: Problem, state: State, count: int, full: bool, limit: in
         limit: Time in ps above which the proposal is rejected.
 
     Returns:
-        The time of a step if it is at most `limit`, and the proposal is accepted; else NEVER, and the state is restored.
+        The time of a step if it is at most `limit`, and the proposal is accepted; else NEVER, and the state
+        is restored.
     """
     slack = estimate_change(problem, state, count)
     index = 0 if full else find_checkpoint(state, count)
@@ -1224,8 +1228,8 @@ def draw_integer(random: Ints, bound: int) -> int:
 def place_parts(problem: Problem, random: Ints, parts: int, structured: bool, devices: Ints) -> None:
     """Place parts on random devices.
 
-    Each part is placed independently; or, half of the time and always if `structured`, in order from a random device on,
-    adjacent or spread out. If `structured`, some devices may get several parts.
+    Each part is placed independently; or, half of the time and always if `structured`, in order from a random
+    device on, adjacent or spread out. If `structured`, some devices may get several parts.
     """
     count = problem.level_of.shape[0]
     if not structured and draw_integer(random, 2):
@@ -1293,8 +1297,8 @@ def choose_layers(problem: Problem, state: State, group: Ints, layer: int, scope
 def propose(problem: Problem, state: State, group: Ints, structured: bool) -> int:
     """Draw a proposal into `changed`, `chosen` and `proposed`; return how many layers change.
 
-    If `structured`, a third of the proposals change all layers of a `group`, a third all adjacent layers that match, and a
-    third copy what a neighbour has.
+    If `structured`, a third of the proposals change all layers of a `group`, a third all adjacent layers that
+    match, and a third copy what a neighbour has.
     """
     layers, random = len(problem.shape), state.random
     layer = draw_integer(random, layers)

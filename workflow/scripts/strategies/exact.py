@@ -1,9 +1,10 @@
 """Find the fastest of all strategies of a small model, by branch and bound.
 
-The model is a chain of layers, on devices with links of one level. Layers are decided in order. The lower bound of the
-decided layers is the time of a step with all their messages and gradients, in which every later layer takes its least
-time without messages; for a complete strategy it is its time. A prefix whose bound is not below the fastest known time
-is abandoned. Unused devices are interchangeable: the first one stands for all.
+The model is a chain of layers, on devices with links of one level. Layers are decided in order. The lower
+bound of the decided layers is the time of a step with all their messages and gradients, in which every later
+layer takes its least time without messages; for a complete strategy it is its time. A prefix whose bound is
+not below the fastest known time is abandoned. Unused devices are interchangeable: the first one stands for
+all.
 
 Each part may be on any device: this is the whole space that `search` draws from.
 """
@@ -60,7 +61,8 @@ def lower_bound(
 def next_placement(state: State, layer: int, parts: int, used: int) -> int:
     """Move to the next placement of a layer's parts, in which the last part changes fastest.
 
-    Returns the number of devices used then, of which earlier layers use `used`; 0 if there is no other placement.
+    Returns the number of devices used then, of which earlier layers use `used`; 0 if there is no other
+    placement.
     """
     devices = len(state.used_bytes)
     for part in range(parts - 1, -1, -1):
@@ -88,7 +90,8 @@ def descend(
 ) -> None:
     """Visit depth first all strategies that may be faster than `counts[0]`; set `best` to the fastest.
 
-    `counts` [3] is the fastest time in ps, the number of bounds, and the number of prefixes that were followed.
+    `counts` [3] is the fastest time in ps, the number of bounds, and the number of prefixes that were
+    followed.
     """
     layers, layer = len(problem.shape), 0
     state.config[0] = problem.first_config[0] - 1

@@ -1,9 +1,9 @@
 """Search for the fastest strategy of a model on some devices (`ringside strategies --model`).
 
-No campaign is needed: steps are simulated. Devices and links are those of a file in config/topologies/; numbers of
-devices and rates of links may differ. Every layer has its own strategy: how its samples, positions, rows, columns,
-channels, units or heads are partitioned, and which device has which part. Times come from a roofline of the devices,
-not from measurements.
+No campaign is needed: steps are simulated. Devices and links are those of a file in config/topologies/;
+numbers of devices and rates of links may differ. Every layer has its own strategy: how its samples,
+positions, rows, columns, channels, units or heads are partitioned, and which device has which part. Times
+come from a roofline of the devices, not from measurements.
 """
 
 import json
@@ -49,8 +49,9 @@ MAX_RATE = 1e6  # Gbit/s
 TITLE = "Strategies of {model} on {devices}, by step time"
 METHOD = Note(
     "simulation-method",
-    "Simulated: computation by a roofline of the device's rates, messages by the rates and latencies of links. A device "
-    "computes its parts in program order; a message waits until the links that it uses are free.",
+    "Simulated: computation by a roofline of the device's rates, messages by the rates and latencies of "
+    "links. A device computes its parts in program order; a message waits until the links that it uses are "
+    "free.",
 )
 SPEED_UP = Note("speedup-base", "Speed-up: over data parallelism on the same devices.")
 SEARCHED = "Searches: {proposals} proposals from each start."
@@ -357,7 +358,8 @@ def search(question: Question, out: Path | None = None) -> None:
 
     Args:
         question: What is asked.
-        out: Files to write, without their suffix: the table, the strategies, figures. None prints the table alone.
+        out: Files to write, without their suffix: the table, the strategies, figures. None prints the table
+            alone.
     """
     answers = run_planner(question, interpreter())
     if not any(answer["seconds"] for answer in answers):
@@ -367,7 +369,10 @@ def search(question: Question, out: Path | None = None) -> None:
         )
         raise InputError(
             "too-little-memory",
-            f"no strategy fits in memory: the best needs {size(least_bytes)} on a device with {size(available)}",
+            (
+                f"no strategy fits in memory: the best needs {size(least_bytes)} on a device with "
+                f"{size(available)}"
+            ),
             file=question.graph.model,
             got=available,
             hint="give more devices, or a smaller --batch-size",

@@ -1,8 +1,8 @@
 """Find the fastest strategy for each question of a study, from what was measured at its site.
 
-A question is what cells with a searched strategy have in common (`plan.strategies.search_name`). The answers are written
-to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies` reads. A question without the
-necessary measurements has no answer, and one line says why.
+A question is what cells with a searched strategy have in common (`plan.strategies.search_name`). The answers
+are written to config/strategies/<study>.<site>.json, an input of the campaign that `plan.strategies` reads. A
+question without the necessary measurements has no answer, and one line says why.
 """
 
 import json
@@ -43,13 +43,13 @@ SEED = 1
 TITLE = "Searched strategies, by simulated step time"
 METHOD = Note(
     "simulation-method",
-    "Simulated: computation of each part as timed at the site (costs.csv); messages and all-reduce by latency and "
-    "bandwidth fitted to its collective benchmark (network.csv); CPU time of messages as timed (messages.csv).",
+    "Simulated: computation of each part as timed at the site (costs.csv); messages and all-reduce by "
+    "latency and bandwidth fitted to its collective benchmark (network.csv); CPU time of messages as timed "
+    "(messages.csv).",
 )
 SEARCHED = (
-    "The fastest result of two searches from each of three starts, with {proposals} proposals each; one start is data "
-    "parallelism. "
-    "Speed-up: over data parallelism."
+    "The fastest result of two searches from each of three starts, with {proposals} proposals each; one "
+    "start is data parallelism. Speed-up: over data parallelism."
 )
 NO_QUESTION = Note("no-question", "The study has no cell with a searched strategy (parallelism: found).")
 

@@ -119,8 +119,8 @@ def measured_topology(
 ) -> Topology:
     """Return the devices of a run and the links between them.
 
-    Latency and bandwidth of messages and of all-reduce are fitted to the collective benchmarks of the run's framework on as
-    many nodes. Computation is measured, so rates of the device are meaningless, and infinite.
+    Latency and bandwidth of messages and of all-reduce are fitted to the collective benchmarks of the run's
+    framework on as many nodes. Computation is measured, so rates of the device are meaningless, and infinite.
 
     Args:
         network: network.csv.
@@ -139,8 +139,8 @@ def measured_topology(
         return Topology(device, (Level(1, math.inf),))
     if geometry.ranks_per_node > 1:
         text = (
-            f"links: {geometry.ranks_per_node} ranks share a node, and no benchmark measures links within it; "
-            "set devices_per_node: 1"
+            f"links: {geometry.ranks_per_node} ranks share a node, and no benchmark measures links within "
+            "it; set devices_per_node: 1"
         )
         raise MissingMeasurement(Note("links-within-node", text, ranks_per_node=geometry.ranks_per_node))
     sent, summed = (fit_collective(network, run, collective) for collective in (POINT_TO_POINT, ALL_REDUCE))

@@ -1,9 +1,9 @@
 """Simulate the figures of Jia, Zaharia & Aiken (MLSys 2019, section 8): `make paper-strategies`.
 
-Their six networks on their two clusters: samples per second of data parallelism, of an expert's rule and of the
-fastest strategy found, with ring all-reduce of gradients and, as in the paper, with messages to an owner of the
-weights; bytes sent; and the time of a search that simulates only what a proposal changes. No campaign is needed.
-Answers are kept in the folder --out, and reused.
+Their six networks on their two clusters: samples per second of data parallelism, of an expert's rule and of
+the fastest strategy found, with ring all-reduce of gradients and, as in the paper, with messages to an owner
+of the weights; bytes sent; and the time of a search that simulates only what a proposal changes. No campaign
+is needed. Answers are kept in the folder --out, and reused.
 """
 
 import json
@@ -47,16 +47,17 @@ LINES = {
     "found": ("the fastest found", 2),
 }
 THROUGHPUT = (
-    "Simulated samples per second and device on {cluster}, by number of devices, with 64 samples on each. Gradients are "
-    "summed by ring all-reduce (filled) or by messages to an owner (open)."
+    "Simulated samples per second and device on {cluster}, by number of devices, with 64 samples on each. "
+    "Gradients are summed by ring all-reduce (filled) or by messages to an owner (open)."
 )
 SENT = (
-    "Bytes sent by all devices in a step on {devices} devices of {cluster}, with messages of gradients to an owner: "
-    "outputs with their gradients (light), and gradients of weights (dark)."
+    "Bytes sent by all devices in a step on {devices} devices of {cluster}, with messages of gradients to an "
+    "owner: outputs with their gradients (light), and gradients of weights (dark)."
 )
 PROGRESS = (
-    "Step time of the fastest strategy so far, by duration of a Metropolis-Hastings search, on 16 devices of p100. Solid: "
-    "only what a proposal changes is simulated; dashed: each of the same proposals is simulated completely."
+    "Step time of the fastest strategy so far, by duration of a Metropolis-Hastings search, on 16 devices of "
+    "p100. Solid: only what a proposal changes is simulated; dashed: each of the same proposals is simulated "
+    "completely."
 )
 
 

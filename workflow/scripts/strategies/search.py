@@ -1,14 +1,16 @@
 """Search for fast strategies: a program for the Python of the planner's environment, which has numba.
 
 stdin: JSON with the keys "graph" (`models.graph.Graph.to_json`), "batch" (samples), "topology"
-(`strategies.topology.Topology.to_json`), "numbers_of_parameter", "gradients" (one of `problem.GRADIENTS`), "costs"
-(null, or `strategies.costs.Measured` of all parts), "proposals" (of each search), "seed", "starts" (names of
-`starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
+(`strategies.topology.Topology.to_json`), "numbers_of_parameter", "gradients" (one of `problem.GRADIENTS`),
+"costs" (null, or `strategies.costs.Measured` of all parts), "proposals" (of each search), "seed", "starts"
+(names of `starts.all_strategies`), and "whole" (whether each proposal is simulated completely).
 
 stdout: a JSON list of objects with "method" (null for a start itself), "start", "parts" ({layer: {"degrees",
 "devices"}}), "seconds" of a step (null: not enough memory), "exchanged_bytes" and "gradient_bytes" of a step,
-"memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where: END_NAMES),
-"wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest strategy so far.
+"memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
+END_NAMES), "wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest
+strategy so
+far.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Compare simulated with measured step times, cell by cell.
 
-A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages between two
-(messages.csv), and the collective benchmark (network.csv). The time outside layers, such as loading samples, is what
-one rank takes beyond its simulation; it is added to all cells of the model.
+A step is simulated from what was measured without it: parts of layers on one rank (costs.csv), messages
+between two (messages.csv), and the collective benchmark (network.csv). The time outside layers, such as
+loading samples, is what one rank takes beyond its simulation; it is added to all cells of the model.
 """
 
 import math
@@ -35,9 +35,10 @@ TARGET_ERROR = 0.10
 MIN_STRATEGIES = 3  # of a set whose order is reported
 METHOD = Note(
     "simulation-method",
-    "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and the "
-    "collective benchmark (network.csv); nothing was fitted to the cells themselves. The time that one rank takes beyond "
-    "its own simulation, for samples and bookkeeping, is added to all cells of a model, so the error on one rank is 0.",
+    "Simulated: from parts of layers timed on one rank (costs.csv), messages between two (messages.csv) and "
+    "the collective benchmark (network.csv); nothing was fitted to the cells themselves. The time that one "
+    "rank takes beyond its own simulation, for samples and bookkeeping, is added to all cells of a model, "
+    "so the error on one rank is 0.",
 )
 NO_REST = "The study has no cell of {models} on one rank, so simulated times lack the time outside layers."
 NO_CELL = Note("no-strategy-cell", "The study has no cell with a parallelization strategy.")
@@ -73,8 +74,8 @@ def compare(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one row per cell with a strategy that was measured or can be simulated, and why others cannot.
 
-    `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time outside
-    layers, and `error` the relative error of their sum.
+    `step_s` with its interval is measured, `simulated_s` is the simulated time of layers, `rest_s` the time
+    outside layers, and `error` the relative error of their sum.
     """
     ok = successful(runs)
     steps = (
@@ -199,8 +200,8 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
     notes = [
         Note(
             "errors",
-            f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most; "
-            f"{within} of {len(errors)} within {100 * TARGET_ERROR:g} %.",
+            f"Errors on several ranks: {100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % "
+            f"at most; {within} of {len(errors)} within {100 * TARGET_ERROR:g} %.",
             mean=errors.mean(),
             most=errors.max(),
             within=within,
@@ -212,8 +213,9 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
         notes.append(
             Note(
                 "order",
-                f"Order: the simulator ranked {right} of {resolved} pairs correctly whose measured times differ beyond the "
-                f"noise. Kendall's tau: {sum(taus) / len(taus):.2f} on average over {len(taus)} sets, at least {min(taus):.2f}.",
+                f"Order: the simulator ranked {right} of {resolved} pairs correctly whose measured times "
+                f"differ beyond the noise. Kendall's tau: {sum(taus) / len(taus):.2f} on average over "
+                f"{len(taus)} sets, at least {min(taus):.2f}.",
                 pairs=resolved,
                 right=right,
                 taus=taus,
@@ -226,8 +228,9 @@ def findings(data: pd.DataFrame, pooling: Pooling) -> list[Note]:
         notes.append(
             Note(
                 "gains",
-                f"Searched strategies are {min(values):.2f} to {max(values):.2f} times as fast as data parallelism: faster "
-                f"beyond the noise in {faster} of {len(gains)} sets, slower in {len(slower)}.",
+                f"Searched strategies are {min(values):.2f} to {max(values):.2f} times as fast as data "
+                f"parallelism: faster beyond the noise in {faster} of {len(gains)} sets, slower in "
+                f"{len(slower)}.",
                 gains=values,
                 faster=faster,
                 slower=len(slower),

@@ -58,7 +58,8 @@ class Level:
 class Topology:
     """Devices, numbered from 0, and levels of links from within a node outwards.
 
-    A message uses links of the highest level that it crosses: out of the sender's unit, and into the receiver's.
+    A message uses links of the highest level that it crosses: out of the sender's unit, and into the
+    receiver's.
     """
 
     device: Device

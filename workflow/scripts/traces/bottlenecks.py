@@ -223,7 +223,10 @@ def _waits_in_turn(cell: Cell) -> bool:
 def _faster_computation_help(cell: Cell) -> Note:
     """Return what shortens computation."""
     if cell.framework is None or cell.framework.distributed or cell.framework.mirrored:
-        text = "faster or more processors for each rank; more ranks, while communication stays short compared with computation"
+        text = (
+            "faster or more processors for each rank; more ranks, while communication stays short compared "
+            "with computation"
+        )
         return Note("more-ranks", text)
     return Note(
         "distributed-framework", "faster or more processors; a framework that trains on several ranks"
@@ -248,8 +251,14 @@ def _fewer_allreduces_help(cell: Cell) -> Note:
 def _overlap_help(cell: Cell) -> Note:
     """Return what makes a library overlap its messages with the backward pass."""
     help_by_packing = {
-        "buckets": "buckets that are sent during the backward pass (a smaller first bucket), or a core for its communication threads",
-        "fusion": "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its communication thread",
+        "buckets": (
+            "buckets that are sent during the backward pass (a smaller first bucket), or a core for its "
+            "communication threads"
+        ),
+        "fusion": (
+            "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its "
+            "communication thread"
+        ),
         "ends": "a framework that sends gradients during the backward pass; this one computes all of them first",
     }
     text = help_by_packing.get(
@@ -286,7 +295,10 @@ def _equal_ranks_help(cell: Cell) -> Note:
 
 def _computation_evidence(cell: Cell) -> Note:
     computed, longest = float(cell.computed.mean()), _longest_phase(cell)
-    text = f"Computation takes {cell.ms(computed)} of a step of {cell.ms(cell.mean(STEP))}; its longest phase is {cells.PHASES.get(longest, 'one phase')}."
+    text = (
+        f"Computation takes {cell.ms(computed)} of a step of {cell.ms(cell.mean(STEP))}; its longest phase "
+        f"is {cells.PHASES.get(longest, 'one phase')}."
+    )
     return Note(
         "computing-longest", text, computed=computed / cell.steps, step=cell.step(STEP), longest=longest
     )
@@ -294,7 +306,10 @@ def _computation_evidence(cell: Cell) -> Note:
 
 def _communication_evidence(cell: Cell) -> Note:
     busy = float(cell.busy.mean())
-    text = f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only {cell.ms(busy)}."
+    text = (
+        f"Exposed communication takes {cell.ms(cell.mean('exposed'))} of a step, computation only "
+        f"{cell.ms(busy)}."
+    )
     return Note("exchange-longest", text, exposed=cell.step("exposed"), busy=busy / cell.steps)
 
 
@@ -310,8 +325,8 @@ def _library_evidence(cell: Cell) -> Note:
 
 def _frequency_evidence(cell: Cell) -> Note:
     text = (
-        f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; bytes move for "
-        f"{cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
+        f"There is an all-reduce every {'batch' if cell.every <= 1 else f'{cell.every:g} batches'}; bytes "
+        f"move for {cell.ms(cell.mean('exposed_moving'))} of a step without overlap."
     )
     return Note("exchanges-often", text, every=cell.every, exposed_moving=cell.step("exposed_moving"))
 
@@ -319,8 +334,9 @@ def _frequency_evidence(cell: Cell) -> Note:
 def _overlap_evidence(cell: Cell) -> Note:
     hidden = float(cell.hidden.mean())
     text = (
-        f"Of {cell.ms(cell.mean('communication'))} of communication, {cell.ms(hidden)} are overlapped; the backward pass, which "
-        f"could overlap it, takes {cell.ms(cell.mean('backward'))}. The first all-reduce starts {cell.ms(cell.mean('until_first'))} into the step."
+        f"Of {cell.ms(cell.mean('communication'))} of communication, {cell.ms(hidden)} are overlapped; the "
+        f"backward pass, which could overlap it, takes {cell.ms(cell.mean('backward'))}. The first "
+        f"all-reduce starts {cell.ms(cell.mean('until_first'))} into the step."
     )
     seconds = {name: cell.step(name) for name in ("communication", "backward", "until_first")}
     return Note("little-hidden", text, hidden=hidden / cell.steps, **seconds)
@@ -329,8 +345,10 @@ def _overlap_evidence(cell: Cell) -> Note:
 def _latency_evidence(cell: Cell) -> Note:
     message_s = cell.step("moving") / cell.counted
     text = (
-        f"{tables.number(cell.counted)} all-reduces in a step move for {tables.number(1e3 * cell.mean('moving') / cell.steps / cell.counted)} ms each, "
-        f"less than {SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest message takes in the benchmark."
+        f"{tables.number(cell.counted)} all-reduces in a step move for "
+        f"{tables.number(1e3 * cell.mean('moving') / cell.steps / cell.counted)} ms each, less than "
+        f"{SMALL_MESSAGE_RATIO:g} times the {tables.number(1e3 * cell.latency_s)} ms that the smallest "
+        "message takes in the benchmark."
     )
     return Note("messages-small", text, exchanges=cell.counted, each=message_s, latency=cell.latency_s)
 
@@ -338,8 +356,8 @@ def _latency_evidence(cell: Cell) -> Note:
 def _slow_rank_evidence(cell: Cell) -> Note:
     rank, longer = cell.slowest
     text = (
-        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an all-reduce; rank {rank} computes "
-        f"{cell.ms(longer)} longer than the others."
+        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an "
+        f"all-reduce; rank {rank} computes {cell.ms(longer)} longer than the others."
     )
     return Note(
         "rank-slower", text, waiting=cell.step("exposed_waiting"), rank=rank, longer=longer / cell.steps
@@ -350,8 +368,9 @@ def _turns_evidence(cell: Cell) -> Note:
     rank, longer = cell.slowest
     least = float(cell.waiting.min())
     text = (
-        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an all-reduce, and none is always the last: each "
-        f"waits {cell.ms(least)} or more. The slowest, {rank}, computes only {cell.ms(longer)} longer than the others."
+        f"Ranks wait {cell.ms(cell.mean('exposed_waiting'))} of a step for the last one to start an "
+        f"all-reduce, and none is always the last: each waits {cell.ms(least)} or more. The slowest, {rank}, "
+        f"computes only {cell.ms(longer)} longer than the others."
     )
     facts = {
         "waiting": cell.step("exposed_waiting"),
@@ -365,8 +384,8 @@ def _turns_evidence(cell: Cell) -> Note:
 def _sharing_evidence(cell: Cell) -> Note:
     busy = float(cell.busy.mean())
     text = (
-        f"The same batch takes {cell.ms(busy)} of computation here and {cell.ms(cell.alone_s)} on one rank: ranks share caches, memory "
-        "or cores, or communication takes cores from them."
+        f"The same batch takes {cell.ms(busy)} of computation here and {cell.ms(cell.alone_s)} on one rank: "
+        "ranks share caches, memory or cores, or communication takes cores from them."
     )
     return Note("slower-than-alone", text, busy=busy / cell.steps, alone=cell.alone_s / cell.steps)
 
@@ -441,7 +460,10 @@ RULES = (
         _turns_evidence,
         _fixed_help(
             "less-noise",
-            "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it averages out",
+            (
+                "less noise: ranks bound to cores, no other programs; fewer exchanges, over which it "
+                "averages out"
+            ),
         ),
     ),
     Rule(
@@ -609,16 +631,17 @@ def table(measured: Measured, network: pd.DataFrame) -> tables.Table:
         cells.runs_note(measured, "In brackets the interval."),
         Note(
             "seconds-saved-at-most",
-            "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not be added. Limits of less than "
-            f"{100 * MIN_SHARE:g} % of the steps are left out.",
+            "Seconds: an upper bound of what the remedy saves. Remedies of one cause overlap and must not "
+            f"be added. Limits of less than {100 * MIN_SHARE:g} % of the steps are left out.",
             least_share=MIN_SHARE,
         ),
         Note(
             "thresholds",
-            "Thresholds: a message is small below "
-            f"{SMALL_MESSAGE_RATIO:g} times the latency of the benchmark; a library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is poorly "
-            f"overlapped if less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward pass is; a rank is the cause if its additional "
-            f"computation is {100 * MIN_CAUSE_SHARE:g} % of what the others wait.",
+            f"Thresholds: a message is small below {SMALL_MESSAGE_RATIO:g} times the latency of the "
+            f"benchmark; a library is slow above {SLOW_LIBRARY_RATIO:g} times the fastest; communication is "
+            f"poorly overlapped if less than {100 * MIN_OVERLAP_SHARE:g} % of what fits into the backward "
+            f"pass is; a rank is the cause if its additional computation is {100 * MIN_CAUSE_SHARE:g} % of "
+            "what the others wait.",
         ),
         _incomplete_note(measured, network),
         "" if len(network) else NO_BENCHMARK,

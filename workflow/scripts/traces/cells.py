@@ -127,7 +127,10 @@ class Measured:
         """Notes on these runs for each of their tables."""
         errors = self.current.drop_duplicates("run_id").set_index("run_id")["off_share"]
         wrong_runs = [str(run) for run in errors.index[errors > MAX_SUM_ERROR]]
-        text = f"The phases of a step do not add up to its time to {100 * MAX_SUM_ERROR:g} %: {conditions.join_names(wrong_runs)}."
+        text = (
+            f"The phases of a step do not add up to its time to {100 * MAX_SUM_ERROR:g} %: "
+            f"{conditions.join_names(wrong_runs)}."
+        )
         all_notes = [
             Note("phases-off", text, runs=wrong_runs, most=MAX_SUM_ERROR) if wrong_runs else "",
             self.missing_note,
@@ -239,8 +242,9 @@ def table(measured: Measured) -> tables.Table:
         runs_note(measured, "Means over ranks, then over runs; in brackets the interval over runs."),
         Note(
             "communication",
-            "Communication is the time in which a rank has an all-reduce under way; exposed is the part without computation on the same rank. "
-            "Until the last rank has started an all-reduce, the others wait for the slowest; only then bytes move. Start-up is once a run.",
+            "Communication is the time in which a rank has an all-reduce under way; exposed is the part "
+            "without computation on the same rank. Until the last rank has started an all-reduce, the "
+            "others wait for the slowest; only then bytes move. Start-up is once a run.",
         ),
         *measured.notes,
         conditions.setting_note(measured.runs),

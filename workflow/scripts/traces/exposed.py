@@ -30,8 +30,9 @@ AGREE, SLOWER, FASTER, COST = (
 OPEN, UNKNOWN = "not explained", "not to be told"
 BY_TIMES = Note(
     "by-times",
-    "By times: T(n) − T(1) over T(n), of untraced runs if there are some. Slower computing: additional time of a step's phases except waiting, "
-    "compared with one rank (shared caches, memory and cores, a busy network), over the step. Exposed and slower together should equal the share by times.",
+    "By times: T(n) − T(1) over T(n), of untraced runs if there are some. Slower computing: additional time "
+    "of a step's phases except waiting, compared with one rank (shared caches, memory and cores, a busy "
+    "network), over the step. Exposed and slower together should equal the share by times.",
 )
 NO_COMMUNICATION = Note("no-exchange-told", "No traced cell on several replicas has traced communication.")
 

@@ -136,7 +136,10 @@ def summary_lines(runs: pd.DataFrame, phases: pd.DataFrame) -> list[Note]:
         )
     for run_id, share in of_run["off_share"].items():
         if share > MAX_SUM_ERROR:
-            text = f"  {run_id}: the phases of a step differ from its time by {100 * share:.3g} %; expected at most {100 * MAX_SUM_ERROR:g} %"
+            text = (
+                f"  {run_id}: the phases of a step differ from its time by {100 * share:.3g} %; expected at "
+                f"most {100 * MAX_SUM_ERROR:g} %"
+            )
             lines.append(Note("phases-off", text, run=run_id, share=float(share)))
     return lines
 

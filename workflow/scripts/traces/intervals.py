@@ -29,7 +29,8 @@ class Intervals:
         order = np.lexsort((nonempty.start, nonempty.group))
         group, start, end = nonempty.group[order], nonempty.start[order], nonempty.end[order]
         new_group = np.r_[True, group[1:] != group[:-1]]
-        # Groups are laid one after the other, so that one running maximum gives the latest end so far in each.
+        # Groups are laid one after the other, so that one running maximum gives the latest end so far in
+        # each.
         first = np.flatnonzero(new_group)
         zero = start[first]
         number = np.cumsum(new_group) - 1

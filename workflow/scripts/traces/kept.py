@@ -80,7 +80,8 @@ def main(*, runs: Path, records: Path, out: Path) -> None:
     write_table(table, "replay_steps", out)
     steps = len(table[["run_id", "epoch", "step"]].drop_duplicates())
     print(
-        f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the replay"
+        f"{number_of(steps, 'step')} of {number_of(table['run_id'].nunique(), 'traced run')} kept for the "
+        "replay"
     )
 
 

@@ -326,7 +326,9 @@ def start_time(clock: Any) -> float:
 
 
 def convert(file: Path) -> None:
-    """Read a trace that Score-P wrote; write phases.csv, as a traced run has it, and a file for Perfetto beside it.
+    """Read a trace that Score-P wrote.
+
+    Write phases.csv, as a traced run has it, and a file for Perfetto beside it.
 
     Args:
         file: The archive's file with the ending .otf2.
@@ -337,6 +339,7 @@ def convert(file: Path) -> None:
     timeline, folder = read(file), file.parent
     write_intervals(folder / TABLE, timeline.intervals)
     print(
-        f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of {number_of(len(timeline.ranks), 'rank')}"
+        f"{shown(folder / TABLE)}: {len(timeline.intervals)} intervals of "
+        f"{number_of(len(timeline.ranks), 'rank')}"
     )
     print(f"{shown(chrome.write(timeline, folder))}: open it at ui.perfetto.dev")

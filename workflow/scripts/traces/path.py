@@ -21,8 +21,9 @@ ORDER = ("data", "forward", "backward", EXCHANGE, "metrics", "optimizer")
 WORDS = {**PHASES, EXCHANGE: "communication"}
 PATH = Note(
     "path",
-    "The path goes through the rank that is the last to only wait for the step's last all-reduce, until then; through this all-reduce; and "
-    "through the rank that ends the step last. All other phases have slack.",
+    "The path goes through the rank that is the last to only wait for the step's last all-reduce, until "
+    "then; through this all-reduce; and through the rank that ends the step last. All other phases have "
+    "slack.",
 )
 
 
