@@ -12,7 +12,7 @@ from declared.datasets import load_dataset, table_of
 
 
 def check_data(folder: Path, dataset: str) -> None:
-    """Check that a prepared data set is complete, unchanged and trusted, and stems from the declared archives.
+    """Check that a prepared data set is complete, unchanged, trusted, and made of the declared archives.
 
     Args:
         folder: ``<cache>/datasets/<name>/<digest>``.

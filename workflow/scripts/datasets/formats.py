@@ -67,7 +67,7 @@ def read_digits(entry: Entry, _: Archives) -> Content:
 
 
 def read_cifar(entry: Entry, archives: Archives) -> Content:
-    """Read CIFAR-10: five training batches and a test batch of records, each a label and an image in CHW order."""
+    """Read CIFAR-10: batches of records, each a label and an image in CHW order."""
     archive = _single_archive(archives, entry)
     members = read_tar(archive)
     meta = f"{CIFAR}/batches.meta.txt"
@@ -96,7 +96,7 @@ def one_word(name: str) -> str:
 
 
 def read_idx(entry: Entry, archives: Archives) -> Content:
-    """Read IDX: a gzip file of images and one of labels for each part, each with its dimensions before its bytes."""
+    """Read IDX: gzip files of images and of labels for each part, with dimensions before the bytes."""
 
     def blocks(part: str) -> Iterator[Block]:
         images, labels = (_archive_named(archives, name, entry) for name in IDX[part])
@@ -127,7 +127,7 @@ def _idx_array(archive: Archive, expected: tuple[int, ...]) -> np.ndarray:
 
 
 def read_tiny_imagenet(entry: Entry, archives: Archives) -> Content:
-    """Read Tiny ImageNet: training images by class as in wnids.txt, validation images as in val_annotations.txt."""
+    """Read Tiny ImageNet: classes as in wnids.txt, validation images as in val_annotations.txt."""
     archive = _single_archive(archives, entry)
     files = zip_files(archive)
     texts = [f"{TINY}/{name}" for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")]

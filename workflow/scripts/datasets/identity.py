@@ -25,7 +25,7 @@ DESCRIPTIVE_KEYS = ("title", "licence", "citation")
 
 @functools.cache
 def data_digest(dataset: str) -> str:
-    """Return the SHA-256 of a data set's entry and of the code that prepares it, without its title and addresses."""
+    """Return the SHA-256 of a data set's entry, without title and addresses, and of its preparing code."""
     code = digest_sources(
         file for file in DATASETS.parent.glob("*.py") if file.name not in NON_PREPARING_MODULES
     )

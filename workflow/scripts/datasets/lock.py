@@ -41,9 +41,9 @@ def read_lock(lock: Path) -> dict[str, Any]:
 def checksum_conflict(
     dataset: str, declared: Mapping[str, Any], sha256: str, lock: Path
 ) -> tuple[str, str] | None:
-    """Return why an archive with this SHA-256 is not the declared one, and the key that disagrees (``sha256`` or ``lock``).
+    """Return why an archive with this SHA-256 is not the declared one, and the key that disagrees.
 
-    Return None if neither the entry nor the lock disagrees.
+    The key is ``sha256`` or ``lock``. Return None if neither the entry nor the lock disagrees.
     """
     expectations = {
         "sha256": (declared.get("sha256"), "the entry"),

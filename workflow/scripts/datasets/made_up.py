@@ -1,7 +1,7 @@
-"""Generate small synthetic data sets in the exact layout of the published archives, for reduced studies and tests.
+"""Generate small synthetic data sets in the exact layout of the published archives.
 
-They can be learnt: each class has its own pattern under noise, and few words follow a word. Everything is
-drawn from one seed.
+Reduced studies and tests use them. They can be learnt: each class has its own pattern under noise, and few
+words follow a word. Everything is drawn from one seed.
 """
 
 import gzip
@@ -106,7 +106,7 @@ def write_idx(folder: Path, samples: Parts, _: list[str]) -> None:
 
 
 def write_tiny_imagenet(folder: Path, samples: Parts, classes: list[str]) -> None:
-    """Write tiny-imagenet-200.zip: training images by class with boxes, validation images with annotations, unlabelled test images."""
+    """Write tiny-imagenet-200.zip: training images with boxes, annotated validation images, test images."""
     ids = [f"n{10_000_000 + 3_141_593 * number % 9_000_000:08d}" for number in range(len(classes))]
     texts = {
         "wnids.txt": "\n".join(ids),
@@ -173,7 +173,7 @@ def write_text8(folder: Path, entry: Entry) -> None:
 
 
 def write_wikitext(folder: Path, entry: Entry) -> None:
-    """Write wikitext-2-v1.zip: three texts whose lines begin and end with a blank, with rare words as UNKNOWN."""
+    """Write wikitext-2-v1.zip: three texts, a blank around each line, rare words as UNKNOWN."""
     generator = np.random.default_rng(SEED)
     lengths = [entry[f"{part}_samples"] * entry["shape"][0] + 1 for part in WIKITEXT]
     text = generate_words(entry["vocabulary"] - len((LINE_END, UNKNOWN)), sum(lengths), generator)

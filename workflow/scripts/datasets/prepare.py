@@ -116,7 +116,7 @@ def _write_part(
 def open_archives(
     dataset: str, entry: Mapping[str, Any], store: Store | None, folder: Path
 ) -> Iterator[dict[str, Archive]]:
-    """Yield the data set's archives by name: fetched, generated in ``folder`` for the time of reading, or none."""
+    """Yield the data set's archives by name: fetched, generated in ``folder`` temporarily, or none."""
     if "made_up" in entry:
         with tempfile.TemporaryDirectory(prefix="archives-", dir=folder) as scratch:
             yield write_archives(entry, Path(scratch))

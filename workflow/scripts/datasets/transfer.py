@@ -224,7 +224,7 @@ def _request(url: str, partial: Path, offset: int, retry_policy: RetryPolicy) ->
 
 
 def _resumable_bytes(partial: Path, size: int) -> int:
-    """Return how many bytes of an earlier attempt can be resumed, 0 without a validator of the server's file."""
+    """Return how many bytes of an earlier attempt can be kept, 0 without a validator of the server's file."""
     if not partial.is_file() or not _validator_file(partial).is_file() or partial.stat().st_size > size:
         return 0
     return partial.stat().st_size

@@ -24,7 +24,7 @@ COMMAND = ("setup.py", "bdist_wheel", "--dist-dir")  # of Python; the folder fol
 
 
 def patched_tree(archive: Path, patches: Iterable[Mapping[str, str]], folder: Path) -> Path:
-    """Unpack a source distribution into the new `folder`, apply patches, and return the folder of its sources.
+    """Unpack a source distribution into the new `folder`, patch it, and return the folder of its sources.
 
     Raises:
         ValueError: If a patch does not fit.

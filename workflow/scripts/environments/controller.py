@@ -84,7 +84,7 @@ def _only_one(checkout: Path) -> Iterator[None]:
 
 
 def is_in_use(checkout: Path) -> bool:
-    """Tell whether `.venv` is complete and a Snakemake runs in this checkout, which holds a lock (plan.ownership)."""
+    """Tell whether `.venv` is complete and a Snakemake holds this checkout's lock (plan.ownership)."""
     venv = checkout / ".venv"
     if not (venv / STAMP).exists() or not os.access(venv / "bin" / "python", os.X_OK):
         return False
@@ -167,7 +167,7 @@ def check_line(checkout: Path) -> str:
 
 
 def base_python() -> str:
-    """Return the Python outside of virtual environments: the running one may be that of `.venv`, which is removed."""
+    """Return the Python outside of virtual environments: `.venv`, whose Python may run, is removed."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 

@@ -210,7 +210,7 @@ def _command_behind_setup(installation: Installed, command: list[str]) -> list[s
 
 
 def _run_inspection(python: str, environment: Environment, installation: Installed) -> list[str]:
-    """Return what MODULES, ABSENT, PATH, DESCRIBE_PYTHON and LIST_PACKAGES print in the installation, a line each.
+    """Return the lines that MODULES, ABSENT, PATH, DESCRIBE_PYTHON and LIST_PACKAGES print.
 
     Raises:
         InputError: If the Python fails or does not answer in time.

@@ -1,7 +1,7 @@
-"""Make the locks: for each `requirements.*.in` exact versions, with the SHA-256 of every file that may be installed.
+"""Make the locks: for each `requirements.*.in` exact versions, with SHA-256 digests.
 
-Locks are valid for Python 3.11 and newer. A package keeps its version while it fits, unless --upgrade is
-given.
+Every file that may be installed has its digest. Locks are valid for Python 3.11 and newer. A package keeps
+its version while it fits, unless --upgrade is given.
 """
 
 import os
@@ -35,7 +35,7 @@ def pins(lock: str) -> dict[str, set[str]]:
 
 
 def check_lock(text: str, file: Path, variant: str | None = None) -> None:
-    """Check that a lock names no host, has a hash for every package, and holds the right build of a framework.
+    """Check that a lock names no host, has all hashes, and holds the right build of a framework.
 
     Args:
         text: All that a variant installs: its lock, with that of its parent.

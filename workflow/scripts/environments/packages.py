@@ -58,7 +58,7 @@ class Target:
 
 
 def running_pythons(lock: str) -> list[Target]:
-    """Return the running Python, and its other patch levels (3.11.2, 3.11.7) for which a lock has other versions."""
+    """Return the running Python, and its other patch levels for which a lock has other versions."""
     running = platform.python_version()
     minor = running.rpartition(".")[0]
     named = re.findall(rf"python_full_version [<>=!]+ '({re.escape(minor)}\.\d+)'", lock)
@@ -90,7 +90,7 @@ Targets = Callable[[str], Sequence[Target]]  # what a lock's text has to be fetc
 
 
 def entries(lock: str, target: Target) -> list[str]:
-    """Return a lock's entries for a Python, without markers: pip would evaluate them for the controller's Python."""
+    """Return a lock's entries for a Python, without markers, which pip evaluates for the controller's."""
     selected = []
     for entry in filter(None, ENTRY.split(lock)):
         marked = re.match(r"(\S+) ; ([^\\\n]*)", entry)
@@ -128,7 +128,7 @@ def fetch(
     log: Path,
     targets: Targets = image_pythons,
 ) -> set[str]:
-    """Fetch into `folder` the files of an environment that are missing there, as pip is configured on this machine.
+    """Fetch the missing files of an environment into `folder`, as pip is configured on this machine.
 
     Each file is bound to its recorded hash, here and again where it is installed.
 

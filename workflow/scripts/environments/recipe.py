@@ -36,7 +36,8 @@ mkdir -p {scratch}
 _PYTHON = """\
 apt-get update
 apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv
-python3 -c 'import sys; sys.exit(sys.version_info[:2] != ({major}, {minor}))' || {{ echo "error: the base has no Python {version}, for which the locks are"; exit 1; }}
+python3 -c 'import sys; sys.exit(sys.version_info[:2] != ({major}, {minor}))' || {{ echo "error: the base \
+has no Python {version}, for which the locks are"; exit 1; }}
 python3 -m venv {venv}
 """
 _INSTALL = """\
@@ -45,7 +46,8 @@ from=
 install() {{
     python=$1
     shift
-    "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --root-user-action ignore \\
+    "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --root-user-action ignore \
+\\
         --no-deps --require-hashes --only-binary :all: --no-compile --progress-bar off $from "$@"
 }}
 """
@@ -55,7 +57,8 @@ install {venv}/bin/python --extra-index-url {index} --requirement {scratch}/{nam
 """
 _BROUGHT = """\
 export PATH=$PATH:/usr/local/cuda/bin
-command -v {program} || {{ echo "error: the base has no {program}; take one with that of the CUDA that the lock has"; exit 1; }}
+command -v {program} || {{ echo "error: the base has no {program}; take one with that of the CUDA that the \
+lock has"; exit 1; }}
 """
 _SOURCE = """\
 apt-get update
@@ -68,9 +71,12 @@ cat > {scratch}/{name}.json <<'END'
 END
 echo '{name}=={version} --hash=sha256:{sha256}' > {scratch}/{name}.txt
 {scratch}/tools/bin/python -m pip download --no-input --disable-pip-version-check --progress-bar off $from \\
-    --no-deps --require-hashes --no-build-isolation --no-binary :all: --dest {scratch} --requirement {scratch}/{name}.txt
-{scratch}/tools/bin/python {home}/compiling.py {scratch}/{name}.json {scratch}/{name}-{version}.tar.gz --parent {site_packages} --out {scratch}/wheels
-{venv}/bin/python -m pip install --no-input --disable-pip-version-check --root-user-action ignore --no-index --no-deps --no-compile {scratch}/wheels/{name}-*.whl
+    --no-deps --require-hashes --no-build-isolation --no-binary :all: --dest {scratch} --requirement \
+{scratch}/{name}.txt
+{scratch}/tools/bin/python {home}/compiling.py {scratch}/{name}.json {scratch}/{name}-{version}.tar.gz \
+--parent {site_packages} --out {scratch}/wheels
+{venv}/bin/python -m pip install --no-input --disable-pip-version-check --root-user-action ignore --no-index \
+--no-deps --no-compile {scratch}/wheels/{name}-*.whl
 apt-get purge --yes --auto-remove {compilers}
 """
 _SPACK = """\

@@ -22,10 +22,12 @@ CLOCK = (
 PACKAGE = "scorep"  # its name among the packages of a record
 STARTER = "start-score-p"  # of an attempt, as long as it runs
 TIMEOUT_S = 120
-MEMORY = "256M"  # for a rank's events, unless the site's variables say otherwise: what does not fit is written in the midst of a run
+# For a rank's events, unless the site's variables set it. What does not fit is written during the run.
+MEMORY = "256M"
 PARADIGMS = ("--mpp=mpi", "--thread=pthread")
 _START = """#!/bin/sh
-export SCOREP_ENABLE_TRACING=true SCOREP_ENABLE_PROFILING=false SCOREP_TOTAL_MEMORY="${{SCOREP_TOTAL_MEMORY:-{memory}}}"
+export SCOREP_ENABLE_TRACING=true SCOREP_ENABLE_PROFILING=false \
+SCOREP_TOTAL_MEMORY="${{SCOREP_TOTAL_MEMORY:-{memory}}}"
 export SCOREP_TIMER=gettimeofday SCOREP_EXPERIMENT_DIRECTORY={folder}
 export LD_PRELOAD={libraries}
 exec {program} "$@"

@@ -1,4 +1,4 @@
-"""Run the self-test of an environment: its `selftest.py` as two ranks on loopback (environments.two_ranks)."""
+"""Run an environment's `selftest.py` as two ranks on loopback (environments.two_ranks)."""
 
 import contextlib
 import json

@@ -21,7 +21,7 @@ def print_progress(message: str) -> None:
 
 
 def build_lock(path: Path, task: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context that holds the lock file `path` while `task` is built, so that one process builds at a time."""
+    """Return a context that holds the lock file `path`, so that one process builds `task` at a time."""
     return locked(path, lambda: print_progress(f"{task}: another process is making it; waiting for it"))
 
 
@@ -89,7 +89,7 @@ class Stopwatch:
 
 
 def isolated_variables(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's variables without those that change the imports of another Python, and with `extra`."""
+    """Return this process's variables without those that change another Python's imports, and `extra`."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     return {**variables, **(extra or {})}
 
@@ -117,7 +117,7 @@ def overlay(venv: Path, parents: Sequence[Path]) -> None:
 
 
 def pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> None:
-    """Run the controller's pip for another interpreter, as it is configured on this machine, or with a bundle alone."""
+    """Run the controller's pip for another interpreter, as configured here or with a bundle alone."""
     head: list[str | Path] = [
         sys.executable,
         "-m",
@@ -131,7 +131,7 @@ def pip(python: Path, arguments: Sequence[str | Path], task: str, log: Path) -> 
 
 
 def pip_install(python: Path, requirements: Path, task: str, log: Path, *options: str) -> None:
-    """Install exactly the files whose hashes `requirements` records: no dependencies, nothing built from source."""
+    """Install the files whose hashes `requirements` records: no dependencies, nothing built from source."""
     exactly = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--ignore-installed"]
     plain = ["--no-compile", "--progress-bar", "off"]
     pip(python, ["install", *exactly, *plain, *options, "-r", requirements], task, log)

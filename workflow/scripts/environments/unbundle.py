@@ -164,7 +164,7 @@ def read_manifest(bundle: tarfile.TarFile, file: Path) -> dict[str, Any]:
 def check_manifest(
     manifest: Mapping[str, Any], file: Path, expected: Mapping[str, str], checkout: Path
 ) -> None:
-    """Check that a bundle is for this study, site, Python and C library, and was made with the locks of `checkout`.
+    """Check that a bundle is for this study, site, Python and C library, and has the locks of `checkout`.
 
     Raises:
         InputError: If it is not.
@@ -240,7 +240,7 @@ def _cache(manifest: Mapping[str, Any], file: Path) -> Path:
 def _stage(
     bundle: tarfile.TarFile, file: Path, files: Mapping[str, Any], cache: Path, staging: Path
 ) -> dict[str, Path]:
-    """Read the whole bundle, write the files that the cache lacks to `staging`, and return their paths by name."""
+    """Read the whole bundle, write files that the cache lacks to `staging`, and return paths by name."""
     present = {name for name, listed in files.items() if _is_there(cache / name, listed)}
     needed = _total_bytes(listed for name, listed in files.items() if name not in present)
     if (free := shutil.disk_usage(staging).free) < needed:

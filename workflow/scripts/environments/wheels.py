@@ -191,7 +191,7 @@ def read_cached_wheel(folder: Path) -> tuple[Path, str] | None:
 
 
 def cached_wheels(source: Source, environment: Environment, cache: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each cached wheel of `source`, with its wheel.json, whichever compiler and parent it was built with."""
+    """Yield each cached wheel of `source`, with its wheel.json, of any compiler and parent."""
     parts = _own_parts(source, environment)
     for file in sorted((cache / "wheels").glob("*/wheel.json")):
         if (cached := read_cached_wheel(file.parent)) and parts.items() <= read_json(file).items():

@@ -46,7 +46,8 @@ _CONNECTION_ERROR = re.compile(
 _STATE = re.compile(r"^\s*state = (\w+)", re.MULTILINE)
 # mpirun is called with its full path, by which it also finds its daemon on other nodes.
 _MPIRUN = """
-mpirun=$(command -v mpirun) || { echo "Error: mpirun not found; add it to PATH in the site's variables or setup"; exit 1; }
+mpirun=$(command -v mpirun) || { echo "Error: mpirun not found; add it to PATH in the site's variables or \
+setup"; exit 1; }
 exec "$mpirun" "$@"
 """
 _ALLOW_ROOT = (

@@ -120,7 +120,7 @@ class Slurm:
             f"--ntasks-per-node={min(spec['ranks'], spec['ranks_per_node'])}",
             f"--cpus-per-task={cores_per_task(spec)}",
             "--distribution=block",
-            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # heterogeneous ranks bind themselves
+            f"--cpu-bind={'none' if 'rank_cores' in spec else 'cores'}",  # else ranks bind themselves
             "--mem=0",
             f"--mpi={'pmix' if self._mpi else 'none'}",
             "--input=none",

@@ -139,7 +139,7 @@ def show_models(
     classes: int = 10,
     as_json: bool = False,
 ) -> None:
-    """Print parameters, multiplications, and bytes of gradients and activations of models for several kinds of samples.
+    """Print parameters, multiplications, and bytes of gradients and activations of models.
 
     Args:
         names: Models; default: all models of these kinds of samples.

@@ -1,1 +1,1 @@
-"""Plan a campaign before anything runs: design, keys of runs, collective benchmarks, cost, resources of jobs."""
+"""Plan a campaign before anything runs: design, keys of runs, benchmarks, cost, resources of jobs."""

@@ -30,7 +30,7 @@ def describe_place(site: Site) -> dict[str, Any]:
 
 
 def machine_id(file: Path = Path("/etc/machine-id"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return 16 hex digits that identify this machine whatever its name, or None if the system has no machine ID.
+    """Return 16 hex digits that identify this machine whatever its name, None without a machine ID.
 
     The machine ID is confidential (machine-id(5)), so that only a digest of it and of the processor is
     stored.
@@ -105,7 +105,7 @@ def read_binding(results: Path) -> dict[str, Any] | None:
 
 
 def check_place(bound: Mapping[str, Any], site: Site, results: Path) -> None:
-    """Raise InputError if ``results`` are bound to another site or machine, because runs would be added to them."""
+    """Raise InputError if ``results``, to which runs would be added, are bound to another site or machine."""
     current = describe_place(site)
     differ = [key for key in current if bound[key] != current[key]]
     if "machine" in differ and bound.get(MACHINE_ID) and bound[MACHINE_ID] == machine_id():

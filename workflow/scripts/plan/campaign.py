@@ -178,7 +178,7 @@ class Campaign:
         ]
 
     def skipped_runs(self) -> list[Note]:
-        """Return a note for each reason why the site cannot make planned runs, with the number of runs and cells."""
+        """Return a note for each reason why the site cannot make runs, with the number of runs and cells."""
         skipped: dict[Note, list[Run]] = {}
         for run in self.runs:
             if run.run_id not in self.records and (reason := self.unsupported_reason(run)):
@@ -247,7 +247,7 @@ class Campaign:
 
     @cached_property
     def environments(self) -> dict[str, str]:
-        """The stamps (environment.json) of the environments that runs and strategy searches need, by name, parents first."""
+        """Stamps (environment.json) of environments of runs and strategy searches, parents first."""
         searching = {
             run.framework.environment
             for run in self.runs

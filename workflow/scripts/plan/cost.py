@@ -79,7 +79,7 @@ MIN_SPAN_RATIO = 1.5  # longest over shortest run from which the table shows the
 
 
 class Estimate(NamedTuple):
-    """Seconds of one run or collective benchmark, their source, and the number of measured ones behind them."""
+    """Seconds of one run or benchmark, their source, and the number of measured ones behind them."""
 
     run_s: float
     origin: Note
@@ -317,7 +317,7 @@ def measured_at(site: str, results: Path = Path("results")) -> pd.DataFrame:
 
 
 def sweep_times_at(site: str, results: Path = Path("results")) -> dict[str, list[float]]:
-    """Return the seconds of the successful collective benchmarks and timings at a site, of all studies, by name."""
+    """Return the seconds of a site's successful benchmarks and timings, of all studies, by name."""
     seconds: dict[str, list[float]] = {}
     for file in sorted([*results.glob("*/network/*/*/sweep.json"), *results.glob("*/costs/*/*/timing.json")]):
         try:
@@ -396,7 +396,7 @@ def _total(cost: Cost) -> Note:
 
 
 def _precision_notes(cost: Cost) -> Iterator[Note]:
-    """Yield notes on the precision target of a study, and on the maximal and expected cost of further runs."""
+    """Yield notes on a study's precision target, and on the maximal and expected cost of further runs."""
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return

@@ -62,7 +62,7 @@ def rule_fields(replicates: Replicates) -> dict[str, Any]:
 
 
 def read_decision(file: Path, replicates: Replicates) -> Decision | None:
-    """Return the decision in a file, None if it is missing, broken or follows another rule, and has to be repeated."""
+    """Return the decision in a file, None if it is missing, broken or follows another rule."""
     try:
         status = os.stat(file)
     except OSError as error:

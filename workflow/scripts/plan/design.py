@@ -185,7 +185,7 @@ def check_names(runs: Iterable[Run], study: Path) -> None:
 
 
 def cell_name(levels: Levels) -> str:
-    """Return the name of a cell: core factors always, other factors only where they differ from their default.
+    """Return the name of a cell: core factors, and other factors that differ from their default.
 
     The name is also a directory name.
     """
@@ -547,9 +547,10 @@ def _duplicate_cell(levels: Levels, original: Levels) -> InfeasibleCell:
 
 
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
-    """Return the error for an infeasible cell, with a hint and, if other cells remain, the `exclude` entry that removes it.
+    """Return the error for an infeasible cell, with a hint.
 
-    ``got`` has the levels that cause it by factor.
+    The hint has the `exclude` entry that removes the cell if other cells remain. ``got`` has the levels that
+    cause it by factor.
     """
     varied = [
         name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1

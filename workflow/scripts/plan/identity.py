@@ -41,7 +41,7 @@ STRATEGY_CODE = [
 
 
 def cores_per_rank(site: Site) -> int:
-    """Return the cores of one replica, the same in all cells: the machine's cores over the largest number of ranks on it."""
+    """Return the cores of one replica, in all cells the machine's cores over its largest number of ranks."""
     ranks_on_a_machine = site.ranks_per_node * (site.nodes if site.placement == "emulated" else 1)
     return max(1, site.cores // ranks_on_a_machine)
 
@@ -115,7 +115,7 @@ def device(site: Site, levels: Mapping[str, Any]) -> str:
 
 
 def link_rate(site: Site, levels: Mapping[str, Any]) -> float | None:
-    """Return the link rate of the nodes in each direction in bytes/s, None if neither levels nor site set one."""
+    """Return the nodes' link rate in each direction in bytes/s, None if neither levels nor site set one."""
     return levels["bandwidth"] * 1e6 / 8 or site.bandwidth_bytes_s
 
 
@@ -129,7 +129,7 @@ def link_settings(site: Site, levels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_under_scorep(site: Site, levels: Mapping[str, Any]) -> bool:
-    """Return whether these cells run under Score-P: fully traced MPI programs of an environment that the site installed."""
+    """Return whether these cells run under Score-P: fully traced MPI programs that the site installed."""
     framework = load_framework(levels["framework"])
     installed = framework.environment in dict(site.installed)
     return site.scorep is not None and framework.mpi and installed and levels["trace"] == "full"
@@ -321,7 +321,7 @@ def _environment_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """Return files and folders of code of a framework's ranks: shared worker, modules of libraries, adapter."""
+    """Return files and folders of code of a framework's ranks: worker, modules of libraries, adapter."""
     description = load_framework(framework)
     libraries = [LIBRARIES / f"{library}.py" for library in description.libraries]
     partitions_models = any(axes & {"pipeline", "tensor"} for axes in description.meshes)

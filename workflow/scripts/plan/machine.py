@@ -35,7 +35,7 @@ def check_folder(folder: Path, advice: str) -> None:
 
 
 def check_executable(folder: Path, advice: str) -> None:
-    """Raise InputError with this advice if ``folder`` is on a noexec mount, as many scratch file systems are."""
+    """Raise InputError with this advice if ``folder`` is on a noexec mount, such as scratch."""
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         problem = "lies on a file system that is mounted noexec"

@@ -39,7 +39,7 @@ def release() -> None:
 
 
 def claim(state: Path) -> None:
-    """Hold ``state``, or raise InputError: a second Snakemake in the checkout would wait without a message."""
+    """Hold ``state``, or raise InputError, as a second Snakemake would wait without a message."""
     if not hold(state):
         refuse_second()
 

@@ -118,7 +118,7 @@ class Products:
         return [*inputs, *options, *environment, "--out", stem]
 
     def environments(self, program: TableProgram) -> list[str]:
-        """Return the stamp of the environment that a program needs for another program, if the study uses it."""
+        """Return the stamp of the environment that a program needs for another one, if the study uses it."""
         is_needed = program.environment and self._campaign.study.extra_p
         return [str(environment_stamp(self._campaign.site.cache, program.environment))] if is_needed else []
 

@@ -150,7 +150,7 @@ def oarsub_options(site: Site, nodes: int, limit_s: int) -> str:
 
 
 def qsub_options(site: Site, nodes: int, limit_s: int) -> str:
-    """Return the options of PBS's qsub for a job on whole nodes: one chunk per node with all cores that runs may use."""
+    """Return the options of PBS's qsub for a job on whole nodes: one chunk per node with all usable cores."""
     scheduler = site.scheduler
     chunk = [
         f"ncpus={site.cores}",
@@ -207,7 +207,7 @@ def _clock(seconds: int) -> str:
 
 
 def _qos(site: Site) -> str | None:
-    """Return the quality of service of the site's options, because Snakemake's executor takes it only as a resource."""
+    """Return the site's quality of service, which Snakemake's executor takes only as a resource."""
     return next(
         (option.removeprefix(_QOS) for option in site.scheduler.options if option.startswith(_QOS)), None
     )

@@ -1,7 +1,7 @@
-"""Write and read the plan of each run, results/<study>/plan/<run_id>.json: its specification, digests and key.
+"""Write and read the plan of each run: its specification, digests and key.
 
-Snakemake writes plans before any run starts, and jobs read them, so that the design is computed once.
-Unchanged files are not rewritten.
+It is results/<study>/plan/<run_id>.json. Snakemake writes plans before any run starts, and jobs read them, so
+that the design is computed once. Unchanged files are not rewritten.
 """
 
 import json

@@ -69,7 +69,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """`<framework>.n<nodes>`, levels of SITE_FACTORS that differ from the default, and the collective if not all-reduce."""
+        """`<framework>.n<nodes>`, SITE_FACTORS unlike the default, and any collective but all-reduce."""
         levels = self.run.levels
         changed = [
             f"{name}={levels[name]}"
@@ -82,7 +82,7 @@ class Sweep:
 
 
 def required_sweeps(runs: Iterable[Run]) -> list[Sweep]:
-    """Return a sweep for each distributed framework, number of nodes, kind of ranks, and supported collective of the runs."""
+    """Return a sweep for each distributed framework, number of nodes, kind of ranks, and collective."""
     multi_node = [run for run in runs if run.geometry.nodes > 1 and run.framework.distributed]
     sent = {ALL_REDUCE}.union(
         *({*run.framework.sends, *_mesh_collectives(run.levels["parallelism"])} for run in multi_node)
@@ -119,7 +119,7 @@ def message_sizes(largest_bytes: int) -> list[int]:
 
 
 def spec(site: Site, sweep: Sweep) -> dict[str, Any]:
-    """Return everything a sweep depends on apart from software, with the keys that launchers and the worker need."""
+    """Return all that a sweep depends on but software, with the keys that launchers and the worker need."""
     name = f"sweep.{sweep.name}"
     return {
         "run_id": name,

@@ -63,7 +63,7 @@ class Timing:
 
     @property
     def name(self) -> str:
-        """`<framework>.<levels of PART_FACTORS>.p<devices>`, or `<framework>.messages` and the device if not the site's."""
+        """`<framework>.<PART_FACTORS>.p<devices>`, or `<framework>.messages` and a device unlike the site's."""
         levels, table = self.run.levels, factor_table()
         if self.kind == MESSAGES:
             parts = [
@@ -97,7 +97,7 @@ class Timing:
 
 
 def required_timings(runs: Iterable[Run]) -> list[Timing]:
-    """Return the timings behind the strategies of ``runs``, none if no cell uses a strategy that a search finds."""
+    """Return the timings behind the strategies of ``runs``, none if no cell's strategy is searched."""
     partitioned = [run for run in runs if run.framework.strategies]
     if not any(run.levels["parallelism"] == FOUND for run in partitioned):
         return []
@@ -128,7 +128,7 @@ def parts_timing(timings: Iterable[Timing], run: Run) -> Timing | None:
 
 
 def spec(site: Site, timing: Timing) -> dict[str, Any]:
-    """Return everything a timing depends on apart from software and model, with the keys that launchers and the worker need."""
+    """Return all that a timing depends on but software and model, with keys for launchers and worker."""
     name, geometry, levels = f"timing.{timing.name}", timing.geometry, timing.run.levels
     scope: dict[str, Any] = {"sizes": [SMALLEST_BYTES * GROWTH**power for power in range(SIZES)]}
     names: tuple[str, ...] = ("framework", "device")

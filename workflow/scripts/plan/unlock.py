@@ -1,4 +1,4 @@
-"""Check the folders that Snakemake needs, and remove the lock of a killed Snakemake, never that of a running one."""
+"""Check the folders that Snakemake needs, and remove the lock of a killed Snakemake, not of a running one."""
 
 import getpass
 import os
@@ -49,7 +49,7 @@ def check_folders() -> None:
 
 
 def name_user() -> None:
-    """Set LOGNAME for a user without a name, as in many containers, because Snakemake would end with a traceback."""
+    """Set LOGNAME for a user without a name, as in many containers, so that Snakemake starts."""
     try:
         getpass.getuser()
     except (KeyError, OSError):

@@ -1,1 +1,1 @@
-"""Epoch times predicted from model size, one-node runs and collective benchmarks, with errors on held-out cells."""
+"""Epoch times predicted from model size, one-node runs and benchmarks, with errors on held-out cells."""

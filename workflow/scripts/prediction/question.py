@@ -1,4 +1,4 @@
-"""What `ringside predict` answers: how many nodes are worth it, for a study or for a model that was not measured.
+"""Answer how many nodes are worth it, for a study or for a model that was not measured (`ringside predict`).
 
 The answer uses a measured study (its computation, its law of the network, overlap and waiting, with intervals
 of a parametric bootstrap), or numbers alone, which need no campaign: a model's size, the time of a step on

@@ -144,7 +144,7 @@ def to_markdown(title: str, parts: Sequence[Section]) -> str:
 
 
 def to_latex(parts: Sequence[Section]) -> str:
-    r"""Return the appendix as LaTeX for \input after \appendix; each table names the packages that it needs."""
+    r"""Return the appendix as LaTeX for \input after \appendix; tables name the packages that they need."""
     lines = [r"\section{Artifact description}"]
     for number_, part in enumerate(parts):
         lines += [rf"\subsection{{{latex_text(part.heading)}}}"]

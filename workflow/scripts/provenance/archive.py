@@ -54,7 +54,8 @@ LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files
 REMAKE = """\
 #!/bin/sh
-# Rebuilds all figures and tables from the records, without training, and compares them with those in this folder.
+# Rebuilds all figures and tables from the records, without training, and compares them with those in this \
+folder.
 set -e
 cd "$(dirname "$0")/{workflow}"
 "${{PYTHON:-python3}}" ringside run {study} --site {site} --records {records}
@@ -65,14 +66,20 @@ README = """\
 
 {question}
 
-* `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` (one row per run, per epoch).
+* `figures/` (each with its caption), `tables/` (each as CSV, Markdown and LaTeX with its notes), `records/` \
+(one row per run, per epoch).
 * `explore.ipynb` (Python with pandas) and `explore.R` (R with the tidyverse): starters for your own analysis.
-* `./remake` rebuilds all of them from the records of every run, without training, and compares every file. It needs Linux and
-  Python 3.11 or newer with venv, and installs the locked libraries into `{workflow}/.venv`. On another CPU last digits may differ.
-* `manifest.json`: the SHA-256 of every figure and table, and of all that they depend on: study, site, locks, code, data, records.
-* `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a paper.
+* `./remake` rebuilds all of them from the records of every run, without training, and compares every file. \
+It needs Linux and
+  Python 3.11 or newer with venv, and installs the locked libraries into `{workflow}/.venv`. On another CPU \
+last digits may differ.
+* `manifest.json`: the SHA-256 of every figure and table, and of all that they depend on: study, site, \
+locks, code, data, records.
+* `appendix.md`, `appendix.tex`: hardware, software, data, time and disk, for the artifact description of a \
+paper.
 * `ro-crate-metadata.json`: the campaign as a Workflow Run RO-Crate.
-* `{workflow}/`: the workflow as it was, with its README; records and logs of each run in `{workflow}/results/{study}/`. Logs
+* `{workflow}/`: the workflow as it was, with its README; records and logs of each run in \
+`{workflow}/results/{study}/`. Logs
   contain names of hosts and paths.
 """
 

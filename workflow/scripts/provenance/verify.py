@@ -118,7 +118,7 @@ def compare_pixels(old: Path, new: Path) -> Note:
 
 
 def verify(study: str = "", against: Path | None = None, as_json: bool = False) -> bool:
-    """Compare a study's figures, tables and records with those that a manifest lists, and return whether all are the same.
+    """Return whether a study's figures, tables and records are the same as those that a manifest lists.
 
     Args:
         study: The study of results/<study>; default: that of config/config.yaml.

@@ -60,7 +60,7 @@ def prepare() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line, and return its exit status: 2 with one line on stderr if its arguments are wrong."""
+    """Run a command line, and return its exit status: 2 with a line on stderr if arguments are wrong."""
     status = 0
 
     def call() -> None:

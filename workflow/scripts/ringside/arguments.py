@@ -1,4 +1,4 @@
-"""Arguments that verbs share: studies and sites, checked against the files of config/ and completed by the shell."""
+"""Arguments that verbs share: studies and sites, checked against config/ and completed by the shell."""
 
 from pathlib import Path
 from typing import Annotated

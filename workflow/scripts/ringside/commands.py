@@ -1,4 +1,4 @@
-"""Verbs of the command line: help in groups, errors of one line with suggestions, Snakemake's arguments after `--`."""
+"""Verbs of the command line: grouped help, one-line errors, Snakemake's arguments after `--`."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Verbs about machines: describe and check a site, submit to it, bundle a study for it, start a virtual cluster."""
+"""Verbs about sites: describe and check one, submit and bundle studies, start a virtual cluster."""
 
 from pathlib import Path
 from typing import Annotated

@@ -325,7 +325,7 @@ def unseen_by_job(event: Mapping[str, Any]) -> Note | None:
 
 
 def failure_cause(event: Mapping[str, Any]) -> str:
-    """Return why a cluster job failed: the last line of Ringside or with an error, else Snakemake's message."""
+    """Return why a cluster job failed: the last line of Ringside or of an error, or Snakemake's message."""
     lines = []
     for log in reversed(event["log"]):
         with contextlib.suppress(OSError):

@@ -42,7 +42,7 @@ def start(environment: Mapping[str, Any], site: Site, version: str, folder: Path
 
 
 def end(folder: Path, outcome: Outcome) -> Outcome:
-    """Remove the starter, and compare the clocks of Score-P and of the ranks' phases, which are not yet merged.
+    """Remove the starter, and compare the clocks of Score-P and of the ranks' unmerged phases.
 
     Clocks are compared only if rank 0 ran on this machine.
 

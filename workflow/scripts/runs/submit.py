@@ -32,7 +32,7 @@ POLL_S = 5.0
 
 
 def load(study: str = "", site: str = "") -> tuple[Campaign, list[str]]:
-    """Return the campaign of a study at a site (default: as configured) and Snakemake's --config arguments."""
+    """Return the campaign of a study at a site (default: configured) and Snakemake's --config arguments."""
     campaign = load_campaign({**configured(study, site, ["slurm.yaml"]), "records": "campaign"})
     return campaign, [f"study={campaign.study.name}", f"site={campaign.site.name}"]
 

@@ -1,1 +1,1 @@
-"""Sites: their description written from what a cluster says, checked by the doctor, and whether runs can be started there at all."""
+"""Sites: describe one from what a cluster says, check it, and decide whether runs can start there."""

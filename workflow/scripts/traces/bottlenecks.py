@@ -28,7 +28,7 @@ from traces.steps import WAIT
 TITLE = "What limits each cell, by rule, and what would help"
 #: Minimum share of a step. Smaller parts are within the noise between runs and not worth a remedy.
 MIN_SHARE = 0.05
-#: Messages are small below this multiple of the benchmark's latency: at 2, half of their time does not depend on size.
+#: Messages are small below this multiple of the benchmark's latency: at 2, half of their time is latency.
 SMALL_MESSAGE_RATIO = 2.0
 #: A library is slow above this multiple of the fastest one; benchmarks differ by 10 to 20 % from day to day.
 SLOW_LIBRARY_RATIO = 1.5
@@ -39,7 +39,7 @@ ACCUMULATION_STEPS = 4
 NO_BENCHMARK = Note(
     "no-sweep", "There is no collective benchmark, so latency and other libraries are not judged."
 )
-#: Minimum share of the others' waiting that the slowest rank's additional computation must explain to be the cause.
+#: Minimum share of the others' waiting that a slow rank's additional computation explains as the cause.
 MIN_CAUSE_SHARE = 0.5
 
 
