@@ -36,7 +36,20 @@ UNBALANCED = (
 RANK_TOLERANCE = 1e-9
 ROUNDING_SHARE = 1e-12  # of the total sum of squares; less is rounding
 MAX_COLUMNS = 400  # two-way interactions beyond them are left out and named
-COLUMNS = ["term", "df", "sum_sq", "mean_sq", "F", "p", "share", "eta_sq_partial", "omega_sq_partial", "q", "q_low", "q_high"]  # fmt: skip
+COLUMNS = [
+    "term",
+    "df",
+    "sum_sq",
+    "mean_sq",
+    "F",
+    "p",
+    "share",
+    "eta_sq_partial",
+    "omega_sq_partial",
+    "q",
+    "q_low",
+    "q_high",
+]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from analysis.pooling import pooled
 from common.notes import Note
 
 WITHOUT_EFFECT_ON_ONE_REPLICA = (
-    "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule", "sharding",
+    "sync_every", "batch_scope", "lr_scaling", "bandwidth", "parallelism", "microbatches", "schedule",
+    "sharding",
 )  # fmt: skip
 
 

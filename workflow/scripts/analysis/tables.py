@@ -17,7 +17,10 @@ from common.notes import Note
 from common.text import aligned
 
 PAGE_ROWS = 45
-WIDTH_NOTE = r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, \textwidth 6.9in (the paper's)"
+WIDTH_NOTE = (
+    r"its width holds for \usepackage[T1]{fontenc} \usepackage{mathptmx}, 10pt, "
+    r"\textwidth 6.9in (the paper's)"
+)
 PORTRAIT_PT, LANDSCAPE_PT = 490, 690  # A4 with narrow margins
 # Fonts, largest first: LaTeX command, size and half the gap between columns in pt.
 FONT_SIZES = (

@@ -43,7 +43,9 @@ EXPLAINS = {
     "python_version": "Python",
     "deployment": "form of the environment",
     "modules": "environment modules",
-    "environment_digest": "environment (its lock, its recipe, how it is realized, what the site has installed)",
+    "environment_digest": (
+        "environment (its lock, its recipe, how it is realized, what the site has installed)"
+    ),
     "code_digest": "training code",
     "transport": "transport of the gradients",
     "cores_per_rank": "cores per rank",

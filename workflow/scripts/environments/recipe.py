@@ -46,8 +46,8 @@ from=
 install() {{
     python=$1
     shift
-    "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --root-user-action ignore \
-\\
+    "$python" -m pip install --no-input --no-cache-dir --disable-pip-version-check --root-user-action \
+ignore \\
         --no-deps --require-hashes --only-binary :all: --no-compile --progress-bar off $from "$@"
 }}
 """
@@ -167,7 +167,8 @@ def _labels(environment: Environment, digest: str | None) -> dict[str, str]:
 def _post(environment: Environment) -> str:
     words = {
         "home": HOME, "venv": VENV, "scratch": _SCRATCH, "packages": PACKAGES, "site_packages": SITE_PACKAGES,
-        "python": PYTHON, "version": PYTHON, "major": PYTHON.split(".", maxsplit=1)[0], "minor": PYTHON.split(".")[1],
+        "python": PYTHON, "version": PYTHON, "major": PYTHON.split(".", maxsplit=1)[0],
+        "minor": PYTHON.split(".")[1],
     }  # fmt: skip
     if environment.spack:
         specs = " ".join(f"'{spec}'" for spec in (environment.spack.spec, *environment.spack.beside))

@@ -46,8 +46,8 @@ PLACE = re.compile(
     re.A,
 )
 TYPES: dict[str, type] = {
-    "study": str, "site": str, "variant": str, "deployment": str, "python_abi": str, "glibc": str, "commit": str,
-    "cache": str, "locks": dict, "files": dict,
+    "study": str, "site": str, "variant": str, "deployment": str, "python_abi": str, "glibc": str,
+    "commit": str, "cache": str, "locks": dict, "files": dict,
 }  # fmt: skip
 
 

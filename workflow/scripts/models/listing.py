@@ -12,7 +12,9 @@ from models.named import IMAGES, SMALL, TEXTS, TOKENS, graph, has_small_stem, is
 Samples = tuple[Shape, int] | tuple[Shape, int, int, str]  # arguments of models.named.graph
 
 INPUTS: dict[str, tuple[Samples, ...]] = {
-    IMAGES: (((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000)),
+    IMAGES: (
+        ((8, 8, 1), 10), ((28, 28, 1), 10), ((32, 32, 3), 10), ((64, 64, 3), 200), ((224, 224, 3), 1000),
+    ),
     TEXTS: (((40,), 2, 10_000, "class"),),
     TOKENS: (((40,), 10_000, 10_000, "next"), ((64,), 256, 256, "next"), ((1024,), 50_257, 50_257, "next")),
 }  # fmt: skip

@@ -32,7 +32,9 @@ from plan.sweeps import KEYS
 PLACEMENTS = {
     "distinct-nodes": "Each node is a machine of its own.",
     "virtual": "Nodes are those of a virtual cluster on one machine.",
-    "emulated": "Nodes are groups of processes on one machine, so the numbers say nothing about a real network.",
+    "emulated": (
+        "Nodes are groups of processes on one machine, so the numbers say nothing about a real network."
+    ),
 }
 MIN_SIZES = 2  # a line needs two points
 NO_SWEEP = Note("no-sweep", "The study has no distributed framework on two nodes or more.")

@@ -63,7 +63,7 @@ class Timing:
 
     @property
     def name(self) -> str:
-        """`<framework>.<PART_FACTORS>.p<devices>`, or `<framework>.messages` and a device unlike the site's."""
+        """`<framework>.<PART_FACTORS>.p<devices>`, or `<framework>.messages` and the device."""
         levels, table = self.run.levels, factor_table()
         if self.kind == MESSAGES:
             parts = [

@@ -49,8 +49,8 @@ from prediction.law import Law
 # Factors that change the number of batches and all-reduces, or their network, but not the computation of
 # each.
 NOT_COMPUTATION = (
-    "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth", "epochs",
-    "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
+    "framework", "nodes", "devices_per_node", "batch_size", "sync_every", "batch_scope", "bandwidth",
+    "epochs", "warmup_epochs", "shares", "lr_scaling", "lr_warmup_epochs", "learning_rate",
 )  # fmt: skip
 STRATEGY_FACTORS = ("parallelism", *OF_STRATEGIES)  # prediction.strategies predicts their cost
 COUNT_COLUMNS = ["nodes", "ranks", "replicas", "sync_every"]

@@ -37,9 +37,10 @@ DEFAULT_CHANGES = {"links": 2.0, "accumulation": 4, "batch": 2.0}  # without ano
 CHANGED_FACTORS = ("bandwidth", "sync_every", "batch_size")  # factors whose levels answer questions
 TARGET_ERROR = 0.05
 COLUMNS = [
-    "cell", *CHANGED_FACTORS, "question", "change", "assumes", "runs", "steps", "replay_off", "step_s", "step_after_s", "ratio", "ratio_low",
-    "ratio_high", "epoch_time_s", "predicted_s", "predicted_s_low", "predicted_s_high", "to_cell", "measured_s", "measured_s_low",
-    "measured_s_high", "measured_ratio", "measured_ratio_low", "measured_ratio_high", "error",
+    "cell", *CHANGED_FACTORS, "question", "change", "assumes", "runs", "steps", "replay_off", "step_s",
+    "step_after_s", "ratio", "ratio_low", "ratio_high", "epoch_time_s", "predicted_s", "predicted_s_low",
+    "predicted_s_high", "to_cell", "measured_s", "measured_s_low", "measured_s_high", "measured_ratio",
+    "measured_ratio_low", "measured_ratio_high", "error",
 ]  # fmt: skip
 PREDICTION_METHOD = (
     "Predicted: time of a sample in the replay relative to the trace, times the untraced epoch time. "
@@ -266,8 +267,10 @@ class Cell:
         steps = sum(len(chain.steps) for chain in all_chains)
         step_s = sum(chain.measured_s for chain in all_chains) / steps
         cell_columns = {
-            "cell": self.row["cell"], **{name: self.row[name] for name in CHANGED_FACTORS}, "runs": len(self.chains), "steps": steps, "step_s": step_s,
-            "replay_off": max(abs(chain.seconds() / chain.measured_s - 1) for chain in all_chains), "epoch_time_s": untraced.value,
+            "cell": self.row["cell"], **{name: self.row[name] for name in CHANGED_FACTORS},
+            "runs": len(self.chains), "steps": steps, "step_s": step_s,
+            "replay_off": max(abs(chain.seconds() / chain.measured_s - 1) for chain in all_chains),
+            "epoch_time_s": untraced.value,
         }  # fmt: skip
         for question in self.questions():
             ratios = [question.ratio(chains) for chains in self.chains.values()]
@@ -275,9 +278,11 @@ class Cell:
                 continue  # fewer kept steps than accumulation needs
             ratio = _geometric_mean([ratio_of_run for ratio_of_run in ratios if not math.isnan(ratio_of_run)])
             yield {
-                **cell_columns, "question": question.name, "change": question.text, "assumes": question.assumes,
-                "step_after_s": step_s * ratio.value * question.samples, **intervals.columns("ratio", ratio),
-                **intervals.columns("predicted_s", _product(untraced, ratio)), **self._experiment(question, base, _product(untraced, ratio).value),
+                **cell_columns, "question": question.name, "change": question.text,
+                "assumes": question.assumes, "step_after_s": step_s * ratio.value * question.samples,
+                **intervals.columns("ratio", ratio),
+                **intervals.columns("predicted_s", _product(untraced, ratio)),
+                **self._experiment(question, base, _product(untraced, ratio).value),
             }  # fmt: skip
 
     def _experiment(

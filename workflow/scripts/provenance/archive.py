@@ -41,14 +41,15 @@ from report.checkout import GIT_LIMIT_S, state
 WORKFLOW = "ringside"
 REBUILD_HINT = "rebuild it: ./ringside run"
 CHECKOUT_PATHS = (  # of a checkout without git: these, and files in folders with CHECKOUT_SUFFIXES
-    "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md", "pyproject.toml", "mkdocs.yml",
-    "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml", "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml",
-    "config/README.md",
-    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs", "flux",
+    "Snakefile", "Makefile", "ringside", "README.md", "LICENSE", "CITATION.cff", "CONTRIBUTING.md",
+    "pyproject.toml", "mkdocs.yml", "requirements.in", "requirements.txt", ".gitignore", "config/config.yaml",
+    "config/slurm.yaml", "config/oar.yaml", "config/pbs.yaml", "config/flux.yaml", "config/README.md",
+    "config/schemas", "rules", "workflow", "containers", "profiles", "tests", "docs", "slurm", "oar", "pbs",
+    "flux",
 )  # fmt: skip
 CHECKOUT_SUFFIXES = (
-    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex", ".bib", ".rst", ".def",
-    ".log", "",
+    ".py", ".smk", ".yaml", ".md", ".txt", ".in", ".csv", ".png", ".svg", ".jinja", ".css", ".js", ".tex",
+    ".bib", ".rst", ".def", ".log", "",
 )  # fmt: skip
 LOG_SUFFIXES = (".log", ".txt")
 SKIPPED_NAMES = (".lock", "holder.json")  # of an attempt's files

@@ -49,16 +49,18 @@ from runs.attempts import absence_reason, attempt_folder
 from runs.epochs import read_lines
 
 MEASURED_COLUMNS = (
-    "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes", "device_memory_peak_bytes",
-    "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j", "energy_node_j", "energy_j", "energy_scope",
-    "foreign_cpu_share", "steal_share", "paused_s", "python_version", "library_version",
+    "node_memory_bytes", "transport", "startup_s", "import_s", "first_step_s", "memory_peak_bytes",
+    "device_memory_peak_bytes", "throttled_s", "sent_bytes", "energy_device_j", "energy_package_j",
+    "energy_node_j", "energy_j", "energy_scope", "foreign_cpu_share", "steal_share", "paused_s",
+    "python_version", "library_version",
 )  # fmt: skip
 RECORDED_COLUMNS = (
     "site", "session", "status", "reason", "attempt", "started_at", "ended_at", "placement", "timing_scope",
     "cores_per_rank", "oversubscribed", "max_foreign_cpu_share", "wall_s",
 )  # fmt: skip
 LAST_EPOCH_COLUMNS = (
-    "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps", "exchanges",
+    "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
+    "exchanges",
 )  # fmt: skip
 MEAN_COLUMNS = ("epoch_time_s", "imbalance_s", "validation_time_s")
 RUNNABLE_PREFIXES = (

@@ -62,10 +62,14 @@ DIGEST_DIGITS = 12  # hex digits of an environment's digest
 MAX_REASONS = 10
 CONSEQUENCES = {  # of a failed check, for the study's conclusions
     "normal residuals": " Intervals and tests are approximate for cells with few runs.",
-    "equal spread in all cells": " So the intervals of cells with few runs are approximate, although their variances are moderated.",
+    "equal spread in all cells": (
+        " So the intervals of cells with few runs are approximate, although their variances are moderated."
+    ),
     "no drift over run order": " Drift within a block adds to the spread of the cells.",
     "blocks alike": " Comparisons within blocks remove this difference; intervals of means do not.",
-    "sessions alike": " Comparisons within blocks of one session remove this difference; intervals of means do not.",
+    "sessions alike": (
+        " Comparisons within blocks of one session remove this difference; intervals of means do not."
+    ),
     "no run depends on the one before it": " Intervals assume that runs are independent.",
 }
 AXIS_DESCRIPTIONS = {
@@ -183,8 +187,9 @@ def reproducibility(facts: Facts) -> str:
             else ""
         )
         + ".",
-        r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv and, where the "
-        f"collective benchmark was run, network.csv: {command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
+        r"\item Make figures, tables and this paper from the records, in a folder with runs.csv, epochs.csv "
+        "and, where the collective benchmark was run, network.csv: "
+        f"{command(f'./ringside paper {name} --site {site} --records FOLDER')}.",
         r"\end{itemize}",
     ]
     digests = facts.ok["environment_digest"].dropna().nunique()
@@ -635,10 +640,12 @@ def _network(facts: Facts) -> Iterator[str]:
         ]
         yield Note(
             "collectives-swept",
-            f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} timed through the library of each "
+            f"In the same campaign, {titles([ALL_REDUCE, *collectives])} {'were' if collectives else 'was'} "
+            "timed through the library of each "
             f"distributed framework{' that has them' if collectives else ''}, on {nodes} nodes, "
             f"over {number_of(len(sizes), 'message size')} from {span}. Bandwidths are bus bandwidths, "
-            rf"$2 (n-1)/n$ times bytes over seconds with $n$ ranks{cite('patarasuk2009')}{facts.see('network')}.",
+            "$2 (n-1)/n$ times bytes over seconds with $n$ ranks"
+            f"{cite('patarasuk2009')}{facts.see('network')}.",
             collectives=[ALL_REDUCE, *collectives],
             nodes=sorted(set(benchmarks["nodes"])),
             sizes_bytes=sizes,
@@ -666,10 +673,14 @@ def _statistics(facts: Facts) -> Iterator[str]:
         f"its baseline in seconds{cite('hoefler2015')}{facts.see('speedup')}.",
     )
     by_table = {
-        "effects": f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}",
+        "effects": (
+            f"Comparisons of cells are corrected for their number within each factor{cite('holm1979')}"
+        ),
         "anova": f"Shares of variation are type-II sums of squares of log epoch times{cite('jain1991')}",
         "checks": "Normality, equal spread, drift and outliers are checked on residuals within cells",
-        "regression": f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}",
+        "regression": (
+            f"Regressions have standard errors that allow for unequal spread{cite('mackinnon1985')}"
+        ),
         "adjusted": (
             "Means adjusted for machine speed, by the reference benchmark around each run or by CPU time of "
             "others, are an analysis of covariance; they complement plain means"

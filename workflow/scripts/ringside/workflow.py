@@ -89,7 +89,7 @@ def paper(
 def archive(
     ctx: typer.Context, study: Study = "", site: Site = "", records: Records = "", dry_run: DryRun = False
 ) -> None:
-    """Pack all that is behind the figures into results/STUDY/STUDY.tar.gz, to make them again elsewhere.
+    """Pack everything behind the figures into results/STUDY/STUDY.tar.gz, which makes them again elsewhere.
 
     Example:
     ./ringside archive my-study

@@ -349,7 +349,8 @@ _EXPLAINED_FAILURE = re.compile(
 # Files of the shared cache may come from another checkout, whose Snakemake has their metadata; their path has
 # a digest.
 _CACHE_METADATA = re.compile(
-    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:(?: (?:environment|dataset|extra_p))+\Z"
+    r"\d+ jobs have missing provenance/metadata .*\nRules with missing metadata:"
+    r"(?: (?:environment|dataset|extra_p))+\Z"
 )
 _INTERRUPTION_NOISE = ("RuleException:", "Complete log", "Elapsed time")
 _NOISE = (

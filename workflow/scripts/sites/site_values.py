@@ -338,7 +338,14 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
     share = (list(answers.virtual.cpu_shares) or answers.virtual.cpu_share) if answers.virtual else None
     return [
         Entry("cores", cores, words),
-        *([Entry("cpu_share", share, "the virtual cluster's settings (CPU): processor time of one node, in cores")] if share else []),
+        *(
+            [
+                Entry(
+                    "cpu_share", share, "the virtual cluster's settings (CPU): processor time of one node, in cores"
+                )
+            ]
+            if share else []
+        ),
     ]  # fmt: skip
 
 
@@ -372,7 +379,12 @@ def _rate_words(mbit_s: int) -> str:
     return f"({mbit_s} Mbit/s)" if mbit_s else "(unknown rate)"
 
 
-def _network(answers: SlurmAnswers, node_answers: NodeAnswers, fabric: Sequence[Mapping[str, Any]], ports: Sequence[Mapping[str, Any]]) -> list[Entry]:  # fmt: skip
+def _network(
+    answers: SlurmAnswers,
+    node_answers: NodeAnswers,
+    fabric: Sequence[Mapping[str, Any]],
+    ports: Sequence[Mapping[str, Any]],
+) -> list[Entry]:
     report = node_answers.report
     chosen = interface(report) if report else None
     if chosen:
@@ -414,7 +426,12 @@ def _network(answers: SlurmAnswers, node_answers: NodeAnswers, fabric: Sequence[
         reason += "; with NCCL over RoCE set infiniband, so that runs that fall back to TCP are invalid"
     entries.append(Entry("fabric", "ethernet", reason))
     mbit_s = report["links"].get(name, {}).get("mbit_s") if report else None
-    entries.append(_bandwidth(mbit_s * 1e6 / 8 if mbit_s else None, f"{node_answers.at}: {name}{f', {mbit_s} Mbit/s' if mbit_s else ', unknown rate'}"))  # fmt: skip
+    entries.append(
+        _bandwidth(
+            mbit_s * 1e6 / 8 if mbit_s else None,
+            f"{node_answers.at}: {name}{f', {mbit_s} Mbit/s' if mbit_s else ', unknown rate'}",
+        )
+    )
     return entries
 
 

@@ -88,8 +88,14 @@ def attempt_timing(
         "placement": site.placement,
         "hosts": list(dict.fromkeys(rank["host"] for rank in measured.get("ranks", []))),
         "devices": [rank["device"] for rank in measured.get("ranks", [])],
-        "transport": transport.describe_transport(measured["transport"], settings, folder) if "transport" in measured else None,
-        **{name: measured.get(name) for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")},
+        "transport": (
+            transport.describe_transport(measured["transport"], settings, folder)
+            if "transport" in measured else None
+        ),
+        **{
+            name: measured.get(name)
+            for name in ("node_memory_bytes", "resident_bytes", "foreign_cpu_share", "library_version")
+        },
         **{name: measured.get(name, default) for name, default in NO_TIMES.items()},
     }  # fmt: skip
 

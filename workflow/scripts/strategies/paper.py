@@ -154,8 +154,9 @@ def draw_throughput(frame: pd.DataFrame, cluster: str) -> tuple[Figure, str]:
                     frame, {"network": network, "cluster": cluster, "gradients": way, "line": line}
                 )
                 ax.plot(
-                    selected["devices"], selected["rate"], color=look_style.colour, marker=look_style.marker, markersize=3,
-                    linestyle="-" if way == RING else ":", zorder=3, markerfacecolor=look_style.colour if way == RING else "white",
+                    selected["devices"], selected["rate"], color=look_style.colour, marker=look_style.marker,
+                    markersize=3, linestyle="-" if way == RING else ":", zorder=3,
+                    markerfacecolor=look_style.colour if way == RING else "white",
                     label=f"{name}, {GRADIENT_LABELS[way]}" if network == "alexnet" else None,
                 )  # fmt: skip
         ax.set_title(network)
@@ -211,8 +212,8 @@ def draw_progress(answers: Mapping[Point, list[dict[str, Any]]]) -> tuple[Figure
                 wall = [answer["wall_s"] * proposals / done[-1] for proposals in done]
                 label = f"from {LINES[start][0]}, {'all' if full else 'the change'} simulated"
                 ax.plot(
-                    wall, [1e3 * s for s in seconds], color=look_style.colour, linestyle="--" if full else "-",
-                    label=label if network == PROGRESS_NETWORKS[0] else None,
+                    wall, [1e3 * s for s in seconds], color=look_style.colour,
+                    linestyle="--" if full else "-", label=label if network == PROGRESS_NETWORKS[0] else None,
                 )  # fmt: skip
         ax.set_title(network)
         ax.set_xscale("log")
@@ -262,7 +263,13 @@ def main(
         answers_folder.mkdir(parents=True, exist_ok=True)
         all_points = list(list_points(clusters))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            answers = dict(zip(all_points, pool.map(lambda point: load_or_search(point, proposals, answers_folder), all_points), strict=True))  # fmt: skip
+            answers = dict(
+                zip(
+                    all_points,
+                    pool.map(lambda point: load_or_search(point, proposals, answers_folder), all_points),
+                    strict=True,
+                )
+            )
         frame = strategy_rows(
             {point: point_answers for point, point_answers in answers.items() if not point.full}
         )

@@ -259,7 +259,9 @@ def _overlap_help(cell: Cell) -> Note:
             "a shorter cycle, so that gradients are sent earlier (HOROVOD_CYCLE_TIME), or a core for its "
             "communication thread"
         ),
-        "ends": "a framework that sends gradients during the backward pass; this one computes all of them first",
+        "ends": (
+            "a framework that sends gradients during the backward pass; this one computes all of them first"
+        ),
     }
     text = help_by_packing.get(
         cell.packs or "",

@@ -36,8 +36,8 @@ POLL_S = 0.05
 MAX_UPTIME_S = 1e9  # 31 years; a larger clock value is a time of day
 UNNAMED = "other"  # time of a step outside of its regions
 PHASES = (
-    "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait", "metrics", "optimizer",
-    "barrier", "validation", EXCHANGE,
+    "interpreter", "rendezvous", "import", "build", "join", "between", "data", "forward", "backward", "wait",
+    "metrics", "optimizer", "barrier", "validation", EXCHANGE,
 )  # fmt: skip
 WAIT = "wait"
 WAITING_CALLS = ("MPI_Wait", "MPI_Waitall", "MPI_Waitany", "MPI_Waitsome")
@@ -67,7 +67,8 @@ COMPLETE_EVENTS = (
 
 
 @ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int,
+    ctypes.c_char_p, ctypes.c_void_p
 )  # fmt: skip
 def _quiet(data: Any, file: Any, line: int, function: Any, code: int, form: Any, values: Any) -> int:
     """Replace OTF2's printing of errors, which also raises them as exceptions."""

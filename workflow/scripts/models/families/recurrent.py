@@ -46,16 +46,20 @@ def translation(model: Builder, classes: int, *, layers: int, units: int) -> Non
 _SOURCE = "as in Jia et al., MLSys 2019"
 MODELS = {
     "rnn-text": Model(
-        partial(text_classifier, layers=4, units=1024), "text classification by 4 LSTM layers", _SOURCE, "uniform", TEXTS
+        partial(text_classifier, layers=4, units=1024), "text classification by 4 LSTM layers", _SOURCE,
+        "uniform", TEXTS
     ),
     "rnn-lm": Model(
-        partial(language_model, layers=2, units=1024), "language model of 2 LSTM layers", _SOURCE, "uniform", TOKENS
+        partial(language_model, layers=2, units=1024), "language model of 2 LSTM layers", _SOURCE, "uniform",
+        TOKENS
     ),
     "rnn-text-nano": Model(
-        partial(text_classifier, layers=1, units=64), "text classification for laptops: an LSTM layer of 64 units", "", "uniform", TEXTS
+        partial(text_classifier, layers=1, units=64),
+        "text classification for laptops: an LSTM layer of 64 units", "", "uniform", TEXTS
     ),
     "rnn-nano": Model(
-        partial(language_model, layers=1, units=64), "language model for laptops: an LSTM layer of 64 units", "", "uniform", TOKENS
+        partial(language_model, layers=1, units=64), "language model for laptops: an LSTM layer of 64 units",
+        "", "uniform", TOKENS
     ),
     "rnn-translation": Model(
         partial(translation, layers=2, units=1024),

@@ -48,11 +48,15 @@ def _block(
 
 _GPT = "Radford et al., Language Models are Unsupervised Multitask Learners, 2019"
 MODELS = {
-    "gpt-2": Model(partial(gpt, layers=12, heads=12, units=768), "GPT-2, the smallest", _GPT, "gpt-2", TOKENS),
+    "gpt-2": Model(
+        partial(gpt, layers=12, heads=12, units=768), "GPT-2, the smallest", _GPT, "gpt-2", TOKENS
+    ),
     "gpt-nano": Model(
-        partial(gpt, layers=4, heads=4, units=64), "GPT-2's operators, for laptops: 4 blocks of 4 heads", "", "gpt-2", TOKENS
+        partial(gpt, layers=4, heads=4, units=64), "GPT-2's operators, for laptops: 4 blocks of 4 heads", "",
+        "gpt-2", TOKENS
     ),
     "vit-b-16": Model(
-        partial(vit, layers=12, heads=12, units=768), "Vision Transformer ViT-B/16", "Dosovitskiy et al., ICLR 2021", "vit"
+        partial(vit, layers=12, heads=12, units=768), "Vision Transformer ViT-B/16",
+        "Dosovitskiy et al., ICLR 2021", "vit"
     ),
 }  # fmt: skip
