@@ -341,7 +341,8 @@ def _processors(answers: SlurmAnswers, kind: Kind, source: str) -> list[Entry]:
         *(
             [
                 Entry(
-                    "cpu_share", share, "the virtual cluster's settings (CPU): processor time of one node, in cores"
+                    "cpu_share", share,
+                    "the virtual cluster's settings (CPU): processor time of one node, in cores"
                 )
             ]
             if share else []
