@@ -1,7 +1,9 @@
-"""What an owner of a node with an accelerator runs first: `make accelerator-test SITE=NAME`, on that node, in at most 8 minutes.
+"""What an owner of a node with an accelerator runs first: `make accelerator-test SITE=NAME`, on that node, in
+at most 8 minutes.
 
-It trains by the worker as it is, in the site's own PyTorch or the one of the lock, and writes a page of checks. On a site of
-processors it does the same with smaller models, so that everything but the device is tried without one.
+It trains by the worker as it is, in the site's own PyTorch or the one of the lock, and writes a page of
+checks. On a site of processors it does the same with smaller models, so that everything but the device is
+tried without one.
 """
 
 import argparse
@@ -60,7 +62,9 @@ SAMPLED_EVERY_MS = 100
 
 @dataclass(frozen=True)
 class Sizes:
-    """What measures the throughput of a device: a ResNet on images of side x side pixels, so many steps an epoch."""
+    """What measures the throughput of a device: a ResNet on images of side x side pixels, so many steps an
+    epoch.
+    """
 
     model: str
     side: int
@@ -94,7 +98,10 @@ class Trained:
 
 
 class Rig:
-    """Trains at a site, all on this machine, with what lies in `folder`; nothing goes on after `deadline` (monotonic, in s)."""
+    """Trains at a site, all on this machine, with what lies in `folder`.
+
+    Nothing goes on after `deadline` (monotonic, in s).
+    """
 
     def __init__(self, site: Site, environment: Mapping[str, Any], folder: Path, deadline: float) -> None:
         self.site, self.environment, self.folder, self.deadline = site, environment, folder, deadline
@@ -109,8 +116,9 @@ class Rig:
     def train(
         self, name: str, framework: str, program: str = launch.WORKER, nodes: int = 1, **levels: Any
     ) -> Trained:
-        """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would: but for the load of
-        others, which has rows of its own."""
+        """Train by the worker, or by a program of this folder that calls it, and judge as a campaign would:
+        but for the load of others, which has rows of its own.
+        """
         say(f"{name}: {framework}, {levels.get('precision', 'fp32')}")
         limit_s = max(LEAST_LIMIT_S, min(LIMIT_S, self.left_s))
         site = replace(
@@ -145,7 +153,9 @@ class Rig:
         return Trained(folder, why, measured, epochs, run.graph.parameters)
 
     def call(self, name: str, script: Path, *arguments: object) -> dict[str, Any]:
-        """What a script of its own says in its last line, run as a rank is: by the same Python, with the same cores and threads."""
+        """What a script of its own says in its last line, run as a rank is: by the same Python, with the same
+        cores and threads.
+        """
         folder = self.folder / name
         folder.mkdir()
         site = replace(self.site, nodes=1)
@@ -175,7 +185,10 @@ class Rig:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Check on this machine that the site's accelerator trains right, and how fast; write a page, end with status 1 where a check failed."""
+    """Check on this machine that the site's accelerator trains right, and how fast.
+
+    Write a page, end with status 1 where a check failed.
+    """
     parser = argparse.ArgumentParser(prog="make accelerator-test", description=main.__doc__)
     parser.add_argument(
         "--site", help="name of a file in config/sites/ (default: that of config/config.yaml)"
@@ -217,8 +230,9 @@ def main(argv: list[str] | None = None) -> None:
         if site.device == "cuda" and not seen["devices"]:
             raise InputError(
                 "cannot-measure",
-                f"{shown(site.file)}: device: cuda, but the PyTorch of {environment['python']['executable']} "
-                f"({seen['torch']}) sees no accelerator here; run this on a node that has one, or correct installed.{ENVIRONMENT}",
+                f"{shown(site.file)}: device: cuda, but the PyTorch of "
+                f"{environment['python']['executable']} ({seen['torch']}) sees no accelerator here; run "
+                f"this on a node that has one, or correct installed.{ENVIRONMENT}",
             )
         sizes = SIZES[site.device]
         sizes = replace(sizes, batch=options.batch or sizes.batch)
@@ -235,8 +249,14 @@ def main(argv: list[str] | None = None) -> None:
     facts = [
         pages.device(name, site.device, seen),
         f"Machine: {machine()}",
-        f"Software: {pages.software(seen)}, {environment['deployment']}: `{environment['python']['executable']}`",
-        f"Made by `make accelerator-test SITE={name}` in {wall_s:.0f} s. Logs of all trainings: `{shown(folder)}`",
+        (
+            f"Software: {pages.software(seen)}, {environment['deployment']}: "
+            f"`{environment['python']['executable']}`"
+        ),
+        (
+            f"Made by `make accelerator-test SITE={name}` in {wall_s:.0f} s. Logs of all trainings: "
+            f"`{shown(folder)}`"
+        ),
     ]
     rows = [row for part, _ in parts.values() for row in part]
     write_text(out.resolve(), pages.page(f"Accelerator test of {name}", facts, parts))
@@ -246,14 +266,17 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def made_ready(name: str) -> tuple[Site, dict[str, Any]]:
-    """The site, with all ranks on this machine, and its PyTorch, built or found and tested. InputError where that cannot be."""
+    """The site, with all ranks on this machine, and its PyTorch, built or found and tested.
+
+    InputError where that cannot be.
+    """
     site = load_site(name)
     described = read(ENVIRONMENT, site.variant)
     if described.deployment(site.realization) == "apptainer":
         raise InputError(
             "cannot-measure",
-            f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; "
-            f"name the machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv",
+            f"{shown(site.file)}: deployment: apptainer: this test runs outside of images; name the "
+            f"machine's own PyTorch by installed.{ENVIRONMENT}, or take a site with deployment: venv",
         )
     if installed.inspect_site(site, {ENVIRONMENT}):
         site = load_site(name)
@@ -298,9 +321,9 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
         " Here both are the processor: in fp32 they are the same program." if rig.site.device == "cpu" else ""
     )
     return rows, (
-        f"small-cnn on digits, {SMALL['epochs']} epochs of batch {SMALL['batch_size']} from the same weights and in the same order, on the "
-        "accelerator and, in fp32, on this machine's processor. Found is the largest difference between their losses, training and "
-        f"validation, in any epoch.{same}"
+        f"small-cnn on digits, {SMALL['epochs']} epochs of batch {SMALL['batch_size']} from the same weights "
+        "and in the same order, on the accelerator and, in fp32, on this machine's processor. Found is the "
+        f"largest difference between their losses, training and validation, in any epoch.{same}"
     )
 
 
@@ -323,8 +346,9 @@ def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
         else "are read when they are wanted"
     )
     return [pages.same_batches(told["ours"], told["plain"])], (
-        f"{len(told['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they {way}, while the device is kept "
-        "busy. Each is compared with what a plain copy gives, pixel by pixel, by one number in which every place counts."
+        f"{len(told['plain'])} batches of {sizes.batch} drawn {sizes.side}x{sizes.side}x3 images. Here they "
+        f"{way}, while the device is kept busy. Each is compared with what a plain copy gives, pixel by "
+        "pixel, by one number in which every place counts."
     )
 
 
@@ -360,20 +384,22 @@ def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
         rows.append(pages.absent("2 ranks on two devices, nccl", "needs two accelerators"))
     rows += strategy_rows(rig, seen)
     judged = (
-        " A campaign makes the first one `invalid`, and has to: the gradients of accelerators went not through NCCL. Only this test "
-        "asks for that, since NCCL refuses two ranks on one device."
+        " A campaign makes the first one `invalid`, and has to: the gradients of accelerators went not "
+        "through NCCL. Only this test asks for that, since NCCL refuses two ranks on one device."
     )
     return (
         rows,
-        "pytorch-ddp, small-cnn on digits. Found: the library that joined the ranks, and the transport in the record. Strategies: "
-        "pytorch-strategy, whose layers are divided at random between two ranks; found is the largest difference of a loss from that of one "
-        "rank's processor, in any epoch."
+        "pytorch-ddp, small-cnn on digits. Found: the library that joined the ranks, and the transport in "
+        "the record. Strategies: pytorch-strategy, whose layers are divided at random between two ranks; "
+        "found is the largest difference of a loss from that of one rank's processor, in any epoch."
         + (judged if on_gpu else " Without an accelerator, PyTorch joins its ranks by Gloo."),
     )
 
 
 def strategy_rows(rig: Rig, seen: Mapping[str, Any]) -> list[Row]:
-    """Layers divided at random between two ranks, on one device by Gloo, and on two by the device's own library."""
+    """Layers divided at random between two ranks, on one device by Gloo, and on two by the device's own
+    library.
+    """
     levels = {**SMALL, "batch_scope": "global"}
     reference = rig.train("strategy-reference", "pytorch-single", device="cpu", **levels)
     levels["parallelism"] = "random1"
@@ -450,9 +476,10 @@ def counters_part(rig: Rig, sizes: Sizes, seen: Mapping[str, Any]) -> tuple[list
             )
         )
     return rows, (
-        f"{sizes.model} on {sizes.side}x{sizes.side} images, batch {sizes.batch}, amp, channels last, not compiled. The first row has the "
-        "epoch with the largest difference. The last two rows are of all trainings of this page: where they fail, somebody else uses this "
-        "machine, and a campaign's runs would be `invalid`, too."
+        f"{sizes.model} on {sizes.side}x{sizes.side} images, batch {sizes.batch}, amp, channels last, not "
+        "compiled. The first row has the epoch with the largest difference. The last two rows are of all "
+        "trainings of this page: where they fail, somebody else uses this machine, and a campaign's runs "
+        "would be `invalid`, too."
     )
 
 
@@ -469,7 +496,10 @@ def load_rows(rig: Rig, site: Site) -> list[Row]:
 
 @contextlib.contextmanager
 def power_of(rig: Rig) -> Iterator[Path]:
-    """While it lasts, the accelerator's power is written to a file, which it yields; nothing where nobody tells."""
+    """While it lasts, the accelerator's power is written to a file, which it yields.
+
+    Nothing where nobody tells.
+    """
     said = rig.folder / "power.csv"
     said.touch()
     fields = [
@@ -537,11 +567,12 @@ def throughput_part(rig: Rig, sizes: Sizes, compiler: str, why: str, most: int) 
         say(f"[{number}/{most}] plain {rates['plain']:,.0f}, Ringside {rates['ours']:,.0f} images/s")
         longest_s = max(longest_s, time.monotonic() - began) if number == 1 else time.monotonic() - began
     meaning = (
-        f"{sizes.model} on drawn {sizes.side}x{sizes.side}x3 images, batch {sizes.batch}, bfloat16 autocast, channels last, {why}. Each side is a "
-        f"process of its own, in turn, the other first in every second pair; it gives the median of {TIMED} epochs of {sizes.steps} steps after "
-        f"{WARM_UP} that does not count. The plain script is `benchmarks/bare/resnet_training.py`: it draws its images once and copies them from "
-        "pinned memory, while Ringside draws every batch anew. The interval of the ratio is between two of the ratios in their order, "
-        "and needs 6 pairs. The ratio is told: it fails nothing."
+        f"{sizes.model} on drawn {sizes.side}x{sizes.side}x3 images, batch {sizes.batch}, bfloat16 autocast, "
+        f"channels last, {why}. Each side is a process of its own, in turn, the other first in every second "
+        f"pair; it gives the median of {TIMED} epochs of {sizes.steps} steps after {WARM_UP} that does not "
+        "count. The plain script is `benchmarks/bare/resnet_training.py`: it draws its images once and "
+        "copies them from pinned memory, while Ringside draws every batch anew. The interval of the ratio is "
+        "between two of the ratios in their order, and needs 6 pairs. The ratio is told: it fails nothing."
     )
     return pages.throughput(pairs, interval_of_median([ours / plain for plain, ours in pairs])), meaning
 

@@ -1,4 +1,7 @@
-"""The page of `make accelerator-test`: its rows, what each may be at most, and its verdicts. Pure functions of what was measured."""
+"""The page of `make accelerator-test`: its rows, what each may be at most, and its verdicts.
+
+Pure functions of what was measured.
+"""
 
 import math
 import statistics
@@ -8,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 OK, FAILED, MET, MISSED, ABSENT = "ok", "FAILED", "met", "missed", "not here"
-# Largest difference between the losses of an accelerator and of a processor in fp32, from the same weights, in any epoch.
+# Largest difference between the losses of an accelerator and of a processor in fp32, from the same weights,
+# in any epoch.
 TOLERANCES = {"fp32": 0.002, "tf32": 0.01, "amp": 0.04}
 AIM = 0.98  # of the plain script's images a second
 CLOCKS = 0.01, 0.002  # two clocks of an epoch may differ by this share of it, and by so many seconds more
@@ -64,7 +68,9 @@ def losses(
 
 
 def same_batches(ours: Sequence[float], plain: Sequence[float]) -> Row:
-    """The numbers that stand for batches (same_input.py), as the worker's input brought them, and as the plain way does."""
+    """The numbers that stand for batches (same_input.py), as the worker's input brought them, and as the
+    plain way does.
+    """
     wrong = [place for place, (mine, other) in enumerate(zip(ours, plain, strict=True), 1) if mine != other]
     found = (
         f"{len(wrong)} of {len(plain)} differ, the first is number {wrong[0]}"
@@ -75,7 +81,10 @@ def same_batches(ours: Sequence[float], plain: Sequence[float]) -> Row:
 
 
 def throughput(pairs: Sequence[tuple[float, float]], interval: str) -> list[Row]:
-    """Pairs of images a second: the plain script's, the worker's. `interval` is that of their median ratio, in words."""
+    """Pairs of images a second: the plain script's, the worker's.
+
+    `interval` is that of their median ratio, in words.
+    """
     plain, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratio = statistics.median(mine / theirs for theirs, mine in pairs)
     verdict = MET if ratio >= AIM else MISSED
@@ -111,7 +120,9 @@ def memory(peak_bytes: float | None, parameters: int, there_bytes: float | None,
 
 
 def powers(text: str) -> list[tuple[float, float]]:
-    """What `nvidia-smi --query-gpu=timestamp,power.draw` said: seconds since 1970 (its times are local) and W, without cut lines."""
+    """What `nvidia-smi --query-gpu=timestamp,power.draw` said: seconds since 1970 (its times are local) and
+    W, without cut lines.
+    """
     found = []
     for line in text.splitlines():
         when, _, watts = line.partition(",")
@@ -127,7 +138,9 @@ def energy(
     windows: Sequence[Mapping[str, float]],
     samples: Sequence[tuple[float, float]],
 ) -> Row:
-    """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times its length."""
+    """Recorded joules of epochs against the accelerator's mean power in each (`began_at` to `ended_at`) times
+    its length.
+    """
     check = "energy against mean power × time"
     if None in recorded:
         return absent(check, "the record has no energy of the accelerator: measured.meters of it says why")
@@ -161,7 +174,10 @@ def device(site: str, kind: str, seen: Mapping[str, Any]) -> str:
         there = f" ({seen['name']} was left alone)" if seen["name"] else ""
         return f"Device: **the processor**, with smaller models; site {site} has device: cpu{there}"
     others = f", the first of {seen['devices']}" if seen["devices"] > 1 else ""
-    return f"Device: **{seen['name']}**, {seen['memory_bytes'] / 2**30:.0f} GiB{others}; site {site} has device: {kind}"
+    return (
+        f"Device: **{seen['name']}**, {seen['memory_bytes'] / 2**30:.0f} GiB{others}; site {site} has "
+        f"device: {kind}"
+    )
 
 
 def software(seen: Mapping[str, Any]) -> str:

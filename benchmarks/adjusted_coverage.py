@@ -1,4 +1,6 @@
-"""What means adjusted by the reference beside every run gain, and what they cost, by how far epoch times go with the reference."""
+"""What means adjusted by the reference beside every run gain, and what they cost, by how far epoch times go
+with the reference.
+"""
 
 import itertools
 

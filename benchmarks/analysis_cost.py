@@ -1,4 +1,6 @@
-"""How long a large campaign's records take to become tables and figures, and how much memory: made-up runs, real programs."""
+"""How long a large campaign's records take to become tables and figures, and how much memory: made-up runs,
+real programs.
+"""
 
 import json
 import os
@@ -56,7 +58,9 @@ def study_of(runs: int, epochs: int) -> str:
 
 
 def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "local") -> int:
-    """In a checkout, leave behind what every run of its study would, with times that follow a law and noise, `slow` times; how many."""
+    """In a checkout, leave behind what every run of its study would, with times that follow a law and noise,
+    `slow` times; how many.
+    """
     from plan.campaign import load_campaign
     from plan.identity import cores_per_rank, digests, plan_run
 
@@ -105,10 +109,11 @@ def leave_records(slow: Callable[[Run], float] = lambda run: 1.0, site: str = "l
             "max_foreign_cpu_share": 0.05, "wall_s": 50.0, "job": None, "unfinished_attempts": [], "deployment": "venv",
             "image": None, "packages": {},
             "measured": {
-                "hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [], "transport": "gloo over tcp lo",
-                "startup_s": 3.0, "import_s": 2.0, "first_step_s": 0.1, "memory_peak_bytes": 300_000_000,
-                "device_memory_peak_bytes": None, "throttled_s": 0.1, "sent_bytes": 123456.0, "energy_j": None,
-                "foreign_cpu_share": 0.01, "steal_share": 0.0, "python_version": "3.11",
+                "hosts": ["vm"], "machines": 1, "devices": ["cpu"], "drivers": [],
+                "transport": "gloo over tcp lo", "startup_s": 3.0, "import_s": 2.0, "first_step_s": 0.1,
+                "memory_peak_bytes": 300_000_000, "device_memory_peak_bytes": None, "throttled_s": 0.1,
+                "sent_bytes": 123456.0, "energy_j": None, "foreign_cpu_share": 0.01, "steal_share": 0.0,
+                "python_version": "3.11",
                 "library_version": next(said for name, said in LIBRARIES.items() if name in levels["framework"]),
             },
         }  # fmt: skip

@@ -1,7 +1,8 @@
-"""One rank that trains as the worker does, each epoch timed a second time, by the device: `clocks.json` in the attempt's folder.
+"""One rank that trains as the worker does, each epoch timed a second time, by the device: `clocks.json` in
+the attempt's folder.
 
-For each epoch: `device_s`, by CUDA events around it, or by the processor's own clock where there is no accelerator; `began_at`
-and `ended_at` (seconds since 1970).
+For each epoch: `device_s`, by CUDA events around it, or by the processor's own clock where there is no
+accelerator; `began_at` and `ended_at` (seconds since 1970).
 """
 
 import json

@@ -1,8 +1,9 @@
-"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python benchmarks/coming_load.py --seconds 600`.
+"""A load that comes and goes on this machine, as what a hypervisor withholds does: `python
+benchmarks/coming_load.py --seconds 600`.
 
-Programs in a control group of their own take a share of every core, under a quota of the group, for some seconds; then none do for some
-seconds; and so on. Half of the times they stream memory, half they only count. They end when the time is over, or with who started
-them. Needs root. It touches nothing but this machine.
+Programs in a control group of their own take a share of every core, under a quota of the group, for some
+seconds; then none do for some seconds; and so on. Half of the times they stream memory, half they only count.
+They end when the time is over, or with who started them. Needs root. It touches nothing but this machine.
 """
 
 import argparse
@@ -24,14 +25,20 @@ SHARES = 0.1, 0.45  # of each core, while it is there
 MEAN_S = 8.0  # that it is there, and that it is not
 LEAST_S = 1.0
 COUNT = "while True: pass"
-STREAM = "import numpy as np; a, b = (np.ones(2**24, np.float32) for _ in range(2))\nwhile True: np.add(a, b, out=a)"
+STREAM = (
+    "import numpy as np; a, b = (np.ones(2**24, np.float32) for _ in range(2))\n"
+    "while True: np.add(a, b, out=a)"
+)
 
 
 @contextmanager
 def coming_load(
     seed: int = 1, shares: tuple[float, float] = SHARES, mean_s: float = MEAN_S
 ) -> Iterator[None]:
-    """The load beside what is done within. `shares`: least and largest share of each core; `mean_s`: of exponential times."""
+    """The load beside what is done within.
+
+    `shares`: least and largest share of each core; `mean_s`: of exponential times.
+    """
     rng, cores, group = random.Random(seed), sorted(os.sched_getaffinity(0)), Limits(GROUP)  # noqa: S311 (a load)
     group.make(len(cores) * shares[1], None, ("cpu",))
     programs: dict[str, list[subprocess.Popen[bytes]]] = {}
@@ -73,7 +80,11 @@ def _tell(programs: Sequence[subprocess.Popen[bytes]], what: signal.Signals) -> 
 
 def _start(text: str, core: int, group: Limits) -> subprocess.Popen[bytes]:
     """One program of the group on a core; it ends with this one (prctl(2): PR_SET_PDEATHSIG is 1)."""
-    code = f"import ctypes, os; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}); os.sched_setaffinity(0, [{core}])\n{text}"
+    code = (
+        f"import ctypes, os; ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}); os.sched_setaffinity(0, "
+        f"[{core}])\n"
+        f"{text}"
+    )
     started = subprocess.Popen(
         [sys.executable, "-c", code], env={"OPENBLAS_NUM_THREADS": "1"}, stdin=subprocess.DEVNULL
     )

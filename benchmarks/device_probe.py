@@ -1,4 +1,6 @@
-"""What PyTorch sees of this machine, as a line of JSON: run by the Python that trains, behind the site's setup lines."""
+"""What PyTorch sees of this machine, as a line of JSON: run by the Python that trains, behind the site's
+setup lines.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""docs/measurements.md: parts between two marker comments each, so that one can be measured anew without the others."""
+"""docs/measurements.md: parts between two marker comments each, so that one can be measured anew without the
+others.
+"""
 
 import os
 import platform
@@ -49,7 +51,10 @@ def with_part(text: str, name: str, part: str) -> str:
     if not (found_first and found_last):
         raise InputError(
             "cannot-measure",
-            f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove the other",
+            (
+                f"{shown(MEASUREMENTS)}: of the two markers of {name} one is missing; put it back or remove "
+                "the other"
+            ),
         )
     return before + marked + after
 

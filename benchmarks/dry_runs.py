@@ -1,4 +1,6 @@
-"""How long `snakemake -n figures` takes, and how much memory, for designs of several sizes, in a copy of the checkout."""
+"""How long `snakemake -n figures` takes, and how much memory, for designs of several sizes, in a copy of the
+checkout.
+"""
 
 import statistics
 import sys

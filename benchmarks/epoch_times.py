@@ -1,7 +1,8 @@
-"""Epoch time of our worker against a bare hand-written loop (bare/<framework>.py): same machine, cores, samples and model.
+"""Epoch time of our worker against a bare hand-written loop (bare/<framework>.py): same machine, cores,
+samples and model.
 
-Both are started in turn, pair after pair, and the other one first in every second pair. Each process gives one number:
-the median of its epochs without the first ones. A pair gives their ratio.
+Both are started in turn, pair after pair, and the other one first in every second pair. Each process gives
+one number: the median of its epochs without the first ones. A pair gives their ratio.
 """
 
 import contextlib
@@ -51,7 +52,9 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Training:
-    """One training: epoch time (median), what it trained, the processors' share of others, seconds to the first epoch."""
+    """One training: epoch time (median), what it trained, the processors' share of others, seconds to the
+    first epoch.
+    """
 
     epoch_time_s: float
     samples: int
@@ -102,7 +105,10 @@ def with_tf_config(program: list[str], ranks: int, cores: list[int]) -> list[Pro
 
 def with_horovodrun(program: list[str], ranks: int, cores: list[int]) -> list[Process]:
     """Horovod's own launcher, which starts the ranks."""
-    pinned = f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} {shlex.join(program)}"
+    pinned = (
+        f"cores=({' '.join(map(str, cores))}); exec taskset -c ${{cores[$HOROVOD_LOCAL_RANK]}} "
+        f"{shlex.join(program)}"
+    )
     horovodrun = str(Path(program[0]).with_name("horovodrun"))
     return [
         Process(
@@ -122,7 +128,10 @@ STARTS: dict[str, Callable[[list[str], int, list[int]], list[Process]]] = {
 
 
 class Bench:
-    """Trains either way, `epochs` epochs a process, on one core a rank. `folder` is for what the trainings leave."""
+    """Trains either way, `epochs` epochs a process, on one core a rank.
+
+    `folder` is for what the trainings leave.
+    """
 
     def __init__(self, folder: Path, epochs: int, realization: Realization = VENV) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,13 +167,15 @@ class Bench:
         )
 
     def trained(self, framework: str, program: str = launch.WORKER, **told: Any) -> tuple[Path, int]:
-        """The attempt's folder of a training by the worker or by a program beside this one, and the model's parameters.
+        """The attempt's folder of a training by the worker or by a program beside this one, and the model's
+        parameters.
 
         `told`: levels of other factors.
         """
         levels = {
             "framework": framework, "model": "small-cnn", "dataset": "digits", "nodes": ranks_of(framework),
-            "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP, **told,
+            "batch_size": BATCH_SIZE, "sync_every": 1, "epochs": self.epochs, "warmup_epochs": WARM_UP,
+            **told,
         }  # fmt: skip
         run, run_spec = one_run(self.site, **levels)
         folder = self._attempt()
@@ -226,7 +237,10 @@ def ranks_of(framework: str) -> int:
 def run_all(
     processes: Sequence[Process], variables: dict[str, str], folder: Path, limit_s: float = TIME_LIMIT_S
 ) -> str:
-    """Run processes side by side to their end, at most `limit_s`, with a log each in `folder`; returns all logs."""
+    """Run processes side by side to their end, at most `limit_s`, with a log each in `folder`.
+
+    Returns all logs.
+    """
     logs = [folder / f"log-{number}.txt" for number in range(len(processes))]
     started: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + limit_s
@@ -295,13 +309,16 @@ def measure(frameworks: Sequence[str], pairs: int, epochs: int) -> dict[str, lis
                 made[framework].append((bare, ours))
                 said = f"bare {bare.epoch_time_s:.4f} s, ours {ours.epoch_time_s:.4f} s an epoch"
                 _say(
-                    f"[{number + 1}/{pairs}] {framework}: {said}, ratio {ours.epoch_time_s / bare.epoch_time_s:.3f}"
+                    f"[{number + 1}/{pairs}] {framework}: {said}, ratio "
+                    f"{ours.epoch_time_s / bare.epoch_time_s:.3f}"
                 )
     return made
 
 
 def interval_of_median(values: Sequence[float]) -> str:
-    """The 95 % interval of a median, which assumes no distribution: from one of the values, in their order, to another."""
+    """The 95 % interval of a median, which assumes no distribution: from one of the values, in their order,
+    to another.
+    """
     interval = quantile_test(values, p=0.5).confidence_interval(0.95)
     if not math.isfinite(interval.low + interval.high):
         return "more pairs needed"
@@ -318,8 +335,8 @@ def report(made: dict[str, list[tuple[Training, Training]]], command: str) -> st
         ratios = [ours.epoch_time_s / bare.epoch_time_s for bare, ours in pairs]
         ratio = statistics.median(ratios)
         rows.append([
-            framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{ours_s:.4f} s", f"{ratio:.3f}",
-            interval_of_median(ratios), f"{AIM}: {'met' if ratio <= AIM else 'missed'}",
+            framework, str(ranks_of(framework)), str(len(pairs)), f"{bare_s:.4f} s", f"{ours_s:.4f} s",
+            f"{ratio:.3f}", interval_of_median(ratios), f"{AIM}: {'met' if ratio <= AIM else 'missed'}",
         ])  # fmt: skip
     foreign = max(side.foreign_cpu_share for pairs in made.values() for pair in pairs for side in pair)
     return section(

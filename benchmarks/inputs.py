@@ -1,4 +1,6 @@
-"""Whether reading limits training: images a second of each library's input path alone, against those of its training."""
+"""Whether reading limits training: images a second of each library's input path alone, against those of its
+training.
+"""
 
 import json
 import os

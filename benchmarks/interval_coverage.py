@@ -1,4 +1,6 @@
-"""How often intervals hold the truth, by how much what is typical of all cells weighs in the variance of each."""
+"""How often intervals hold the truth, by how much what is typical of all cells weighs in the variance of
+each.
+"""
 
 import itertools
 from unittest import mock
@@ -15,7 +17,10 @@ Found = dict[tuple[int, float], dict[str, list[Coverage]]]
 
 
 def measure(studies: int) -> Found:
-    """By runs a cell and weight the coverage of so many studies of every kind, by their spreads; the same studies for all weights."""
+    """By runs a cell and weight the coverage of so many studies of every kind, by their spreads.
+
+    The same studies for all weights.
+    """
     found: Found = {(n, weight): {name: [] for name in SPREADS} for n in RUNS for weight in WEIGHTS}
     for number, (n, cells, spreads, dependence) in enumerate(
         itertools.product(RUNS, CELLS, SPREADS, DEPENDENCES)

@@ -1,4 +1,6 @@
-"""PyTorch's models as they are built from their description, against the same written by hand (bare/by_hand.py), in turn."""
+"""PyTorch's models as they are built from their description, against the same written by hand
+(bare/by_hand.py), in turn.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""What the workflow itself costs: `make bench-overhead`, or with choices `make bench-overhead ARGS='epochs --pairs 9 --write'`."""
+"""What the workflow itself costs: `make bench-overhead`, or with choices `make bench-overhead ARGS='epochs
+--pairs 9 --write'`.
+"""
 
 import argparse
 import sys
@@ -92,7 +94,10 @@ def tests_part(options: argparse.Namespace) -> str:
     if cost.status:
         raise InputError(
             "cannot-measure",
-            f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the tests",
+            (
+                f"make {options.target} failed after {cost.wall_s / 60:.1f} min; its cost is not that of the "
+                "tests"
+            ),
         )
     return suite_cost.report(cost, f"make bench-tests ARGS='--target {options.target}'")
 

@@ -1,8 +1,12 @@
-"""How fast strategies are simulated: `make bench-strategies`. Starts itself again by the Python that has numba.
+"""How fast strategies are simulated: `make bench-strategies`.
 
-Full simulations of data parallelism on 8 devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9 and 1.8 ms for AlexNet, NMT and
-ResNet-101. Then the mean time of a proposal of Metropolis-Hastings from a good strategy, where all of each proposal is simulated to its end, and
-where only its change is, until it cannot be accepted any more: the same proposals, in turns; and where these end. With --large searches of two models on 1,024 devices.
+Starts itself again by the Python that has numba.
+
+Full simulations of data parallelism on 8 devices, as the artifact of Jia et al. (2019) was timed: 0.24, 0.9
+and 1.8 ms for AlexNet, NMT and ResNet-101. Then the mean time of a proposal of Metropolis-Hastings from a
+good strategy, where all of each proposal is simulated to its end, and where only its change is, until it
+cannot be accepted any more: the same proposals, in turns; and where these end. With --large searches of two
+models on 1,024 devices.
 """
 
 import statistics
@@ -39,7 +43,8 @@ def full(name: str) -> None:
         times.append(10 * (time.perf_counter() - began))
     took = statistics.median(times)
     print(
-        f"{name}, 8 devices: {took:.3f} ms a full simulation, {ARTIFACT_MS[name] / took:.1f} times the artifact's rate"
+        f"{name}, 8 devices: {took:.3f} ms a full simulation, {ARTIFACT_MS[name] / took:.1f} times the "
+        "artifact's rate"
     )
 
 
@@ -59,8 +64,8 @@ def delta(name: str, devices: int, proposals: int) -> None:
             seen.append(1e6 * told["wall_s"] / proposals)
     whole, change = (statistics.median(times[way]) for way in (True, False))
     print(
-        f"{name}, {devices} devices: {whole:.1f} us a proposal with all simulated, {change:.1f} us with the change alone: {whole / change:.1f} times;"
-        f" {shares(told['ended'], proposals)}"
+        f"{name}, {devices} devices: {whole:.1f} us a proposal with all simulated, {change:.1f} us with the "
+        f"change alone: {whole / change:.1f} times; {shares(told['ended'], proposals)}"
     )
 
 
@@ -72,7 +77,8 @@ def large(name: str, devices: int, proposals: int = SEARCHED) -> None:
     for method in search.SCHEDULES:
         _, told = search.run_search(made, starts.data_parallel(made), method, proposals, 1)
         print(
-            f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; {shares(told['ended'], proposals)}"
+            f"  {method}: {proposals:,} proposals in {told['wall_s']:.1f} s; "
+            f"{shares(told['ended'], proposals)}"
         )
 
 

@@ -1,8 +1,9 @@
 """Which work beside a run tells most of its epoch time: `make bench-reference`.
 
-A small cell is trained again and again beside a load that comes and goes (coming_load.py), and every kind of work is done right before
-and right after each training. For each kind: the correlation of its time with the epoch time (both as logarithms), and the spread of
-epoch times that a regression on it leaves; that of what is left out of the fit (leave one out) says whether it would help.
+A small cell is trained again and again beside a load that comes and goes (coming_load.py), and every kind of
+work is done right before and right after each training. For each kind: the correlation of its time with the
+epoch time (both as logarithms), and the spread of epoch times that a regression on it leaves; that of what is
+left out of the fit (leave one out) says whether it would help.
 """
 
 import argparse
@@ -33,7 +34,9 @@ Row = dict[str, float]
 
 
 def measure(runs: int, epochs: int) -> list[Row]:
-    """One row for each training: its epoch time, the share that others and a hypervisor took, and each kind's times, at both ends."""
+    """One row for each training: its epoch time, the share that others and a hypervisor took, and each kind's
+    times, at both ends.
+    """
     rows = []
     with tempfile.TemporaryDirectory(prefix="ringside-bench-") as folder:
         bench = Bench(Path(folder), epochs)
@@ -75,7 +78,9 @@ def works(bench: Bench, name: str, kinds: Sequence[str]) -> Row:
 
 
 def judged(rows: Sequence[Row]) -> list[list[str]]:
-    """A line for each kind: correlation, the spread of epoch times before and after a regression, and of those left out of it."""
+    """A line for each kind: correlation, the spread of epoch times before and after a regression, and of
+    those left out of it.
+    """
     y = np.log([row["epoch_time_s"] for row in rows])
     lines = [
         ["nothing", "", f"{100 * y.std(ddof=1):.1f} %", f"{100 * left_out(np.ones((len(y), 1)), y):.1f} %"]
@@ -96,7 +101,9 @@ def judged(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def covariates(rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
-    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share that was withheld."""
+    """What an epoch time may be explained by, each an array [runs]: logarithms of times, and the share that
+    was withheld.
+    """
     found = {SHARE: np.array([row[SHARE] for row in rows])}
     for name in (column.removesuffix(", before") for column in rows[0] if column.endswith(", before")):
         before, after = (np.array([row[f"{name}, {end}"] for row in rows]) for end in ("before", "after"))

@@ -1,7 +1,9 @@
-"""One rank that trains as the worker does, after it has compared its input with the plain way to it: `input.json` in the attempt's folder.
+"""One rank that trains as the worker does, after it has compared its input with the plain way to it:
+`input.json` in the attempt's folder.
 
-Its batches are taken while the device is kept busy, so that it is late and whatever overwrites a batch too early shows. Of each, the
-device keeps one number, in which every pixel and label counts by its place; the plain way has to give the same numbers.
+Its batches are taken while the device is kept busy, so that it is late and whatever overwrites a batch too
+early shows. Of each, the device keeps one number, in which every pixel and label counts by its place; the
+plain way has to give the same numbers.
 """
 
 import json

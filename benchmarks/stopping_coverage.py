@@ -1,4 +1,6 @@
-"""How often 95 % intervals hold the truth where replicates are chosen by precision, and how many runs it takes, by the rule that stops."""
+"""How often 95 % intervals hold the truth where replicates are chosen by precision, and how many runs it
+takes, by the rule that stops.
+"""
 
 import itertools
 import math
@@ -23,8 +25,10 @@ Z = 1.96
 
 
 class Found(NamedTuple):
-    """Of a kind of campaign: which share of intervals of means hold the truth, runs a cell beside those that it needs, which share of cells is
-    not precise in the end; shares of ratios that hold the truth and whose p is below 0.05, NaN for one cell."""
+    """Of a kind of campaign: which share of intervals of means hold the truth, runs a cell beside those that
+    it needs, which share of cells is not precise in the end; shares of ratios that hold the truth and whose p
+    is below 0.05, NaN for one cell.
+    """
 
     held: float
     runs: float
@@ -55,8 +59,8 @@ RULES: dict[str, Callable[[float], Rule]] = {
 
 
 def simulated(
-    seed: int, cells: int, case: tuple[str, float], needed: float, limits: tuple[int, int], rule: Callable[[float], Rule], studies: int,
-    correlation: float = 0.0,
+    seed: int, cells: int, case: tuple[str, float], needed: float, limits: tuple[int, int],
+    rule: Callable[[float], Rule], studies: int, correlation: float = 0.0,
 ) -> Found:  # fmt: skip
     """So many campaigns of a kind."""
     spreads, of_blocks = case
@@ -74,7 +78,9 @@ def simulated(
 
 
 def measure(cells: int) -> dict[str, dict[tuple, Found]]:
-    """By rule, then by cells, case, runs needed and limits; `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios;
+    """By rule, then by cells, case, runs needed and limits.
+
+    `correlated`: the chosen one with an autocorrelation of 0.5; `contrasts`: of ratios;
     `fixed`: of as many runs as are needed.
     So many cells of each kind, OF_CHOSEN times as many by the chosen rule."""
     kinds = [
@@ -137,11 +143,11 @@ def report(found: dict[str, dict[tuple, Found]], command: str) -> str:
         "that number, within at_least and at_most. Not precise: at the end, mostly after at_most.",
         table(["cells", *(f"{n:g} needed" for n in NEEDED)], by_cells),
         f"Coverage (%) of {100 * CONFIDENCE:g} % intervals under the chosen rule (a cell's spread known by "
-        f"{MIN_CELL_DF:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs; in parentheses, "
-        f"runs relative to those needed. Least of all kinds of studies: {100 * chosen_ones[worst].held:.1f} "
-        f"% ({worst[0]} cells, {worst[1][0]}, blocks of {100 * worst[1][1]:g} %, {worst[2]:g} runs needed, "
-        f"{worst[3][0]} to {worst[3][1]} runs). Ratios of two cells: "
-        f"{100 * np.mean([one.ratios for one in several]):.1f} % (least "
+        f"{MIN_CELL_DF:g} degrees of freedom, that of all by {KNOWN_OF_ALL:g}), 3 to 30 runs; in "
+        "parentheses, runs relative to those needed. Least of all kinds of studies: "
+        f"{100 * chosen_ones[worst].held:.1f} % ({worst[0]} cells, {worst[1][0]}, blocks of "
+        f"{100 * worst[1][1]:g} %, {worst[2]:g} runs needed, {worst[3][0]} to {worst[3][1]} runs). Ratios "
+        f"of two cells: {100 * np.mean([one.ratios for one in several]):.1f} % (least "
         f"{100 * min(one.ratios for one in several):.1f} %); of equal cells "
         f"{100 * np.mean([one.differ for one in several]):.1f} % have p < 0.05 (most "
         f"{100 * max(one.differ for one in several):.1f} %). If the target is for ratios (`contrasts`): "

@@ -1,4 +1,6 @@
-"""What a finished campaign took beside its runs: Snakemake, the supervisors' start, the lock, records and figures."""
+"""What a finished campaign took beside its runs: Snakemake, the supervisors' start, the lock, records and
+figures.
+"""
 
 import json
 import statistics
@@ -45,7 +47,9 @@ class SessionCost:
 def session_cost(
     results: Path, state: dict[str, Any], session: str, runs: pd.DataFrame
 ) -> SessionCost | None:
-    """What a session cost; None where fewer than two of its runs are in runs.csv. All clocks are this machine's.
+    """What a session cost.
+
+    None where fewer than two of its runs are in runs.csv. All clocks are this machine's.
 
     A run that a later session repeated is left out, with the gap before it.
     """
@@ -100,7 +104,10 @@ def supervisor_start_s(study: str, site: str, run_id: str, repetitions: int = 5)
 
 
 def measure(results: Path) -> tuple[list[SessionCost], float]:
-    """The costs of all sessions of the campaign in `results`, and a supervisor's start. InputError where there is none."""
+    """The costs of all sessions of the campaign in `results`, and a supervisor's start.
+
+    InputError where there is none.
+    """
     sessions = sorted(results.glob("sessions/*.json"))
     if not sessions or not (results / "runs.csv").exists():
         raise InputError(

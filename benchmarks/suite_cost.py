@@ -1,4 +1,6 @@
-"""What a suite of tests takes, and where its processor time goes: every process that it starts is looked at until it ends."""
+"""What a suite of tests takes, and where its processor time goes: every process that it starts is looked at
+until it ends.
+"""
 
 import os
 import re
@@ -46,7 +48,10 @@ class Seen:
 
 @dataclass
 class Watch:
-    """All processes that began after this did; by pid and start, so that a number that comes again is another process."""
+    """All processes that began after this did.
+
+    By pid and start, so that a number that comes again is another process.
+    """
 
     seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
     before: set[tuple[int, int]] = field(default_factory=set)
@@ -90,7 +95,10 @@ def _command(pid: int) -> str:
 
 
 def cause(one: Seen) -> str:
-    """What a process is for; the name of its program where no cause is known. A job of a warm process has its module's name."""
+    """What a process is for.
+
+    The name of its program where no cause is known. A job of a warm process has its module's name.
+    """
     command = f"-m {one.name}" if "." in one.name else one.command
     for label, pattern in CAUSES:
         if found := pattern.search(command):
@@ -113,7 +121,10 @@ def import_s(code: str, repetitions: int = 3) -> float:
 
 @dataclass(frozen=True)
 class SuiteCost:
-    """Wall and processor time of a suite in seconds; by cause the number of processes and their processor time; its last line and exit status."""
+    """Wall and processor time of a suite in seconds.
+
+    By cause the number of processes and their processor time; its last line and exit status.
+    """
 
     command: str
     wall_s: float
@@ -171,6 +182,6 @@ def report(cost: SuiteCost, command: str) -> str:
         command,
         f"{cost.wall_s / 60:.1f} min; {total / 60:.1f} min of processor time. {cost.ending.strip('= ')}.",
         table(["processor time of", "processes", "", "share"], rows),
-        f"Processes are looked at every {PAUSE_S:g} s, so of each up to that is not counted, and some short ones not at all. "
-        f"Of a process, imports are: {imports}.",
+        f"Processes are looked at every {PAUSE_S:g} s, so of each up to that is not counted, and some short "
+        f"ones not at all. Of a process, imports are: {imports}.",
     )

@@ -1,4 +1,6 @@
-"""One rank that trains as the worker does, but whose group is Gloo's on an accelerator, too: NCCL refuses two ranks on one."""
+"""One rank that trains as the worker does, but whose group is Gloo's on an accelerator, too: NCCL refuses two
+ranks on one.
+"""
 
 from dataclasses import replace
 from pathlib import Path

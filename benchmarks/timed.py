@@ -19,8 +19,8 @@ SESSION = 3  # of the fields of /proc/<pid>/stat after the name
 class Timed:
     """Wall time, memory, exit status and all output of a command.
 
-    Memory: the most that its processes had at one moment, what they share counted once (PSS), sampled every EVERY_S seconds;
-    or the most that one of them ever had, where that is more.
+    Memory: the most that its processes had at one moment, what they share counted once (PSS), sampled every
+    EVERY_S seconds; or the most that one of them ever had, where that is more.
     """
 
     wall_s: float
@@ -65,7 +65,10 @@ def _sample(session: int, most: list[int], ended: threading.Event) -> None:
 
 
 def _pss(process: Path, session: int) -> int:
-    """The memory of a process in bytes, its share of what it has in common with others; 0 where it is of another session."""
+    """The memory of a process in bytes, its share of what it has in common with others.
+
+    0 where it is of another session.
+    """
     try:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         if int(fields[SESSION]) != session:

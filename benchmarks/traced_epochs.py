@@ -1,4 +1,6 @@
-"""Which epochs of a training are traced, to see what that costs: pairs of neighbours, the other one first in every second pair."""
+"""Which epochs of a training are traced, to see what that costs: pairs of neighbours, the other one first in
+every second pair.
+"""
 
 
 def is_traced(epoch: int) -> bool:

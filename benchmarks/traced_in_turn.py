@@ -1,7 +1,8 @@
-"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells what that costs, and
-`cpu_s` in its result.json how much processor time rank 0 took for each.
+"""One rank that trains as the worker does, every other epoch traced: epochs.csv in the attempt's folder tells
+what that costs, and `cpu_s` in its result.json how much processor time rank 0 took for each.
 
-TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer that nobody traces.
+TensorFlow has a graph of its own for a traced step. In PyTorch a second model is trained beside, by a trainer
+that nobody traces.
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""What tracing costs: every other epoch of a training is traced (traced_in_turn.py), the other one first in every second pair."""
+"""What tracing costs: every other epoch of a training is traced (traced_in_turn.py), the other one first in
+every second pair.
+"""
 
 import csv
 import json
@@ -30,7 +32,9 @@ class Cost:
 
 
 def measure(frameworks: Sequence[str], trainings: int, epochs: int) -> tuple[dict[str, Cost], float]:
-    """What all trainings of every framework tell, the frameworks in turn; and the largest share of the processors that others had
+    """What all trainings of every framework tell, the frameworks in turn.
+
+    And the largest share of the processors that others had
     meanwhile."""
     made = {framework: Cost() for framework in frameworks}
     foreign = 0.0
@@ -70,8 +74,9 @@ def report(made: dict[str, Cost], foreign: float, command: str) -> str:
         plain_s, traced_s = (statistics.median(side) for side in zip(*cost.time_s, strict=True))
         (took, took_between), (used, used_between) = ratio(cost.time_s), ratio(cost.cpu_s)
         rows.append([
-            framework, str(ranks_of(framework)), str(len(cost.time_s)), f"{1e3 * plain_s:.1f} ms", f"{1e3 * traced_s:.1f} ms",
-            f"{took:.3f}", took_between, f"{used:.3f}", used_between, f"{AIM}: {'met' if took <= AIM else 'missed'}",
+            framework, str(ranks_of(framework)), str(len(cost.time_s)), f"{1e3 * plain_s:.1f} ms",
+            f"{1e3 * traced_s:.1f} ms", f"{took:.3f}", took_between, f"{used:.3f}", used_between,
+            f"{AIM}: {'met' if took <= AIM else 'missed'}",
         ])  # fmt: skip
     header = [
         "framework",
@@ -89,9 +94,11 @@ def report(made: dict[str, Cost], foreign: float, command: str) -> str:
         "What `trace: phases` costs",
         command,
         table(header, rows),
-        f"small-cnn on digits: steps of a few milliseconds, of which marks cost a larger share than of long ones. Of two neighbouring epochs "
-        f"of a training one is traced, the other one first in every second pair; a ratio is the median of all pairs', its interval between "
-        f"two of them in their order, which assumes no distribution. Processor time is rank 0's; others disturb it less. In PyTorch another model is "
-        f"trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod call stays wrapped in untraced epochs, too. "
-        f"Others used at most {foreign:.1%} of the processor time meanwhile.",
+        "small-cnn on digits: steps of a few milliseconds, of which marks cost a larger share than of long "
+        "ones. Of two neighbouring epochs of a training one is traced, the other one first in every second "
+        "pair; a ratio is the median of all pairs', its interval between two of them in their order, which "
+        "assumes no distribution. Processor time is rank 0's; others disturb it less. In PyTorch another "
+        "model is trained, untraced; in TensorFlow the same one, by another graph. What FSDP and Horovod "
+        f"call stays wrapped in untraced epochs, too. Others used at most {foreign:.1%} of the processor "
+        "time meanwhile.",
     )

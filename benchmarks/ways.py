@@ -1,6 +1,8 @@
-"""Both ways on Slurm side by side: what lies between asking for a run and its first epoch, and what nodes train of it.
+"""Both ways on Slurm side by side: what lies between asking for a run and its first epoch, and what nodes
+train of it.
 
-The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation (`ringside submit`).
+The same cells run on the virtual cluster as a job each (`snakemake --profile slurm`) and in one allocation
+(`ringside submit`).
 """
 
 import json
@@ -49,7 +51,8 @@ def seconds(column: pd.Series) -> pd.Series:
 def way(name: str, results: Path) -> Way:
     """What one way's runs.csv and epochs.csv tell.
 
-    A run in an allocation has been asked for when the run before it ended; the allocation's own wait is its first run's.
+    A run in an allocation has been asked for when the run before it ended; the allocation's own wait is its
+    first run's.
     """
     runs = read_table(results / "runs.csv", "runs")
     runs = runs[runs["status"] == "ok"].assign(
@@ -81,7 +84,10 @@ def way(name: str, results: Path) -> Way:
 
 
 def measure(epochs: int) -> list[Way]:
-    """Run eight cells both ways, one way after the other. InputError when the virtual cluster is not up, or runs fail."""
+    """Run eight cells both ways, one way after the other.
+
+    InputError when the virtual cluster is not up, or runs fail.
+    """
     if virtual.running() is None:
         raise InputError("cannot-measure", "the virtual cluster is not up; start it: ./ringside cluster up")
     text = study(framework=FRAMEWORKS, nodes="[1, 3]", epochs=epochs)

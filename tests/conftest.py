@@ -1,4 +1,7 @@
-"""What several stages' tests need: the shipped environments, really built; and how tests share a machine's cores."""
+"""What several stages' tests need: the shipped environments, really built.
+
+And how tests share a machine's cores.
+"""
 
 import gc
 import os
@@ -15,7 +18,9 @@ from support.workers import WORKER
 
 @pytest.fixture(scope="session", autouse=True)
 def machine(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not wait."""
+    """Of two pytest workers each has a machine of its own, as far as campaigns are concerned: they do not
+    wait.
+    """
     if WORKER in os.environ:
         os.environ["RINGSIDE_LOCK"] = str(tmp_path_factory.getbasetemp() / "machine.lock")
 
@@ -42,7 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by what they need or do. Files whose tests train come first: so both of two workers end at about the same time."""
+    """Mark tests by what they need or do.
+
+    Files whose tests train come first: so both of two workers end at about the same time.
+    """
     if number := config.option.long_part:
         files = set(long_tests.split()[number - 1])
         items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
@@ -61,13 +69,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: who looks for garbage need not look through a million objects every time."""
+    """Modules and tests live to the end: who looks for garbage need not look through a million objects every
+    time.
+    """
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def real():
-    """What environment.json says of a shipped environment, which is built in the user's cache unless it is there."""
+    """What environment.json says of a shipped environment, which is built in the user's cache unless it is
+    there.
+    """
     cache = Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser().resolve()
     indexes = {"torch_index": SITE.torch_index or ""}
     return lambda name: build(read(name), cache, indexes, SITE.realization)

@@ -1,4 +1,5 @@
-"""Bare PyTorch models, and the same as they are built from their description, trained in turn: PAIRS -> one line of JSON.
+"""Bare PyTorch models, and the same as they are built from their description, trained in turn: PAIRS -> one
+line of JSON.
 
 Each pair gives, for every model, seconds of a training step: [by hand, built].
 """
@@ -72,7 +73,8 @@ def efficientnet_b0() -> nn.Module:
     """With the small stem, for ten classes."""
     layers, inputs = conv_norm(3, 32, 3, 1, 1, silu=True), 32
     for expansion, channels, blocks, stride, kernel in (
-        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
+        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5),
+        (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
     ):  # fmt: skip
         for block in range(blocks):
             layers.append(Inverted(inputs, expansion, channels, 1 if block else stride, kernel))

@@ -57,7 +57,7 @@ for _ in range(epochs):
     epoch_times_s.append(time.perf_counter() - started)
 
 print(json.dumps({
-    "rank": hvd.rank(), "epoch_times_s": epoch_times_s, "samples": samples, "parameters": model.count_params(),
-    "train_loss": train_loss, "train_accuracy": train_accuracy,
+    "rank": hvd.rank(), "epoch_times_s": epoch_times_s, "samples": samples,
+    "parameters": model.count_params(), "train_loss": train_loss, "train_accuracy": train_accuracy,
 }))  # fmt: skip
 hvd.shutdown()

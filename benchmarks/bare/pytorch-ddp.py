@@ -1,4 +1,7 @@
-"""Bare PyTorch DistributedDataParallel, one core a rank: DATA BATCH EPOCHS; RANK, WORLD_SIZE, MASTER_* as torchrun sets them."""
+"""Bare PyTorch DistributedDataParallel, one core a rank: DATA BATCH EPOCHS.
+
+RANK, WORLD_SIZE, MASTER_* as torchrun sets them.
+"""
 
 import json
 import sys

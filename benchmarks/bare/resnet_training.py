@@ -1,7 +1,8 @@
-"""Bare mixed-precision training of a ResNet: DEVICE MODEL SIDE CLASSES BATCH STEPS EPOCHS COMPILER -> a line of JSON.
+"""Bare mixed-precision training of a ResNet: DEVICE MODEL SIDE CLASSES BATCH STEPS EPOCHS COMPILER -> a line
+of JSON.
 
-Autocast to bfloat16, channels last, torch.compile where COMPILER is torch-compile. Images are drawn once and lie in pinned
-memory; each step copies a batch of bytes to the device.
+Autocast to bfloat16, channels last, torch.compile where COMPILER is torch-compile. Images are drawn once and
+lie in pinned memory; each step copies a batch of bytes to the device.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""ResNets as a person writes them (He et al., CVPR 2016): of 18 layers for images of 32 pixels, of 50 for those of 224."""
+"""ResNets as a person writes them (He et al., CVPR 2016): of 18 layers for images of 32 pixels, of 50 for
+those of 224.
+"""
 
 import torch
 from torch import nn

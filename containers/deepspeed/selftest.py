@@ -1,4 +1,7 @@
-"""One of two ranks that import DeepSpeed and add up a vector on loopback; environments.selftest starts both."""
+"""One of two ranks that import DeepSpeed and add up a vector on loopback.
+
+Environments.selftest starts both.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Extra-P finds the function that five points were made from; environments.two_ranks starts this program twice."""
+"""Extra-P finds the function that five points were made from.
+
+Environments.two_ranks starts this program twice.
+"""
 
 import json
 import os

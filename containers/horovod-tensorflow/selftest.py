@@ -13,7 +13,10 @@ MEETING = Path(os.environ["RINGSIDE_MEETING"])
 
 
 def start_rendezvous() -> None:
-    """Start Horovod's rendezvous server in this process, as horovodrun would; leave its port in the meeting folder."""
+    """Start Horovod's rendezvous server in this process, as horovodrun would.
+
+    Leave its port in the meeting folder.
+    """
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 

@@ -1,4 +1,6 @@
-"""Trains LBANN for one epoch on synthetic data, as two MPI ranks; environments.two_ranks starts this program twice.
+"""Trains LBANN for one epoch on synthetic data, as two MPI ranks.
+
+Environments.two_ranks starts this program twice.
 
 LBANN has its own launcher, so the first of the two starts mpirun, and the other only says that it is there.
 """

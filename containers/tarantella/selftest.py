@@ -1,4 +1,7 @@
-"""One of two ranks that train a tiny Keras model with Tarantella on loopback, without ssh; environments.two_ranks starts both."""
+"""One of two ranks that train a tiny Keras model with Tarantella on loopback, without ssh.
+
+Environments.two_ranks starts both.
+"""
 
 import json
 import os

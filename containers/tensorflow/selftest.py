@@ -10,7 +10,7 @@ WORKERS = [f"127.0.0.1:{port}" for port in os.environ["RINGSIDE_PORTS"].split(",
 
 
 def keras_version(keras: ModuleType) -> str:
-    """Return the version of tf.keras, which has to be Keras 2: TensorFlow's own until 2.15, since then the package tf-keras."""
+    """Return the version of tf.keras, which has to be Keras 2: since TensorFlow 2.16 the package tf-keras."""
     try:
         import tf_keras
     except ModuleNotFoundError:

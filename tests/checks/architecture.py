@@ -26,13 +26,16 @@ def stages() -> list[str]:
     packages = {path.parent.name for path in SCRIPTS.glob("*/*.py")}
     if outside := packages ^ set(layers):  # import-linter would not look at it
         raise SystemExit(
-            f"pyproject.toml: tool.importlinter: layers and workflow/scripts differ: {', '.join(sorted(outside))}"
+            "pyproject.toml: tool.importlinter: layers and workflow/scripts differ: "
+            f"{', '.join(sorted(outside))}"
         )
     return list(reversed(layers))
 
 
 def imports(names: list[str]) -> dict[tuple[str, str], int]:
-    """Of how many modules of the second stage's the first one's make an import, counted once for each pair of modules."""
+    """Of how many modules of the second stage's the first one's make an import, counted once for each pair of
+    modules.
+    """
     graph = grimp.build_graph(*names, cache_dir=None)
     pairs: dict[tuple[str, str], int] = {}
     for importer in graph.modules:
@@ -43,11 +46,14 @@ def imports(names: list[str]) -> dict[tuple[str, str], int]:
 
 
 def drawn(names: list[str], pairs: dict[tuple[str, str], int]) -> str:
-    """The matrix as SVG: a row imports a column; what lies above the diagonal would be an import that goes upwards."""
+    """The matrix as SVG: a row imports a column.
+
+    What lies above the diagonal would be an import that goes upwards.
+    """
     size = CELL * len(names)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-LEFT} {-ABOVE} {LEFT + size + RIGHT} {ABOVE + size + 4}" '
-        f'font-family="sans-serif" font-size="13" fill="{INK}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-LEFT} {-ABOVE} {LEFT + size + RIGHT} '
+        f'{ABOVE + size + 4}" font-family="sans-serif" font-size="13" fill="{INK}">',
         f'<rect x="{-LEFT}" y="{-ABOVE}" width="100%" height="100%" fill="white"/>',
     ]
     for row, importer in enumerate(names):

@@ -1,8 +1,9 @@
 """Plan shipped studies at shipped sites with shipped profiles: `snakemake -n` must succeed.
 
-Run in the checkout. By default every study, every profile and every site is planned at least once, each study with the profile that was
-planned least so far. With --all a study is planned with every profile that fits it, and the configured study with every profile of every
-site. Existing results belong to one site, so plans are made in a folder that links to everything in the checkout except results.
+Run in the checkout. By default every study, every profile and every site is planned at least once, each study
+with the profile that was planned least so far. With --all a study is planned with every profile that fits it,
+and the configured study with every profile of every site. Existing results belong to one site, so plans are
+made in a folder that links to everything in the checkout except results.
 """
 
 import argparse
@@ -62,7 +63,9 @@ class Plan:
 
 
 def all_plans() -> list[Plan]:
-    """Return a plan for every study with every profile that fits it, and for the configured study at every site that fits it."""
+    """Return a plan for every study with every profile that fits it, and for the configured study at every
+    site that fits it.
+    """
     shipped = {path.parent.name for path in Path("profiles").glob("*/config.yaml")} - {"default"}
     if unknown := shipped - {profile for names in PROFILES.values() for profile in names}:
         problem = "no launcher of tests/checks/dry_run.py has this profile"
@@ -90,7 +93,9 @@ def all_plans() -> list[Plan]:
 
 
 def covering_plans(plans: list[Plan]) -> list[Plan]:
-    """Return some of the plans, so that every study, every site and every profile of these plans is in at least one of them."""
+    """Return some of the plans, so that every study, every site and every profile of these plans is in at
+    least one of them.
+    """
     chosen: list[Plan] = []
     uses: Counter[str] = Counter()
     for part in ("study", "site", "profile"):

@@ -1,8 +1,9 @@
-"""Report identifiers that are function words, such as ``told`` or ``found``: they say nothing and cannot be searched for.
+"""Report identifiers that are function words, such as ``told`` or ``found``: they say nothing and cannot be
+searched for.
 
-``pyproject.toml`` holds the words and the packages that are free of them (``[tool.ringside.names]``). A package is its folder
-in ``workflow/scripts`` and in ``tests/unit``. Exit status 1 if one of these packages defines such a name; ``--count`` prints
-how many names each package still defines.
+``pyproject.toml`` holds the words and the packages that are free of them (``[tool.ringside.names]``). A
+package is its folder in ``workflow/scripts`` and in ``tests/unit``. Exit status 1 if one of these packages
+defines such a name; ``--count`` prints how many names each package still defines.
 """
 
 import argparse
@@ -18,7 +19,9 @@ ROOTS = ("workflow/scripts", "tests/unit")
 
 
 def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield every name that a module defines, with its line: functions, classes, parameters, variables, attributes."""
+    """Yield every name that a module defines, with its line: functions, classes, parameters, variables,
+    attributes.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -32,7 +35,9 @@ def defined_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def find_function_words(file: Path, words: frozenset[str]) -> list[tuple[str, int]]:
-    """Return the names in a Python file, each with its line, that are one of ``words`` apart from case and underscores."""
+    """Return the names in a Python file, each with its line, that are one of ``words`` apart from case and
+    underscores.
+    """
     tree = ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
     return sorted(
         ((name, line) for name, line in defined_names(tree) if name.strip("_").lower() in words),

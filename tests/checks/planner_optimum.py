@@ -1,7 +1,8 @@
-"""What `make optimum-test` runs, by the planner's Python: what searches find, against the fastest of all strategies of two small models on four devices.
+"""What `make optimum-test` runs, by the planner's Python: what searches find, against the fastest of all
+strategies of two small models on four devices.
 
-All of them: each layer with any configuration, each part on any device. Branch and bound finds the fastest (`strategies.exact`). Annealing has to find
-LeNet-5's, and to come within CLOSE of the language model's.
+All of them: each layer with any configuration, each part on any device. Branch and bound finds the fastest
+(`strategies.exact`). Annealing has to find LeNet-5's, and to come within CLOSE of the language model's.
 """
 
 import time
@@ -43,15 +44,16 @@ def check(of: Graph, batch: int, close: float) -> None:
             best, told = search.run_search(made, strategy, method, PROPOSALS, 1)
             found[method, start] = search.step_seconds(made, best), best
             print(
-                f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, {told['wall_s']:.1f} s"
+                f"{made.space.model}: {1e6 * found[method, start][0]:.3f} us by {method} from {start}, "
+                f"{told['wall_s']:.1f} s"
             )
     began = time.perf_counter()
     known = min(found.values(), key=lambda one: one[0])[1]
     fastest, told = exact.find_fastest(made, known)
     least = search.step_seconds(made, fastest)
     print(
-        f"{made.space.model}: {1e6 * least:.3f} us is the least of {strategies(made):.1e} strategies, {told['bounds']:,} bounds, "
-        f"{time.perf_counter() - began:.1f} s"
+        f"{made.space.model}: {1e6 * least:.3f} us is the least of {strategies(made):.1e} strategies, "
+        f"{told['bounds']:,} bounds, {time.perf_counter() - began:.1f} s"
     )
     worst = max(seconds for (method, _), (seconds, _) in found.items() if method == search.ANNEALING)
     if not least <= worst <= close * least:

@@ -1,4 +1,7 @@
-"""Run `snakemake --lint` in the checkout; ACCEPTED lists the findings that are no defects, with the reasons."""
+"""Run `snakemake --lint` in the checkout.
+
+ACCEPTED lists the findings that are no defects, with the reasons.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""What tests on the virtual cluster need: the cluster of this machine, private ones, and folders that nodes see."""
+"""What tests on the virtual cluster need: the cluster of this machine, private ones, and folders that nodes
+see.
+"""
 
 import os
 import shutil
@@ -25,7 +27,10 @@ NEEDED = parse(nodes="3", bandwidth="1gbit", cpu="0.6", memory="6G", accounting=
 
 @pytest.fixture(scope="session", autouse=True)
 def libraries() -> None:
-    """Programs that tests call are forked from a process that has what they import; those of jobs on nodes cannot reach it."""
+    """Programs that tests call are forked from a process that has what they import.
+
+    Those of jobs on nodes cannot reach it.
+    """
     os.environ[prefork_server.VARIABLE] = prefork_server.start()
 
 
@@ -43,14 +48,20 @@ INSTALLING = "packages.lock"
 
 @pytest.fixture(scope="session")
 def virtual_cluster(installed: None) -> Iterator[None]:
-    """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core. Ended afterwards where it was started here."""
+    """The virtual cluster of this machine: 3 nodes, 1 Gbit/s, 0.6 core.
+
+    Ended afterwards where it was started here.
+    """
     there = virtual.running()
     if there == NEEDED and not virtual.ended():
         yield
         return
     if there is not None and there != NEEDED:
         pytest.fail(
-            f"another virtual cluster is up ({there.described()}); take it down first: ./ringside cluster down",
+            (
+                f"another virtual cluster is up ({there.described()}); take it down first: ./ringside "
+                "cluster down"
+            ),
             False,
         )
     control.down()  # of one that has lost a part
@@ -96,7 +107,10 @@ def shared() -> Iterator[Path]:
     for folder in (CHECKOUT, Path(os.environ.get("RINGSIDE_CACHE", "~/.cache/ringside")).expanduser()):
         if folder.resolve().is_relative_to("/tmp"):  # noqa: S108 (each node has a /tmp of its own)
             pytest.fail(
-                f"{folder}: nodes of the virtual cluster do not see /tmp; clone, and set RINGSIDE_CACHE, elsewhere",
+                (
+                    f"{folder}: nodes of the virtual cluster do not see /tmp; clone, and set RINGSIDE_CACHE, "
+                    "elsewhere"
+                ),
                 False,
             )
     folder = Path(tempfile.mkdtemp(prefix="ringside-test-", dir="/var/tmp"))

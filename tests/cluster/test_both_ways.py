@@ -125,7 +125,9 @@ def cancel() -> None:
 
 
 def kill_its_snakemake() -> None:
-    """As a node's out-of-memory killer does: the step is ended by Slurm, and the supervisor outlives both for a moment."""
+    """As a node's out-of-memory killer does: the step is ended by Slurm, and the supervisor outlives both for
+    a moment.
+    """
     commands = {pid: Path("/proc", str(pid), "cmdline").read_bytes() for pid in Limits("node1").processes()}
     (snakemake,) = [pid for pid, command in commands.items() if b"bin/snakemake" in command]
     os.kill(snakemake, signal.SIGKILL)
@@ -176,7 +178,10 @@ def test_what_is_wrong_is_said_before_any_job(shared_folder: Path) -> None:
 
 
 def test_environments_can_be_built_in_a_job(shared_folder: Path) -> None:
-    """The site says build_on: job; only the data set is made, since an environment would be the test's longest part."""
+    """The site says build_on: job.
+
+    Only the data set is made, since an environment would be the test's longest part.
+    """
     campaign = Campaign(shared_folder, study())
     campaign.checkout.edit(
         "config/sites/virtual.yaml", "launcher: slurm", "launcher: slurm\nscheduler: {build_on: job}"

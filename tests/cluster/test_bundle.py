@@ -1,7 +1,8 @@
-"""Without a network: a fresh checkout and an empty cache, filled by a bundle, ./ringside run of a study, on one machine and on Slurm.
+"""Without a network: a fresh checkout and an empty cache, filled by a bundle, ./ringside run of a study, on
+one machine and on Slurm.
 
-Everything from `ringside unbundle` on runs in a private corner of the machine, whose network has no route, with no variables and an
-empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
+Everything from `ringside unbundle` on runs in a private corner of the machine, whose network has no route,
+with no variables and an empty home. make bundle-test; needs root, five to ten minutes, and fetches 0.5 GB.
 """
 
 import csv

@@ -1,4 +1,6 @@
-"""What clusters do to campaigns. After each fault: every row of the design in runs.csv, finished runs not repeated, attempts and
+"""What clusters do to campaigns.
+
+After each fault: every row of the design in runs.csv, finished runs not repeated, attempts and
 reasons kept, no process left on any node, a clear exit status.
 
 `make fault-test` runs them; CI runs some of them in turn (make rotation-test).
@@ -209,7 +211,9 @@ def test_a_full_disk_under_results(shared_folder: Path) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, image: Path, size: int = 8 << 20) -> Iterator[None]:
-    """A file system of `size` bytes at `folder`, the same here and on every node: mounts made here may not reach them."""
+    """A file system of `size` bytes at `folder`, the same here and on every node: mounts made here may not
+    reach them.
+    """
     image.touch()
     os.truncate(image, size)
     slurm("mkfs.ext4", "-q", str(image))

@@ -1,6 +1,8 @@
-"""A real OAR on the virtual cluster, in a private corner of the machine: up, down, a campaign, and what breaks it.
+"""A real OAR on the virtual cluster, in a private corner of the machine: up, down, a campaign, and what
+breaks it.
 
-After each fault: no run is taken for done that is not, what was lost is tried again, nothing finished is repeated. `make oar-test`
+After each fault: no run is taken for done that is not, what was lost is tried again, nothing finished is
+repeated. `make oar-test`
 """
 
 import csv
@@ -21,7 +23,8 @@ from virtual_cluster import control, oar
 pytestmark = pytest.mark.oar
 CONF = "/etc/oar/oar.conf"
 MPI = ("openmpi-bin",)  # mpirun, and the library of a program of MPI
-# A rank that starts a program of MPI, as an adapter does; the program adds up its ranks' numbers, then does what it is told.
+# A rank that starts a program of MPI, as an adapter does; the program adds up its ranks' numbers, then does
+# what it is told.
 MPI_RANK = """
 import ctypes, json, os, signal, socket, subprocess, sys, time
 from pathlib import Path
@@ -168,7 +171,12 @@ def test_another_oar_is_never_touched(corner: Sandbox) -> None:
 def test_a_job_has_its_share_of_the_processor_and_takes_its_strays_with_it(
     cluster: Sandbox, shared_folder: Path
 ) -> None:
-    measured = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+    measured = (
+        "import time\n"
+        "end = time.monotonic() + 2\n"
+        "while time.monotonic() < end: pass\n"
+        "print(time.process_time())"
+    )
     (shared_folder / "busy.py").write_text(measured)
     stray = "oarsh node2 'setsid sleep 987 > /dev/null 2>&1 < /dev/null & setsid sleep 988'"
     job = submit(
@@ -321,7 +329,10 @@ def test_a_rank_killed_by_sigkill_is_a_failed_row(cluster: Sandbox, shared_folde
 
 
 def mpi_run(cluster: Sandbox, folder: Path, then: str) -> tuple[str, Path]:
-    """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up; the job and where it tells its outcome."""
+    """Submit a run of four ranks of MPI on two nodes, whose program does `then` when it has added up.
+
+    The job and where it tells its outcome.
+    """
     subprocess.run([control.INSTALL, *MPI], check=True)
     (folder / "rank.py").write_text(MPI_RANK.replace("THEN", then))
     (folder / "job.py").write_text(MPI_JOB)

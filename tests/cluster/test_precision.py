@@ -1,4 +1,6 @@
-"""A study that says a precision, on the virtual cluster, both ways: a job for every block that is possible, and a job a run."""
+"""A study that says a precision, on the virtual cluster, both ways: a job for every block that is possible,
+and a job a run.
+"""
 
 import os
 import subprocess
@@ -15,7 +17,9 @@ LEAVE = "import analysis_cost; analysis_cost.leave_records(site='virtual')"
 
 
 def test_a_block_goes_on_where_it_is_decided(shared_folder: Path) -> None:
-    """0.1 % is never reached in five runs: three that are made up, one by the allocation of its block, one by a job of its own."""
+    """0.1 % is never reached in five runs: three that are made up, one by the allocation of its block, one by
+    a job of its own.
+    """
     text = study(nodes="1", epochs=2).replace(
         "replicates: 1", "replicates: {at_least: 3, at_most: 4, until: 0.1 %}"
     )

@@ -1,4 +1,6 @@
-"""`ringside site` on a real virtual cluster, in a private corner: the file that it writes is right as it stands."""
+"""`ringside site` on a real virtual cluster, in a private corner: the file that it writes is right as it
+stands.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""A campaign on nodes of unlike processors, in a private corner of the machine: shares follow speeds, and the table is made."""
+"""A campaign on nodes of unlike processors, in a private corner of the machine: shares follow speeds, and the
+table is made.
+"""
 
 import csv
 from collections.abc import Iterator

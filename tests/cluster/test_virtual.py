@@ -1,4 +1,6 @@
-"""The virtual cluster itself, in a private corner of the machine: up, down, what nodes have, and what is refused."""
+"""The virtual cluster itself, in a private corner of the machine: up, down, what nodes have, and what is
+refused.
+"""
 
 import json
 import sys
@@ -16,7 +18,8 @@ RATE_MBIT, SHARE = 100, 0.5
 FOREIGN = "ClusterName=real\n"
 CONF = "/etc/slurm/slurm.conf"
 
-# Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens, does not count.
+# Task 0 takes what task 1 sends, and tells the rate in Mbit/s; the first half second, full of saved tokens,
+# does not count.
 TRANSFER = """
 import os, socket, time
 if os.environ["SLURM_PROCID"] == "0":
@@ -124,7 +127,10 @@ def test_an_interrupted_start_leaves_nothing(corner: Sandbox, after_s: float) ->
 )
 def test_what_a_killed_start_left_is_no_obstacle(corner: Sandbox, reached: str) -> None:
     """Killed as soon as it has come so far."""
-    kills = f"{sys.executable} -m ringside cluster up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; do :; done; kill -9 $!"
+    kills = (
+        f"{sys.executable} -m ringside cluster up --nodes=40 & until [ -e /run/ringside-cluster/{reached} ]; "
+        "do :; done; kill -9 $!"
+    )
     corner.run("sh", "-c", kills)
     assert corner.left() != NOTHING
     up(corner, "--nodes=1")

@@ -1,7 +1,10 @@
-"""Mutate files and let their readers read them: `make fuzz`. Findings are kept in the corpus, and read by the unit tests from then on.
+"""Mutate files and let their readers read them: `make fuzz`.
 
-Each target of targets.py runs in a process of its own, by Atheris (libFuzzer), which finds new paths through our modules by their coverage.
-`tests/fuzz/corpus/<target>/` has what was found once; it is small, and every test run reads it (tests/unit/fuzz/).
+Findings are kept in the corpus, and read by the unit tests from then on.
+
+Each target of targets.py runs in a process of its own, by Atheris (libFuzzer), which finds new paths through
+our modules by their coverage. `tests/fuzz/corpus/<target>/` has what was found once; it is small, and every
+test run reads it (tests/unit/fuzz/).
 """
 
 import argparse

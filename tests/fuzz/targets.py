@@ -1,7 +1,7 @@
 """What reads files that others write, and valid files to begin with: `make fuzz` mutates these.
 
-A reader may return, or raise InputError or one of the target's own errors. Anything else is a finding: another exception, more than
-5 s, or more memory than MAX_MEMORY_MB.
+A reader may return, or raise InputError or one of the target's own errors. Anything else is a finding:
+another exception, more than 5 s, or more memory than MAX_MEMORY_MB.
 """
 
 import csv
@@ -61,7 +61,8 @@ ROWS = 4
 class Target:
     """One reader of files.
 
-    `read` gets the file, which has `name`; `seeds` are contents that it accepts; `errors` are what it may raise beside InputError.
+    `read` gets the file, which has `name`; `seeds` are contents that it accepts; `errors` are what it may
+    raise beside InputError.
     """
 
     name: str
@@ -328,7 +329,10 @@ TARGETS = {
     "text8": Target("text8", _read_text8, lambda: [b"the quick brown fox " * 8]),
     "jpeg": Target("a.jpeg", _read_jpeg, _pictures("JPEG")),
     "picture": Target("a.png", lambda file: read_image(file, 4), _pictures("PNG", "BMP", "GIF", "JPEG", "TIFF")),
-    "text": Target("a.txt", lambda file: pack_text(file, file.with_name("a.zip"), 2, 0.5), lambda: ["größe a b\r\n a <unk> \n".encode() * 4]),
+    "text": Target("a.txt", lambda file: pack_text(file, file.with_name("a.zip"), 2, 0.5), lambda: [(
+        "größe a b\r\n"
+        " a <unk> \n"
+    ).encode() * 4]),
     "config": Target("config.yaml", lambda file: load_config(read_config(file)), _files("config/config.yaml")),
     "datasets": Target("table.yaml", lambda file: read_datasets(file, file.with_name("none")), _files("workflow/scripts/datasets/table.yaml")),
     "lock": Target("table.lock.yaml", read_lock, lambda: [b"digits:\n  a.gz: " + b"0" * 64 + b"\n"]),
@@ -347,8 +351,7 @@ TARGETS = {
     "costs": Target("costs.csv", lambda file: read_table(file, "costs"), _header_of("costs")),
     "messages": Target("messages.csv", lambda file: read_table(file, "messages"), _header_of("messages")),
     "replay": Target("replay_steps.csv", lambda file: read_table(file, "replay_steps"), _header_of("replay_steps")),
-    "tar": Target("a.tar", _read_tar, _tar),
-    "zip": Target("a.zip", _read_zip, _zip),
+    "tar": Target("a.tar", _read_tar, _tar), "zip": Target("a.zip", _read_zip, _zip),
     "idx": Target("a.gz", _read_idx, lambda: [bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, *range(8)])]),
     "wikitext": Target("a.txt", _read_wikitext, lambda: ["größe a b\r\n a <unk> \n".encode() * 4]),
     "hosts": Target("hosts", lambda file: host_names(file.read_text(errors="replace")), lambda: [b"node[01-03,7],login"], (ValueError,)),

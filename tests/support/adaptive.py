@@ -1,7 +1,9 @@
-"""Adaptive campaigns whose truth is known, many at a time: runs are made until a rule is satisfied, and what is reported then.
+"""Adaptive campaigns whose truth is known, many at a time: runs are made until a rule is satisfied, and what
+is reported then.
 
-The formulas are those of `analysis.pooling` on arrays [studies, cells, blocks] with NaN where a cell has no run; tests hold both against each
-other. Every cell has a run in each of the first blocks, so no two cells share fewer than three.
+The formulas are those of `analysis.pooling` on arrays [studies, cells, blocks] with NaN where a cell has no
+run; tests hold both against each other. Every cell has a run in each of the first blocks, so no two cells
+share fewer than three.
 """
 
 import math
@@ -26,7 +28,9 @@ APART = special.polygamma(1, OF_PRIOR)  # ascending
 
 
 def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`pooling.estimate_prior` of each row of variances [studies, cells] (NaN: none), without a limit of their degrees of freedom: both [studies]."""
+    """`pooling.estimate_prior` of each row of variances [studies, cells] (NaN: none), without a limit of
+    their degrees of freedom: both [studies].
+    """
     known = ~np.isnan(variances)
     if known.sum(axis=1).max() < 2:
         return np.full(len(variances), np.nan), np.zeros(len(variances))
@@ -48,7 +52,9 @@ def prior_of(variances: np.ndarray, df: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class Report:
-    """What is reported of logarithms of epoch times `log` [studies, cells, blocks], NaN where there is no run."""
+    """What is reported of logarithms of epoch times `log` [studies, cells, blocks], NaN where there is no
+    run.
+    """
 
     log: np.ndarray
 
@@ -69,8 +75,10 @@ class Report:
 
     @cached_property
     def in_blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of the runs that are not alone in their block: whether there, deviations from cells' means, what blocks leave of them
-        [studies, cells, blocks]; degrees of freedom lost to blocks, and those left [studies]."""
+        """Of the runs that are not alone in their block: whether there, deviations from cells' means, what
+        blocks leave of them [studies, cells, blocks]; degrees of freedom lost to blocks, and those left
+        [studies].
+        """
         there = ~np.isnan(self.log)
         in_block = there.sum(axis=1)
         there &= (in_block > 1)[:, None]
@@ -121,7 +129,9 @@ class Report:
 
     @cached_property
     def pooled(self) -> np.ndarray:
-        """Half-widths of the intervals of cells' means by the standard deviation pooled over cells, [studies, cells]."""
+        """Half-widths of the intervals of cells' means by the standard deviation pooled over cells, [studies,
+        cells].
+        """
         df = (self.n - 1.0).sum(axis=1)
         s = np.sqrt((self.own * (self.n - 1)).sum(axis=1) / df)
         return np.sinh(quantile(self.freedom)[:, None] * s[:, None] / np.sqrt(self.n))
@@ -159,8 +169,9 @@ class Report:
 
 
 class Ratios(NamedTuple):
-    """Of pairs of cells, [studies, pairs]: logarithm of the ratio of means, difference of mean logarithms, its standard error and degrees
-    of freedom; those of the spread within blocks of all cells, [studies]."""
+    """Of pairs of cells, [studies, pairs]: logarithm of the ratio of means, difference of mean logarithms,
+    its standard error and degrees of freedom; those of the spread within blocks of all cells, [studies].
+    """
 
     value: np.ndarray
     difference: np.ndarray
@@ -229,7 +240,10 @@ def chosen_of_pairs(until: float) -> Rule:
 def noise_of_block(
     rng: np.random.Generator, active: np.ndarray, correlation: float, last: np.ndarray
 ) -> np.ndarray:
-    """Noise of one block's runs, whose order is random; each is like the run before it; `last` [studies] is the last one's."""
+    """Noise of one block's runs, whose order is random.
+
+    Each is like the run before it; `last` [studies] is the last one's.
+    """
     noise = rng.standard_normal(active.shape)
     if not correlation:
         return noise
@@ -253,7 +267,9 @@ def campaign(
     of_blocks: float = 0.0,
     correlation: float = 0.0,
 ) -> Report:
-    """Studies of cells with these standard deviations of logarithms [studies, cells]: those that `refine` names get a run in the next block."""
+    """Studies of cells with these standard deviations of logarithms [studies, cells]: those that `refine`
+    names get a run in the next block.
+    """
     log = np.full((*spread.shape, at_most), np.nan)
     active = np.ones(spread.shape, dtype=bool)
     last = rng.standard_normal(len(spread))

@@ -16,7 +16,9 @@ KEPT = "wheels/0123456789ab"
 
 @dataclass
 class Bundle:
-    """A bundle that is to be packed in `folder`: what its manifest says, and its files by their places in a cache."""
+    """A bundle that is to be packed in `folder`: what its manifest says, and its files by their places in a
+    cache.
+    """
 
     folder: Path
     files: dict[str, Path] = field(default_factory=dict)
@@ -63,7 +65,10 @@ class Bundle:
 
 
 def bundle(folder: Path, count: int = 5, size_bytes: int = 30_000) -> Bundle:
-    """A bundle with `count` wheels, one that was built, an archive of a data set and an image; beside it a checkout."""
+    """A bundle with `count` wheels, one that was built, an archive of a data set and an image.
+
+    Beside it a checkout.
+    """
     made = Bundle(folder)
     names = [f"bundle/wheels/package_{number}-1.0-py3-none-any.whl" for number in range(count)]
     names += ["bundle/images/pytorch-0123456789ab.sif", "downloads/cifar-10/cifar-10-binary.tar.gz"]

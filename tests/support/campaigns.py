@@ -1,4 +1,6 @@
-"""A checkout on the virtual cluster, a campaign in it that runs while a test breaks something, and what is left then."""
+"""A checkout on the virtual cluster, a campaign in it that runs while a test breaks something, and what is
+left then.
+"""
 
 import csv
 import signal
@@ -67,7 +69,10 @@ class Campaign:
         return list(command)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """`snakemake --profile slurm` (or the class's) with these arguments, in the background; its output is in snakemake.out."""
+        """`snakemake --profile slurm` (or the class's) with these arguments, in the background.
+
+        Its output is in snakemake.out.
+        """
         with open(self.checkout.folder / "snakemake.out", "a") as out:
             return subprocess.Popen(
                 self.entered(
@@ -79,7 +84,8 @@ class Campaign:
                 stdout=out,
                 stderr=out,
                 text=True,
-                # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+                # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit
+                # that.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread here)
             )
 

@@ -98,7 +98,9 @@ class Checkout:
             )
 
     def copy(self, folder: Path) -> "Checkout":
-        """Another checkout with everything that this one has, results and Snakemake's memory included, dates kept."""
+        """Another checkout with everything that this one has, results and Snakemake's memory included, dates
+        kept.
+        """
         shutil.copytree(self.folder, folder, symlinks=True)
         return Checkout(folder)
 
@@ -124,7 +126,9 @@ class Checkout:
         return {**kept, "PATH": path, "SNAKEMAKE_PROFILE": str(self.folder / "profiles" / "local")}
 
     def snakemake(self, *arguments: str, timeout_s: float = 600, program: Sequence[str] = ()) -> Invocation:
-        """Call Snakemake and wait for it: in a process that has its modules already, where no other `program` is named."""
+        """Call Snakemake and wait for it: in a process that has its modules already, where no other `program`
+        is named.
+        """
         done = subprocess.run(
             [*(program or self.warm("snakemake")), *arguments, "--quiet", "rules", "host"],
             cwd=self.folder,
@@ -162,7 +166,9 @@ class Checkout:
         )
 
     def warm(self, *arguments: str) -> list[str]:
-        """The command that does what `python -m` does with these arguments, in a process that has its libraries."""
+        """The command that does what `python -m` does with these arguments, in a process that has its
+        libraries.
+        """
         return [
             sys.executable,
             "-IS",
@@ -215,7 +221,9 @@ TARGETS = (*TARGETS, "manifest")  # which is made anew with whatever else is; te
 
 
 def stamp(path: Path) -> str:
-    """What changes whenever the file `path` is made anew: its inode and its time, for a file system may give a freed inode out again."""
+    """What changes whenever the file `path` is made anew: its inode and its time, for a file system may give
+    a freed inode out again.
+    """
     found = path.stat()
     return f"{found.st_ino} {found.st_mtime_ns}"
 

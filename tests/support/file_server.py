@@ -13,7 +13,10 @@ Behaviour = Callable[["Handler", bytes], None]
 
 
 class FileServer(ThreadingHTTPServer):
-    """`files`: path -> content. `plan`: path -> behaviours of its next requests. `asked`: (path, headers) of every request."""
+    """`files`: path -> content.
+
+    `plan`: path -> behaviours of its next requests. `asked`: (path, headers) of every request.
+    """
 
     daemon_threads = True
 

@@ -1,4 +1,6 @@
-"""The site whose frameworks tests train: local, unless `make frameworks-test SITE=...` names one that has others installed."""
+"""The site whose frameworks tests train: local, unless `make frameworks-test SITE=...` names one that has
+others installed.
+"""
 
 import os
 

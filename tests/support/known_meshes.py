@@ -1,4 +1,6 @@
-"""Runs of strategies made from known physics, by plain loops of their own: what prediction.strategies must find again."""
+"""Runs of strategies made from known physics, by plain loops of their own: what prediction.strategies must
+find again.
+"""
 
 import itertools
 import math
@@ -33,7 +35,10 @@ SWEPT = ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
 
 @dataclass(frozen=True)
 class Meshes(known.Truth):
-    """Strategies for small-cnn, of which all messages wait. Updates take nothing: where no run accumulates, they cannot be told from batches."""
+    """Strategies for small-cnn, of which all messages wait.
+
+    Updates take nothing: where no run accumulates, they cannot be told from batches.
+    """
 
     update_s: float = 0.0
     dispatch_s: float = 0.0  # that the library takes for each message within layers
@@ -83,7 +88,9 @@ class Meshes(known.Truth):
 
 
 def played(each, microbatches):
-    """When the last backward pass ends, each after what it needs and after its stage's last: forward takes a third."""
+    """When the last backward pass ends, each after what it needs and after its stage's last: forward takes a
+    third.
+    """
     ends, free = {}, [0.0] * len(each)
     for passed, (share, order) in {"forward": (1 / 3, 1), "backward": (2 / 3, -1)}.items():
         for micro in range(microbatches):

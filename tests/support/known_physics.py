@@ -1,7 +1,7 @@
 """Runs and sweeps made from known physics, by plain loops of their own: what the model must find again.
 
-PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or `seconds_of` for a
-physics that the model does not have.
+PyTorch DDP's buckets on a ring, or FSDP's units (`Sharded`). Change a field of `Truth` for another truth, or
+`seconds_of` for a physics that the model does not have.
 """
 
 import itertools
@@ -29,7 +29,10 @@ RATES = (12.5e6, 37.5e6, 125e6)
 
 @dataclass(frozen=True)
 class Truth:
-    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte; shares; the scatter of a batch's time."""
+    """The physics: seconds, seconds a sample, an update, a step of the ring, a byte.
+
+    Shares; the scatter of a batch's time.
+    """
 
     batch_s: float = 0.010
     sample_s: float = 0.0004
@@ -91,7 +94,10 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sharded(Truth):
-    """FSDP's: parameters are gathered in one pass of the ring; gradients are reduced `gloo` times as slowly as that."""
+    """FSDP's: parameters are gathered in one pass of the ring.
+
+    Gradients are reduced `gloo` times as slowly as that.
+    """
 
     gloo: float = 2.0
 
@@ -101,7 +107,9 @@ class Sharded(Truth):
         return passes / 2 * self.all_reduce(size, nodes, rate)
 
     def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
-        """Seconds that messages add to the batches of one exchange, by a list of what has to be done, in order."""
+        """Seconds that messages add to the batches of one exchange, by a list of what has to be done, in
+        order.
+        """
         units, macs = [], []
         for operator in model_graph(model, dataset).operators:
             own = sum(4 * math.prod(s) for w, s in operator.weights.items() if w not in ("mean", "variance"))
@@ -171,12 +179,14 @@ def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, 
         rows.append(
             {
                 **{name: levels[name] for name in factors()},
-                "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate, "block": replicate,
-                "order_key": float(replicate), "seed": replicate, "replicas": n, "ranks": n, "local_batch": batch,
-                "effective_batch": batch * n * k, "base": "pytorch-single", "key": "0" * 12, "status": "ok", "reason": None,
-                "epoch_time_s": seconds, "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
+                "run_id": f"{cell}.r{replicate}", "study": "known", "cell": cell, "replicate": replicate,
+                "block": replicate, "order_key": float(replicate), "seed": replicate, "replicas": n,
+                "ranks": n, "local_batch": batch, "effective_batch": batch * n * k, "base": "pytorch-single",
+                "key": "0" * 12, "status": "ok", "reason": None, "epoch_time_s": seconds,
+                "placement": "virtual", "bandwidth_bytes_s": rate, "timing_scope": "ranks",
                 "samples_per_epoch": SAMPLES, "samples_trained": steps * n * batch, "steps": steps,
-                "exchanges": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None, "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
+                "exchanges": -(-steps // k), "cpu_share": 0.3, "cpu_shares": None, "rank_samples": None,
+                "steal_share": 0.0, "deployment": "venv", "max_foreign_cpu_share": 0.05,
             }
         )  # fmt: skip
         # epoch times are scaled to the data set's samples
@@ -194,13 +204,16 @@ def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, se
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     rows = [
         {
-            "study": "known", "collective": collective, "framework": framework, "nodes": n, "ranks": n, "key": "0" * 12, "status": "ok", "reason": None,
-            "placement": "virtual", "link_bytes_s": rate, "bytes": size, "round": number, "repetition": 1,
-            "seconds": truth.collective(collective, size, n, rate) * (1 + noise * rng.standard_normal()), "bus_bandwidth_bytes_s": 1.0,
+            "study": "known", "collective": collective, "framework": framework, "nodes": n, "ranks": n,
+            "key": "0" * 12, "status": "ok", "reason": None, "placement": "virtual", "link_bytes_s": rate,
+            "bytes": size, "round": number, "repetition": 1,
+            "seconds": truth.collective(collective, size, n, rate) * (1 + noise * rng.standard_normal()),
+            "bus_bandwidth_bytes_s": 1.0,
         }
         for n in nodes
         if n > 1
-        for collective, rate, size, number in itertools.product(collectives, rates, message_sizes(64 * MIB), range(1, 6))
+        for collective, rate, size,
+        number in itertools.product(collectives, rates, message_sizes(64 * MIB), range(1, 6))
     ]  # fmt: skip
     return written(
         pd.DataFrame(rows, columns=None if rows else schema("network")["required"]), "network", folder

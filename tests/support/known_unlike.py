@@ -1,4 +1,6 @@
-"""Runs of unlike ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find again."""
+"""Runs of unlike ranks made from known speeds, by plain loops of their own: what prediction.hybrid must find
+again.
+"""
 
 from pathlib import Path
 
@@ -15,7 +17,10 @@ RATE = 125e6
 def unlike(
     folder: Path | None = None, block: int = 384, noise: float = 0.0
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop; and the network."""
+    """Runs on one, two and three nodes of 0.8, 0.4 and 0.2 core, of the same samples a step, by a plain loop.
+
+    And the network.
+    """
     parts = [
         known.runs(
             TRUTH,
@@ -37,9 +42,9 @@ def unlike(
             )
             cell = f"hybrid.b{block}.n{nodes}.{shares}"
             told = {
-                "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes, "steps": steps,
-                "exchanges": steps, "effective_batch": block, "samples_trained": steps * block,
-                "cpu_shares": "/".join(f"{0.8 * k:g}" for k in strengths),
+                "cell": cell, "shares": shares, "epoch_time_s": step_s * steps, "local_batch": block // nodes,
+                "steps": steps, "exchanges": steps, "effective_batch": block,
+                "samples_trained": steps * block, "cpu_shares": "/".join(f"{0.8 * k:g}" for k in strengths),
                 "rank_samples": "/".join(map(str, samples)) if shares == "measured" else None,
                 "rank_speeds": "/".join(f"{speed:.6g}" for speed in speeds) if shares == "measured" else None,
             }  # fmt: skip

@@ -1,4 +1,6 @@
-"""Grid'5000's Kwollect on loopback: the metrics of some nodes, in the format of its API, for whoever asks for them."""
+"""Grid'5000's Kwollect on loopback: the metrics of some nodes, in the format of its API, for whoever asks for
+them.
+"""
 
 import json
 import threading
@@ -16,7 +18,9 @@ PERIOD_S = 0.2
 
 
 class Kwollect(ThreadingHTTPServer):
-    """`watts`: the power of a node at a Unix time, None where there is no sample. `known_until`: when the last sample was taken.
+    """`watts`: the power of a node at a Unix time, None where there is no sample.
+
+    `known_until`: when the last sample was taken.
     `broken`: answers of the next requests, each a status and a body. `asked`: the queries of all."""
 
     daemon_threads = True
@@ -35,7 +39,9 @@ class Kwollect(ThreadingHTTPServer):
         return Wattmeter("kwollect", url, "wattmetre_power_watt", 0.01, patience_s)
 
     def rows(self, asked: dict[str, str]) -> list[dict[str, Any]]:
-        """The samples of all nodes, in the order in which a database has them, with another metric between them."""
+        """The samples of all nodes, in the order in which a database has them, with another metric between
+        them.
+        """
         start, end = float(asked["start_time"]), min(float(asked["end_time"]), self.known_until())
         found = []
         for step in range(int(start / self.period_s), int(end / self.period_s) + 1):

@@ -8,7 +8,9 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Truth:
-    """A step, in s: what each rank does [ranks], when buckets are ready as shares of the backward pass, and how long each moves."""
+    """A step, in s: what each rank does [ranks], when buckets are ready as shares of the backward pass, and
+    how long each moves.
+    """
 
     data: float = 0.001
     forward: tuple[float, ...] = (0.010, 0.010)

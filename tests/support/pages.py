@@ -1,4 +1,6 @@
-"""The pages for people, and every command on them: lines of sh blocks, and inline code that starts a program of CALLS."""
+"""The pages for people, and every command on them: lines of sh blocks, and inline code that starts a program
+of CALLS.
+"""
 
 import re
 from collections import Counter
@@ -42,7 +44,10 @@ class Page:
 
     @property
     def commands(self) -> list[str]:
-        """Its commands in their order: those of blocks, then those of the text; each once, without comments."""
+        """Its commands in their order: those of blocks, then those of the text.
+
+        Each once, without comments.
+        """
         lines = [line for block in self.blocks("sh") for line in block.splitlines()]
         said = [part.strip() for line in lines for part in COMMENT.sub("", line).split(" && ")]
         inline = [span for span in self.spans if span.startswith(CALLS)]
@@ -95,7 +100,9 @@ def section(name: str, page_name: str = CAMPAIGNS) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, the items of its lists, the lines of its code and the rows of its tables, each on one line."""
+    """The paragraphs of a text, the items of its lists, the lines of its code and the rows of its tables,
+    each on one line.
+    """
     lines = [line for block in BLOCK.finditer(text) for line in block["text"].splitlines()]
     parts = re.split(r"\n\s*\n|\n(?=[*|-] ?)", BLOCK.sub("\n\n", text))
     return [" ".join(part.split()) for part in [*parts, *lines] if part.strip()]
@@ -116,8 +123,9 @@ def in_words(text: str) -> Counter[str]:
 def lacking(text: str, near: str, *said: str) -> list[str]:
     """Return what of `said` no paragraph of a text with the word `near` has; empty where one of them has all.
 
-    What counts are numbers, each as often as they are said, in any order and among any words. A number in words may be one in
-    digits, too. A unit such as % or s has to stand right behind the last number of its part.
+    What counts are numbers, each as often as they are said, in any order and among any words. A number in
+    words may be one in digits, too. A unit such as % or s has to stand right behind the last number of its
+    part.
     """
     whole = "; ".join(said)
     units = [" ".join(one.split()[-2:]) for one in said if WITH_UNIT.search(one)]
@@ -142,7 +150,9 @@ def unsaid_on(name: str, near: str, *said: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Lists:
-    """tests/support/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all others."""
+    """tests/support/commands.yaml: what is run or planned by tests/workflow/test_pages.py, and what runs all
+    others.
+    """
 
     run: list[str]
     planned: list[str]
@@ -155,7 +165,10 @@ class Lists:
         return {*self.run, *self.planned, *self.elsewhere}
 
     def cover(self, command: str) -> bool:
-        """Whether something runs a command. What only names a target, or is a form to fill in, asks for its target alone."""
+        """Whether something runs a command.
+
+        What only names a target, or is a form to fill in, asks for its target alone.
+        """
         words = command.split()
         if command in self.commands or (words[0] == MAKE and words[1] in self.targets):
             return True

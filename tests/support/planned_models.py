@@ -1,4 +1,7 @@
-"""What the planner's programs share: models as they pose them, and the Python that runs them. Standard library and numpy."""
+"""What the planner's programs share: models as they pose them, and the Python that runs them.
+
+Standard library and numpy.
+"""
 
 import importlib.util
 import os

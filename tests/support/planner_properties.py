@@ -1,6 +1,8 @@
-"""Run by the planner's Python: proposals in which only a change is simulated, against simulations of all, over all models.
+"""Run by the planner's Python: proposals in which only a change is simulated, against simulations of all,
+over all models.
 
-python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and exits with 1 at the first difference.
+python planner_properties.py PROPOSALS: of all models together. Says how many ended before their limit, and
+exits with 1 at the first difference.
 """
 
 import itertools

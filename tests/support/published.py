@@ -1,4 +1,6 @@
-"""Data sets with published analyses, to hold the analysis to: R's datasets package, NIST StRD, and Jain's book (1991)."""
+"""Data sets with published analyses, to hold the analysis to: R's datasets package, NIST StRD, and Jain's
+book (1991).
+"""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +35,8 @@ TOOTH_GROWTH = pd.DataFrame(
         "y": _numbers(
             "15.2 21.5 17.6 9.7 14.5 10.0 8.2 9.4 16.5 9.7 19.7 23.3 23.6 26.4 20.0 25.2 25.8 21.2 14.5 27.3 "
             "25.5 26.4 22.4 24.5 24.8 30.9 26.4 27.3 29.4 23.0 4.2 11.5 7.3 5.8 6.4 10.0 11.2 11.2 5.2 7.0 "
-            "16.5 16.5 15.2 17.3 22.5 17.3 13.6 14.5 18.8 15.5 23.6 18.5 33.9 25.5 26.4 32.5 26.7 21.5 23.3 29.5"
+            "16.5 16.5 15.2 17.3 22.5 17.3 13.6 14.5 18.8 15.5 23.6 18.5 33.9 25.5 26.4 32.5 26.7 21.5 23.3 "
+            "29.5"
         ),
         "supp": np.repeat([0, 1], 30),
         "dose": np.tile(np.repeat([0, 1, 2], 10), 2),
@@ -85,8 +88,8 @@ JAIN_CODE_SIZE = pd.DataFrame(
 # Jain 1991, chapter 19: a 2^(7-4) design; D = AB, E = AC, F = BC, G = ABC
 JAIN_274 = _numbers("20 35 7 42 36 50 45 82")
 
-# Montgomery, Design and Analysis of Experiments (8th ed., 2013), example 4.1: yield of vascular grafts by extrusion pressure, in
-# blocks of a batch of resin each
+# Montgomery, Design and Analysis of Experiments (8th ed., 2013), example 4.1: yield of vascular grafts by
+# extrusion pressure, in blocks of a batch of resin each
 VASCULAR_GRAFTS = {
     "8500": _numbers("90.3 89.2 98.2 93.9 87.4 97.9"),
     "8700": _numbers("92.5 89.5 90.6 94.7 87.0 95.8"),
@@ -100,8 +103,8 @@ SLEEP = (
     _numbers("1.9 0.8 1.1 0.1 -0.1 4.4 5.5 1.6 4.6 3.4"),
 )
 
-# Montgomery, Design and Analysis of Experiments, 8th ed. (2013), Table 15.10: breaking strength (pounds) of a fibre, and its diameter (1e-3
-# inches), by machine.
+# Montgomery, Design and Analysis of Experiments, 8th ed. (2013), Table 15.10: breaking strength (pounds) of a
+# fibre, and its diameter (1e-3 inches), by machine.
 FIBRES = {
     "1": [(36, 20), (41, 25), (39, 24), (42, 25), (49, 32)],
     "2": [(40, 22), (48, 28), (39, 22), (45, 30), (44, 28)],

@@ -1,4 +1,6 @@
-"""What a refusal states, without the words in which it does: its code, its fields, and the numbers and names in its one line."""
+"""What a refusal states, without the words in which it does: its code, its fields, and the numbers and names
+in its one line.
+"""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +11,9 @@ from common.errors import InputError
 def assert_refusal(
     error: InputError, code: str, key: str = "", mentions: Iterable[object] = (), **fields: object
 ) -> None:
-    """Assert that an error has this code, this key and these fields, and that its line `mentions` these numbers and names."""
+    """Assert that an error has this code, this key and these fields, and that its line `mentions` these
+    numbers and names.
+    """
     assert (error.code, error.key) == (code, key)
     assert {name: getattr(error, name) for name in fields} == fields
     line = str(error)

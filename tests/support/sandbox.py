@@ -1,7 +1,8 @@
 """A private corner of this machine: a virtual cluster in it never meets the one that is up outside.
 
-It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's, but nobody
-outside sees what is mounted in it. Whatever happens in it is gone when it is closed, or when the test's process ends.
+It has its own network, processes, /run, /etc/slurm and control groups; all files else are the machine's, but
+nobody outside sees what is mounted in it. Whatever happens in it is gone when it is closed, or when the
+test's process ends.
 """
 
 import contextlib
@@ -44,7 +45,8 @@ daemons.write_json = noted
 control.start("2", "1gbit", "0.6", "6G", "slurm")
 """
 
-# Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds their folders.
+# Enters the groups that stand before `--`. What is started then finds its groups from there on, as it finds
+# their folders.
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 
 # As process 1 of the sandbox; the arguments: a group's folder and where it is to be seen, in pairs.

@@ -14,5 +14,8 @@ def sentences(notes: Iterable[str]) -> Iterator[str]:
 
 
 def sentence(notes: Iterable[str], code: str) -> Note:
-    """Return the only note with this code, at any depth. LookupError where there is none, or more than one."""
+    """Return the only note with this code, at any depth.
+
+    LookupError where there is none, or more than one.
+    """
     return find_note(sentences(notes), code)

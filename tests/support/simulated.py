@@ -25,8 +25,9 @@ DEPENDENCES = (
 
 
 class Coverage(NamedTuple):
-    """Which share of the 95 % intervals hold the truth: of all cells' means, of the noisiest cell's, of ratios; median half-widths of
-    means and of ratios (logarithms)."""
+    """Which share of the 95 % intervals hold the truth: of all cells' means, of the noisiest cell's, of
+    ratios; median half-widths of means and of ratios (logarithms).
+    """
 
     cells: float
     noisiest: float
@@ -38,7 +39,10 @@ class Coverage(NamedTuple):
 def simulated(
     rng: np.random.Generator, cells: int, blocks: int, spreads: str, of_blocks: float, correlation: float
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """Runs in random order within complete blocks, whose mean epoch time is 1 s in all cells; the cells' spreads."""
+    """Runs in random order within complete blocks, whose mean epoch time is 1 s in all cells.
+
+    The cells' spreads.
+    """
     spread = SPREADS[spreads](rng, cells)
     noise = rng.standard_normal(cells * blocks)
     for place in range(1, len(noise)):
@@ -76,7 +80,9 @@ def held(made: Pooling, spread: np.ndarray, truth: float = 1.0) -> Coverage:
 
 
 class ReferencedCoverage(NamedTuple):
-    """Whether there are adjusted means; what plain and what shown intervals hold (adjusted ones where there are any); bias of the
+    """Whether there are adjusted means.
+
+    What plain and what shown intervals hold (adjusted ones where there are any); bias of the
     shown means (logarithm), and of the plain ones."""
 
     chosen: bool
@@ -96,10 +102,12 @@ def beside_reference(
     of_reference: float = 0.0,
     withheld: float | None = None,
 ) -> tuple[pd.DataFrame, Callable[[Sequence[str]], float]]:
-    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within blocks and between them; and, for
-    the covariates that times are adjusted by, the mean epoch time in s of all cells at the campaign's mean of them. That at the mean of
-    all campaigns is 1 s. `of_reference`: the standard deviation of what blocks add to the reference alone. `withheld`: the correlation of log
-    epoch time and the time withheld, which goes its own way; None where nobody knows that time."""
+    """As `simulated`, with a reference whose logarithm has this correlation with that of epoch time within
+    blocks and between them; and, for the covariates that times are adjusted by, the mean epoch time in s of
+    all cells at the campaign's mean of them. That at the mean of all campaigns is 1 s. `of_reference`: the
+    standard deviation of what blocks add to the reference alone. `withheld`: the correlation of log epoch
+    time and the time withheld, which goes its own way; None where nobody knows that time.
+    """
     runs, spread = simulated(rng, cells, blocks, spreads, 0.0, 0.0)
     slopes = {REFERENCE: correlation, WITHHELD: withheld or 0.0}
     rest = math.sqrt(1 - sum(slope**2 for slope in slopes.values()))
@@ -134,7 +142,9 @@ def beside_reference(
 
 
 def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], float]) -> ReferencedCoverage:
-    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at what the campaign met on average."""
+    """What the intervals of runs of `beside_reference` hold: plain ones 1, adjusted ones the mean at what the
+    campaign met on average.
+    """
     found = adjustment(runs)
     spread = found.plain.cells.sort_index()["log_sd"].to_numpy()
     plain, plain_bias = held(found.plain, spread), float(np.log(found.plain.cells["mean"]).mean())

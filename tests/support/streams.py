@@ -1,6 +1,8 @@
-"""A device's streams on a processor: threads that do what they are asked later, in order, unless an event tells them to wait.
+"""A device's streams on a processor: threads that do what they are asked later, in order, unless an event
+tells them to wait.
 
-As with CUDA, a wait is for the last record before it was asked for, and an event that was never recorded holds up nobody.
+As with CUDA, a wait is for the last record before it was asked for, and an event that was never recorded
+holds up nobody.
 """
 
 import queue
@@ -53,7 +55,10 @@ class Point:
 
 
 class ThreadLane:
-    """A lane (ranks/libraries/ahead.py) whose copies are made late and slowly. Who trains asks `training`, a stream as well."""
+    """A lane (ranks/libraries/ahead.py) whose copies are made late and slowly.
+
+    Who trains asks `training`, a stream as well.
+    """
 
     def __init__(self, copy_s: float = COPY_S) -> None:
         self.copy_s = copy_s

@@ -1,4 +1,5 @@
-"""A made-up campaign of the quickstart design with known effects: runs.csv and epochs.csv without any training.
+"""A made-up campaign of the quickstart design with known effects: runs.csv and epochs.csv without any
+training.
 
 Epoch time is linear in what `epoch_time` says; each run adds independent noise of relative size NOISE.
 """
@@ -66,7 +67,10 @@ def campaign(
     failures: dict[str, tuple[str, str]] | None = None,
     seed: int = 1,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The runs and the epochs of the campaign; `failures` says status and reason of the runs that did not succeed."""
+    """The runs and the epochs of the campaign.
+
+    `failures` says status and reason of the runs that did not succeed.
+    """
     failures = FAILURES if failures is None else failures
     rng = np.random.default_rng(seed)
     runs, epochs = [], []
@@ -375,7 +379,9 @@ def metered(
 
 
 def power_over_time(runs: pd.DataFrame, epochs: pd.DataFrame, seed: int = 3) -> pd.DataFrame:
-    """Rows of power.csv of a campaign of `metered`: a sample each 20th of an epoch on every node, idle between epochs."""
+    """Rows of power.csv of a campaign of `metered`: a sample each 20th of an epoch on every node, idle
+    between epochs.
+    """
     rng = np.random.default_rng(seed)
     rows = []
     told = runs[runs["energy_scope"].notna()].set_index("run_id")
@@ -396,7 +402,8 @@ LOAD = 0.6  # that comes and goes: by so much work takes longer on average while
 def referenced(
     runs: pd.DataFrame, slope: float = 1.0, load: float = LOAD, noise: float = NOISE, seed: int = 4
 ) -> pd.DataFrame:
-    """The same campaign on a machine of which a hypervisor takes processor time now and then, with the reference beside every run.
+    """The same campaign on a machine of which a hypervisor takes processor time now and then, with the
+    reference beside every run.
 
     Epoch times are longer by the power `slope` of what the reference is longer by, which itself has noise.
     """
@@ -427,7 +434,9 @@ def referenced(
 def sweeps(
     framework: str, nodes: Collection[int] = (2, 3), noise: float = NOISE, seed: int = 1
 ) -> pd.DataFrame:
-    """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every size."""
+    """Sweeps of the network of one framework, as in network.csv: five rounds of three repetitions of every
+    size.
+    """
     rng = np.random.default_rng(seed)
     rows = [
         {

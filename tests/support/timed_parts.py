@@ -1,4 +1,6 @@
-"""What would be measured of a model's parts, of messages and of links, had it known values: rows of costs.csv, messages.csv and network.csv."""
+"""What would be measured of a model's parts, of messages and of links, had it known values: rows of
+costs.csv, messages.csv and network.csv.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Two tiny environments, `base` and its child `over`, whose packages lie in a folder: real builds without a network."""
+"""Two tiny environments, `base` and its child `over`, whose packages lie in a folder: real builds without a
+network.
+"""
 
 import hashlib
 import io
@@ -14,7 +16,8 @@ meeting = pathlib.Path(os.environ["RINGSIDE_MEETING"])
 (meeting / ("rank" + os.environ["RINGSIDE_RANK"] + ".json")).write_text(json.dumps({{"all_reduce": 3.0}}))
 """
 
-# A build backend and a setup.py without setuptools, so that the source needs no tools: both write the same wheel.
+# A build backend and a setup.py without setuptools, so that the source needs no tools: both write the same
+# wheel.
 BACKEND = """
 import os, pathlib, zipfile
 

@@ -1,4 +1,6 @@
-"""Made-up traced runs with known answers: the intervals of an attempt, and a campaign with traced and untraced runs."""
+"""Made-up traced runs with known answers: the intervals of an attempt, and a campaign with traced and
+untraced runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,8 @@ from traces import gather
 FRAMEWORKS = ("pytorch-single", "pytorch-ddp", "horovod-pytorch")
 COLUMNS = ["rank", "epoch", "step", "phase", "start", "end"]
 START = {"interpreter": 0.4, "rendezvous": 0.1, "import": 2.0, "build": 1.0, "barrier": 0.5}
-# ms of a step of 20 ms on rank 0, when its exchanges start and end, and what is left of waiting after the last one.
+# ms of a step of 20 ms on rank 0, when its exchanges start and end, and what is left of waiting after the
+# last one.
 QUICK = {"data": 1.0, "forward": 5.0, "backward": 6.0}
 ENDING = {"metrics": 0.5, "optimizer": 1.5}
 
@@ -24,7 +27,10 @@ def step_of(
     buckets: Sequence[tuple[float, float]],
     length: float,
 ) -> list[tuple[int, str, float, float]]:
-    """One step: what is computed, waiting until ENDING, which ends it after `length`; exchanges from and to. All ms since it begins."""
+    """One step: what is computed, waiting until ENDING, which ends it after `length`.
+
+    Exchanges from and to. All ms since it begins.
+    """
     rows, at = [], 0.0
     for name, lasts in computed.items():
         rows.append((rank, name, begins + at, begins + at + lasts))
@@ -48,10 +54,14 @@ def attempt(
     step_ms: float = 20.0,
     start: Mapping[str, float] | None = None,
 ) -> pd.DataFrame:
-    """The intervals of a run, in s. `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an exchange.
+    """The intervals of a run, in s.
 
-    On rank r two exchanges begin 2 ms before backward ends and when it ends, and last until ms 14 and 18 (from its step's begin); of
-    `exchanged` batches the last one is exchanged, the others end after ENDING. The first epoch is warm-up and twice as slow.
+    `late_ms`: of each rank, by how much longer than QUICK's its backward takes in a step that ends with an
+    exchange.
+
+    On rank r two exchanges begin 2 ms before backward ends and when it ends, and last until ms 14 and 18
+    (from its step's begin); of `exchanged` batches the last one is exchanged, the others end after ENDING.
+    The first epoch is warm-up and twice as slow.
     """
     rows: list[tuple[int, int, int, str, float, float]] = []
     at = 0.0
@@ -85,7 +95,8 @@ def attempt(
 def traced_campaign(
     late_ms: float = 1.0, cost: float = 1.01, steps: int = 12, seed: int = 1
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Runs and epochs of FRAMEWORKS of the quickstart design, each run untraced and traced (`cost` times as slow), and the traced ones' intervals.
+    """Runs and epochs of FRAMEWORKS of the quickstart design, each run untraced and traced (`cost` times as
+    slow), and the traced ones' intervals.
 
     Of two ranks the second is `late_ms` later.
     """
@@ -107,7 +118,8 @@ def traced_campaign(
     intervals = {}
     for row in slower.to_dict("records"):
         late = [0.0, late_ms][: int(row["ranks"])]
-        # A replicate is a little slower than the one before it, and a batch of a larger size than a smaller one.
+        # A replicate is a little slower than the one before it, and a batch of a larger size than a smaller
+        # one.
         length = 20.0 * (1 + 0.01 * row["replicate"]) * (1 + row["batch_size"] / 64)
         scaled = attempt(late, steps=steps, epochs=int(row["epochs"]), exchanged=int(row["sync_every"]))
         factor = length / 20.0
@@ -122,7 +134,10 @@ def traced_campaign(
 
 
 def write_traced(folder: Path, **options: float) -> Path:
-    """Write the campaign: runs.csv, epochs.csv, and runs/ with phases.csv of every attempt; returns `folder`."""
+    """Write the campaign: runs.csv, epochs.csv, and runs/ with phases.csv of every attempt.
+
+    Returns `folder`.
+    """
     runs, epochs, intervals = traced_campaign(**options)  # type: ignore[arg-type]
     write_frames(folder, runs, epochs)
     for run_id, some in intervals.items():
@@ -131,7 +146,10 @@ def write_traced(folder: Path, **options: float) -> Path:
 
 
 def gathered(folder: Path, **options: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Write the campaign and gather its traces into phases.csv and trace_steps.csv; all runs, and the phases of the traced ones."""
+    """Write the campaign and gather its traces into phases.csv and trace_steps.csv.
+
+    All runs, and the phases of the traced ones.
+    """
     write_traced(folder, **options)
     named = {"runs": "runs.csv", "records": "runs", "phases": "phases.csv", "steps": "trace_steps.csv"}
     gather.main(**{option: folder / name for option, name in named.items()})

@@ -1,4 +1,6 @@
-"""Real trainings of a few steps in the frameworks' environments, each configuration once, for tests that compare them."""
+"""Real trainings of a few steps in the frameworks' environments, each configuration once, for tests that
+compare them.
+"""
 
 import csv
 import functools
@@ -41,8 +43,8 @@ PLAIN = {
     "epochs": 1,
     "warmup_epochs": 0,
 }
-# Every framework that can be trained at this site and whose weights can be kept: not those of another program's training, nor one that
-# needs a strategy (test_strategy_training.py).
+# Every framework that can be trained at this site and whose weights can be kept: not those of another
+# program's training, nor one that needs a strategy (test_strategy_training.py).
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
@@ -88,14 +90,17 @@ def of_64(framework: str) -> dict[str, int]:
 
 @functools.cache
 def server(python: str, libraries: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> str:
-    """The name of a server whose programs have imported a framework's libraries already, as these variables want it."""
+    """The name of a server whose programs have imported a framework's libraries already, as these variables
+    want it.
+    """
     preloaded = [f"ranks.libraries.{library}" for library in libraries]
     return prefork_server.start(preloaded, python, {**launch.kept_variables(), **dict(variables)})
 
 
 class WarmRanks:
-    """A launcher whose ranks are forked from a process that has the framework's libraries: to import them takes longer
-    than what tests train."""
+    """A launcher whose ranks are forked from a process that has the framework's libraries: to import them
+    takes longer than what tests train.
+    """
 
     def __init__(self, ranks: launch.Launcher, libraries: Sequence[str]) -> None:
         self.inner, self.libraries = ranks, tuple(libraries)
@@ -130,7 +135,9 @@ class Trainings:
         self._trained = functools.cache(self._train)
 
     def of(self, framework: str, **levels: Any) -> Path:
-        """The attempt's folder of a training with these levels, one epoch of small-cnn on digits where they do not say."""
+        """The attempt's folder of a training with these levels, one epoch of small-cnn on digits where they
+        do not say.
+        """
         return self._trained(framework, tuple(sorted(levels.items())))
 
     def weights(self, framework: str, **levels: Any) -> dict[str, np.ndarray]:

@@ -1,6 +1,8 @@
-"""Public validators of what archives say of themselves, in an environment of their own: their libraries do not go with ours.
+"""Public validators of what archives say of themselves, in an environment of their own: their libraries do
+not go with ours.
 
-The RO-Crate's context, which the validator would fetch, is the copy that ro-crate-py brings, with the names that 1.1 has.
+The RO-Crate's context, which the validator would fetch, is the copy that ro-crate-py brings, with the names
+that 1.1 has.
 """
 
 import json
@@ -67,7 +69,9 @@ def python() -> Path:
 
 
 def accepts_crate(folder: Path, profile: str) -> list[str]:
-    """What the public validator objects to in a crate, by a profile of Workflow Run RO-Crate, up to what is recommended."""
+    """What the public validator objects to in a crate, by a profile of Workflow Run RO-Crate, up to what is
+    recommended.
+    """
     done = subprocess.run(
         [python(), "-c", VALIDATE.format(context=CONTEXT), str(folder), profile],
         capture_output=True,

@@ -1,5 +1,6 @@
-"""Given a finished campaign, a product rests on the content of what it was made of: dates decide nothing, and nothing is certified
-that was made of something else."""
+"""Given a finished campaign, a product rests on the content of what it was made of: dates decide nothing, and
+nothing is certified that was made of something else.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Data sets of a user's own, fetched from a site's mirror and prepared by `snakemake datasets`, once for two checkouts."""
+"""Data sets of a user's own, fetched from a site's mirror and prepared by `snakemake datasets`, once for two
+checkouts.
+"""
 
 import hashlib
 import json

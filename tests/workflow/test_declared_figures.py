@@ -1,4 +1,7 @@
-"""A study's figures are those that it declares; a changed declaration redraws its figure alone. From published tables: no training."""
+"""A study's figures are those that it declares.
+
+A changed declaration redraws its figure alone. From published tables: no training.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Given products of an earlier call, when the job that makes them again fails, then they are there as they were, and made again next time."""
+"""Given products of an earlier call, when the job that makes them again fails, then they are there as they
+were, and made again next time.
+"""
 
 import subprocess
 import sys

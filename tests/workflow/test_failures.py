@@ -1,4 +1,6 @@
-"""Given a run that goes wrong, then it is a row with a reason, nothing is left running, and the study is still drawn."""
+"""Given a run that goes wrong, then it is a row with a reason, nothing is left running, and the study is
+still drawn.
+"""
 
 import csv
 import os
@@ -108,9 +110,9 @@ def test_a_stopped_supervisor_leaves_no_rank_and_no_record(
     checkout = fresh(STUDY.format(epochs=FOR_EVER))
     assert checkout.snakemake("environments", "datasets").status == 0
     planned = (
-        "from plan.campaign import load_campaign; from plan.specs import write_spec; "
-        "campaign = load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}); "
-        "planned = campaign.planned(campaign.runs[0]); print(write_spec(campaign.results, planned), planned.key)"
+        "from plan.campaign import load_campaign; from plan.specs import write_spec; campaign = "
+        "load_campaign({'study': 'small', 'site': 'local', 'records': 'campaign'}); planned = "
+        "campaign.planned(campaign.runs[0]); print(write_spec(campaign.results, planned), planned.key)"
     )
     environment = {**checkout.environment, "PYTHONPATH": str(checkout.folder / "workflow" / "scripts")}
     done = subprocess.run(
@@ -136,7 +138,11 @@ def test_a_framework_that_raises_is_a_row_and_can_be_repeated(fresh: Callable[..
     everything = ("runs", "sweeps", "records")
     adapter = checkout.path("workflow/scripts/ranks/frameworks/pytorch-ddp/adapter.py")
     working = adapter.read_text()
-    broken = 'def environment(context: Context) -> dict[str, str]:\n    if context.rank == 1:\n        raise RuntimeError("no luck today")\n'
+    broken = (
+        "def environment(context: Context) -> dict[str, str]:\n"
+        "    if context.rank == 1:\n"
+        '        raise RuntimeError("no luck today")\n'
+    )
     adapter.write_text(working.replace("def environment(context: Context) -> dict[str, str]:\n", broken))
     done = checkout.snakemake(*everything)
     assert done.status == 0, done.output

@@ -1,4 +1,6 @@
-"""Given a campaign under way, when Snakemake is killed or its terminal is closed, then nothing finished is lost or repeated."""
+"""Given a campaign under way, when Snakemake is killed or its terminal is closed, then nothing finished is
+lost or repeated.
+"""
 
 import csv
 import os

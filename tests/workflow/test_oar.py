@@ -1,7 +1,8 @@
-"""Given a cluster with OAR, when `snakemake --profile oar` is called, then each run is a job of its own and becomes a row.
+"""Given a cluster with OAR, when `snakemake --profile oar` is called, then each run is a job of its own and
+becomes a row.
 
-oarsub, oarstat and oarsh are small scripts that do here what OAR does: a job runs in a fresh environment, in a session of
-its own, with its nodes in a file.
+oarsub, oarstat and oarsh are small scripts that do here what OAR does: a job runs in a fresh environment, in
+a session of its own, with its nodes in a file.
 """
 
 import csv

@@ -1,4 +1,6 @@
-"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout: tests/support/commands.yaml lists them."""
+"""Commands of the pages, run as they stand there, in the order of the pages, in one checkout:
+tests/support/commands.yaml lists them.
+"""
 
 import base64
 import csv

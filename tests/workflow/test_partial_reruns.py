@@ -1,4 +1,6 @@
-"""Given a finished campaign, when one thing changes, then one invocation repeats what depends on it, and only that."""
+"""Given a finished campaign, when one thing changes, then one invocation repeats what depends on it, and only
+that.
+"""
 
 import csv
 import os

@@ -1,5 +1,6 @@
-"""Given a study that says a precision, when its campaign is killed and started again, then the cells that are not precise get more runs,
-and nothing that is finished is repeated."""
+"""Given a study that says a precision, when its campaign is killed and started again, then the cells that are
+not precise get more runs, and nothing that is finished is repeated.
+"""
 
 import csv
 import json
@@ -23,8 +24,12 @@ figures: [{kind: residuals}]
 CELLS = [
     f"pytorch-single.small-cnn.digits.b{size}.n1.s1.epochs=2" for size in (96, 64)
 ]  # in the order of the campaign
-# Three runs of each cell, made up; one of batch size 96 was slow. That cells train otherwise than they say makes them no more precise.
-SLOW = "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"
+# Three runs of each cell, made up; one of batch size 96 was slow. That cells train otherwise than they say
+# makes them no more precise.
+SLOW = (
+    "import analysis_cost; analysis_cost.leave_records(lambda run: 9.0 if "
+    "run.run_id.endswith('b96.n1.s1.epochs=2.r1') else 1.0)"
+)
 
 
 def begun(checkout: Checkout) -> None:
@@ -58,9 +63,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     first.wait()
     said = (checkout.folder / "out").read_text()
     assert (
-        f"precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells ({', '.join(CELLS)}) in block 4"
-        in said
-    ), said
+        "precision after block 3: ratios of 0 of 2 cells within 40 %; another run of 2 cells "
+        f"({', '.join(CELLS)}) in block 4"
+    ) in said, said
     assert "more replicates are decided next" in said and "[11/11] ok" in said, said
     assert refined(checkout) == {"block-3.json": {*CELLS}, "block-4.json": {*CELLS}}
     assert checkout.program("ringside", "unlock").returncode == 0
@@ -73,9 +78,9 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
     done = checkout.snakemake("figures")
     assert done.status == 0, done.output
     assert (
-        "precision after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, as at_most is reached"
-        in done.output
-    )
+        "precision after block 5: ratios of 0 of 2 cells within 40 %; no cell gets more runs, as at_most "
+        "is reached"
+    ) in done.output
     assert refined(checkout)["block-5.json"] == set()
     status = " ".join(checkout.program("ringside", "status").stdout.split())
     assert "within 40 % after block 5, which is at_most: no cell gets more runs" in status, status
@@ -114,7 +119,10 @@ def test_a_cell_is_run_until_it_is_precise_or_at_most(fresh) -> None:  # type: i
 
 
 def test_a_block_in_which_nothing_is_left_runs_nothing(fresh) -> None:  # type: ignore[no-untyped-def]
-    """As the jobs of ./ringside submit ask for it, block by block; a cell alone knows its spread after 17 runs. A pilot needs no more than is there."""
+    """As the jobs of ./ringside submit ask for it, block by block.
+
+    A cell alone knows its spread after 17 runs. A pilot needs no more than is there.
+    """
     alone = STUDY.replace("at_least: 3, at_most: 5", "at_least: 18, at_most: 20").replace(
         "[64, 96, 128]", "64"
     )

@@ -1,4 +1,6 @@
-"""Given a study that asks Extra-P, too, when its environment cannot be built, then nothing stands in its place."""
+"""Given a study that asks Extra-P, too, when its environment cannot be built, then nothing stands in its
+place.
+"""
 
 import csv
 import os

@@ -1,4 +1,6 @@
-"""Given a campaign under way, when somebody asks for its figures, then they are drawn between two runs, and nothing else changes."""
+"""Given a campaign under way, when somebody asks for its figures, then they are drawn between two runs, and
+nothing else changes.
+"""
 
 import csv
 import json

@@ -1,4 +1,7 @@
-"""What figures were made of is written down and told when it differs; one file makes them again elsewhere; two campaigns are compared."""
+"""What figures were made of is written down and told when it differs.
+
+One file makes them again elsewhere; two campaigns are compared.
+"""
 
 import json
 import shutil
@@ -110,8 +113,10 @@ def archived(finished_campaign: Checkout, tmp_path_factory: pytest.TempPathFacto
     checkout = finished_campaign.copy(tmp_path_factory.mktemp("archived") / "checkout")
     study = checkout.path(STUDY)
     study.write_text(
-        f"{study.read_text()}licence: CC-BY-4.0\nauthors:\n"
-        "  - {family-names: Lovelace, given-names: Ada, orcid: 'https://orcid.org/0000-0002-1825-0097', affiliation: Nowhere}\n"
+        f"{study.read_text()}licence: CC-BY-4.0\n"
+        "authors:\n"
+        "  - {family-names: Lovelace, given-names: Ada, orcid: 'https://orcid.org/0000-0002-1825-0097', "
+        "affiliation: Nowhere}\n"
     )
     for name in PRIVATE:
         checkout.path(name).parent.mkdir(exist_ok=True)
@@ -223,7 +228,10 @@ def test_what_cannot_be_compared_is_told(fresh: Callable[..., Checkout]) -> None
     for arguments, said in (
         (
             [],
-            "ringside: which two campaigns? expected two folders with runs.csv: ./ringside compare FOLDER FOLDER, or snakemake compare",
+            (
+                "ringside: which two campaigns? expected two folders with runs.csv: ./ringside compare "
+                "FOLDER FOLDER, or snakemake compare"
+            ),
         ),
         (["--config", "base=one", "other=2024"], "ringside: other: there is no 2024/runs.csv; expected"),
         (["--config", "base=one", "other=one"], "was not measured again (37 of 38 cells)"),

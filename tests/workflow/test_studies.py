@@ -1,4 +1,7 @@
-"""Every reduced study really runs here, and gives the whole set of its figures; what this machine lacks is missing, with why."""
+"""Every reduced study really runs here, and gives the whole set of its figures.
+
+What this machine lacks is missing, with why.
+"""
 
 import csv
 from collections.abc import Callable

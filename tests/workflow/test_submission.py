@@ -17,7 +17,13 @@ QSTAT = '#!/bin/sh\n[ "$1" = -x ] && cat history || cat said\nexit 153\n'
 OVER = "qstat: 7.head Job has finished, use -x or -H to obtain historical job information"
 GONE = "qstat: Unknown Job Id 7.head"
 REFUSED = "Connection refused\nqstat: cannot connect to server head (errno=15010)"
-QSUB = '#!/bin/sh\nprintf "%s\\0" "$@" > asked\ncat > job.sh\nPBS_JOBID=7.head sh job.sh < /dev/null\necho 7.head\n'
+QSUB = (
+    "#!/bin/sh\n"
+    'printf "%s\\0" "$@" > asked\n'
+    "cat > job.sh\n"
+    "PBS_JOBID=7.head sh job.sh < /dev/null\n"
+    "echo 7.head\n"
+)
 
 
 @pytest.fixture
@@ -43,9 +49,24 @@ def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     ("said", "history", "own", "expected"),
     [
         ("    job_state = Q", "", None, "running"), ("    job_state = R", "", "0", "running"),
-        ("    job_state = E\n    Exit_status = 0", "", "0", "running"), (GONE, "", "0", "success"), (GONE, "", "75", "failed"),
-        (OVER, "    job_state = F\n    Exit_status = 0", "0", "success"), (OVER, "    job_state = F\n    Exit_status = 7", "7", "failed"),
-        (OVER, "    job_state = F\n    Exit_status = 271", None, "failed"), (OVER, "    job_state = F\n    Exit_status = -3", None, "failed"),
+        ((
+            "    job_state = E\n"
+            "    Exit_status = 0"
+        ), "", "0", "running"), (GONE, "", "0", "success"), (GONE, "", "75", "failed"),
+        (OVER, (
+            "    job_state = F\n"
+            "    Exit_status = 0"
+        ), "0", "success"), (OVER, (
+            "    job_state = F\n"
+            "    Exit_status = 7"
+        ), "7", "failed"),
+        (OVER, (
+            "    job_state = F\n"
+            "    Exit_status = 271"
+        ), None, "failed"), (OVER, (
+            "    job_state = F\n"
+            "    Exit_status = -3"
+        ), None, "failed"),
     ],
 )  # fmt: skip
 def test_what_pbs_says_of_a_job(
@@ -93,8 +114,8 @@ def test_a_job_of_pbs_knows_what_it_has_to_and_says_how_it_ended(
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("SCHED", "running"), ("RUN", "running"), ("CLEANUP", "running"), ("COMPLETED", "success"), ("FAILED", "failed"),
-        ("CANCELED", "failed"), ("TIMEOUT", "failed"),
+        ("SCHED", "running"), ("RUN", "running"), ("CLEANUP", "running"), ("COMPLETED", "success"),
+        ("FAILED", "failed"), ("CANCELED", "failed"), ("TIMEOUT", "failed"),
     ],
 )  # fmt: skip
 def test_what_flux_says_of_a_job(
@@ -119,9 +140,24 @@ def test_a_job_that_flux_does_not_know_is_given_time(
 @pytest.mark.parametrize(
     ("script", "programs"),
     [
-        ("pbs/status", {"qstat": "#!/bin/sh\necho '    job_state = F'\necho '    exec_host = n7/0+n8/0'\necho '    Exit_status = 79'\n"}),
-        ("oar/status", {"oarstat": "#!/bin/sh\necho '    state = Terminated'\necho '    assigned_hostnames = n7+n8'\necho '    exit_code = 20224 (79)'\n"}),
-        ("oar/status", {"oarstat": "#!/bin/sh\necho '    state = Error'\necho '    assigned_hostnames = n7'\necho '    events = 2026-11-27> WORKING_DIRECTORY'\n"}),
+        ("pbs/status", {"qstat": (
+            "#!/bin/sh\n"
+            "echo '    job_state = F'\n"
+            "echo '    exec_host = n7/0+n8/0'\n"
+            "echo '    Exit_status = 79'\n"
+        )}),
+        ("oar/status", {"oarstat": (
+            "#!/bin/sh\n"
+            "echo '    state = Terminated'\n"
+            "echo '    assigned_hostnames = n7+n8'\n"
+            "echo '    exit_code = 20224 (79)'\n"
+        )}),
+        ("oar/status", {"oarstat": (
+            "#!/bin/sh\n"
+            "echo '    state = Error'\n"
+            "echo '    assigned_hostnames = n7'\n"
+            "echo '    events = 2026-11-27> WORKING_DIRECTORY'\n"
+        )}),
         ("flux/status", {"flux": "#!/bin/sh\necho FAILED 79 n7\n"}),
     ],
 )  # fmt: skip

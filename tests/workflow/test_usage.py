@@ -24,8 +24,8 @@ from support.checkout import SMALL_STUDY, Checkout
         ("config/config.yaml", "site: local", "site: lokal", "config/config.yaml: site: "),
         ("config/config.yaml", "study: small", "study: [", "config.yaml"),
         (
-            "workflow/scripts/ranks/frameworks/pytorch-single/framework.yaml", "base: pytorch-single", "base: none",
-            "pytorch-single/framework.yaml: base: 'none'",
+            "workflow/scripts/ranks/frameworks/pytorch-single/framework.yaml", "base: pytorch-single",
+            "base: none", "pytorch-single/framework.yaml: base: 'none'",
         ),
         ("containers/pytorch/environment.yaml", "selftest_limit_s", "selftest_limit", "containers/pytorch/environment.yaml: "),
     ],

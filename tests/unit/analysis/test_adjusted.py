@@ -36,7 +36,8 @@ from support.simulated import beside_reference, referenced_coverage
 from support.synthetic import campaign, epoch_time, referenced, write_frames
 
 SETTING = {
-    "reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site", "environment_digest": "a",
+    "reference_kind": "mixed-1", "nodes": 1, "ranks": 1, "cores_per_rank": 1, "device": "site",
+    "environment_digest": "a",
 }  # fmt: skip
 
 
@@ -59,7 +60,8 @@ def disturbed(cells=6, blocks=4, seed=1, noise=0.02):
 
 
 def test_the_slope_and_adjusted_means_are_those_of_montgomery():
-    # Montgomery, 8th ed., Example 15.5: slope 0.9540, MSE 2.54 on 11 degrees of freedom, adjusted means 40.38, 41.42, 38.80
+    # Montgomery, 8th ed., Example 15.5: slope 0.9540, MSE 2.54 on 11 degrees of freedom, adjusted means
+    # 40.38, 41.42, 38.80
     y, x = (np.array([[row[place] for row in rows] for rows in FIBRES.values()]) / 100 for place in (0, 1))
     runs = in_blocks(y, x).assign(block=1)
     result = adjustment(runs)

@@ -46,7 +46,8 @@ def test_jains_example_of_one_factor():
 
 
 def test_jains_example_of_a_fraction():
-    # Chapter 19, the 2^(7-4) design: q = 12.62, 4.37, 13.62, 5.37, 0.125, 5.87, 0.37; 37.26, 4.47, 43.40, 6.75, 0, 8.06, 0.03 %
+    # Chapter 19, the 2^(7-4) design: q = 12.62, 4.37, 13.62, 5.37, 0.125, 5.87, 0.37; 37.26, 4.47, 43.40,
+    # 6.75, 0, 8.06, 0.03 %
     fraction = smallest_fraction(list("ABCDEFG"), 3)
     factors = pd.DataFrame(list(fraction.signs())).sort_values(["C", "B", "A"]).reset_index(drop=True)
     analysis = anova.analyse(JAIN_274, factors)
@@ -93,7 +94,8 @@ def test_two_way_analyses_are_those_of_r(data, factors, expected):
 
 
 def test_a_blocked_design_is_that_of_r():
-    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?npk; N x P x K is confounded with blocks and has no row
+    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?npk; N x P x K is confounded with blocks and has no
+    # row
     analysis, rows = analysed(NPK, ["N", "P", "K"], "block")
     expected = {
         "block": (5, 343.3, 4.447, 0.01594),
@@ -113,7 +115,8 @@ def test_a_blocked_design_is_that_of_r():
 
 
 def test_nists_certified_analysis():
-    # StRD SiRstv, certified: between 5.11462616000000E-02 (4), within 2.16636560000000E-01 (20), F 1.18046237440255E+00
+    # StRD SiRstv, certified: between 5.11462616000000E-02 (4), within 2.16636560000000E-01 (20), F
+    # 1.18046237440255E+00
     _, rows = analysed(pd.DataFrame({"y": SIRSTV.ravel(), "i": np.repeat(range(5), 5)}), ["i"])
     assert rows.loc["i", "sum_sq"] == pytest.approx(5.11462616e-02, rel=1e-9)
     assert rows.loc["error", "sum_sq"] == pytest.approx(2.16636560e-01, rel=1e-9)
@@ -134,7 +137,8 @@ def test_type_ii_sums_of_unbalanced_designs_equal_statsmodels(unbalanced):
     _, rows = analysed(unbalanced, ["a", "b", "c"], "block")
     table = anova_lm(ols("y ~ (C(a) + C(b) + C(c)) ** 2 + C(block)", unbalanced).fit(), typ=2)
     for term, name in {
-        "a": "C(a)", "b": "C(b)", "c": "C(c)", "block": "C(block)", "a × b": "C(a):C(b)", "a × c": "C(a):C(c)", "b × c": "C(b):C(c)",
+        "a": "C(a)", "b": "C(b)", "c": "C(c)", "block": "C(block)", "a × b": "C(a):C(b)",
+        "a × c": "C(a):C(c)", "b × c": "C(b):C(c)",
     }.items():  # fmt: skip
         assert rows.loc[term, ["df", "sum_sq"]].tolist() == pytest.approx(
             table.loc[name, ["df", "sum_sq"]].tolist()
@@ -146,7 +150,8 @@ def test_type_ii_sums_of_unbalanced_designs_equal_statsmodels(unbalanced):
 
 
 def test_effect_sizes_of_a_worked_example():
-    # Of Jain's A: 5547 / (5547 + 102); (5547 - 12.75) / (5547 + 11 x 12.75), with 12 observations (Olejnik & Algina 2003)
+    # Of Jain's A: 5547 / (5547 + 102); (5547 - 12.75) / (5547 + 11 x 12.75), with 12 observations (Olejnik &
+    # Algina 2003)
     _, rows = analysed(JAIN_22R, ["A", "B"])
     assert rows.loc["A", "eta_sq_partial"] == pytest.approx(5547 / 5649)
     assert rows.loc["A", "omega_sq_partial"] == pytest.approx((5547 - 12.75) / (5547 + 11 * 12.75))

@@ -168,16 +168,18 @@ def test_without_replicates_nothing_is_tested(runs: pd.DataFrame) -> None:
             1,
             0,
             1,
-            "The one comparison shows no difference, at p < 0.05 after Holm's correction. Nor is it shown to be equal within the "
-            "margin: the interval excludes only that the slower takes more than 25 % longer.",
+            "The one comparison shows no difference, at p < 0.05 after Holm's correction. Nor is it shown "
+            "to be equal within the margin: the interval excludes only that the slower takes more than 25 % "
+            "longer.",
         ),
         (
             2,
             3,
             9,
-            "3 of 9 comparisons are shown to be equal within the study's margin, and 2 others show no difference, at p < 0.05 after Holm's "
-            "correction. This is no proof that those 2 are equal: their intervals exclude only that the slower takes more than 25 % longer "
-            "(in the closest comparison) to 25 % longer (in the widest).",
+            "3 of 9 comparisons are shown to be equal within the study's margin, and 2 others show no "
+            "difference, at p < 0.05 after Holm's correction. This is no proof that those 2 are equal: "
+            "their intervals exclude only that the slower takes more than 25 % longer (in the closest "
+            "comparison) to 25 % longer (in the widest).",
         ),
         (0, 0, 4, "All 4 comparisons show a difference, at p < 0.05 after Holm's correction."),
     ],

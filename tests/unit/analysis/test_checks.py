@@ -72,8 +72,8 @@ def test_what_n_runs_find_four_times_in_five(n, detectable):
 
 
 def test_the_shapiro_wilk_test_is_that_of_r(runs):
-    # shapiro.test(residuals(lm(weight ~ group, PlantGrowth))): W = 0.96607, p-value = 0.4379; equal n, so studentizing
-    # inside keeps W; from outside it stretches the tails a little.
+    # shapiro.test(residuals(lm(weight ~ group, PlantGrowth))): W = 0.96607, p-value = 0.4379; equal n, so
+    # studentizing inside keeps W; from outside it stretches the tails a little.
     data = checks.residuals(growth_runs(runs))
     assert stats.shapiro(data["residual"]).statistic == pytest.approx(0.96607, abs=5e-6)
     assert table_of(growth_runs(runs)).loc[checks.NORMAL, "statistic"] == pytest.approx(0.966, abs=0.004)

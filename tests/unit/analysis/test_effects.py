@@ -329,7 +329,8 @@ def made_sweep(seconds, nodes=2):
 
 
 def test_one_all_reduce_of_a_worked_example():
-    # 2000 lies at a third between 1000 and 4000. Round 1: means 0.010 and 0.040, so 0.020. Round 2: 0.012 and 0.048, so 0.024.
+    # 2000 lies at a third between 1000 and 4000. Round 1: means 0.010 and 0.040, so 0.020. Round 2: 0.012 and
+    # 0.048, so 0.024.
     sweep = made_sweep({1000: [[0.008, 0.014, 0.008], [0.012]], 4000: [[0.040], [0.047, 0.049]]})
     estimate = decomposition.all_reduce_s(sweep, 2000)
     low, high = stats.t.interval(0.95, 1, loc=0.022, scale=0.002)
@@ -354,8 +355,9 @@ def test_no_time_is_made_up_without_two_sizes(case):
 
 
 def test_the_networks_prediction_of_a_worked_example(exact):
-    # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for them.
-    # Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752 ms.
+    # small-cnn has 544,522 parameters, 2,178,088 bytes; a network of 1 ms a megabyte takes 2.178088 ms for
+    # them. Batch 32 on 2 nodes: 4608 / 64 = 72 batches, so 72 exchanges, with k = 4 18: 54 saved, 117.616752
+    # ms.
     network = made_sweep({10**6: [[0.001]] * 3, 4 * 10**6: [[0.004]] * 3})
     row = single_row(decomposition.decompose(exact, network), part="sync_every", **AT)
     assert row["gradient_bytes"] == 2_178_088

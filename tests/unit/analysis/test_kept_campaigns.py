@@ -481,7 +481,10 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
         by_name = own.set_index("parallelism").loc[strategies]
         first = by_name["epoch_time_s"].idxmin()
         times = [
-            f"{'**' * (name == first)}{row['epoch_time_s']:.2f}{'**' * (name == first)} ({row['messages_s']:.2f})"
+            (
+                f"{'**' * (name == first)}{row['epoch_time_s']:.2f}{'**' * (name == first)} "
+                f"({row['messages_s']:.2f})"
+            )
             for name, row in by_name.iterrows()
         ]
         places = predicted[
@@ -578,9 +581,7 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     share = traced().estimates("exchange", "share")["value"].unstack()
     cell = "{}.small-cnn.digits.b32.n{}.s1.epochs=3.trace=phases"
     hidden = {
-        (framework, nodes): 1 - share.loc[cell.format(framework, nodes), "exposed"] / share.loc[cell.format(framework, nodes), "communication"]
-        for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker")
-        for nodes in (2, 4)
+        (framework, nodes): 1 - share.loc[cell.format(framework, nodes), "exposed"] / share.loc[cell.format(framework, nodes), "communication"] for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker") for nodes in (2, 4)
     }  # fmt: skip
     ddp, horovod = (
         traced().wide("step", "step_s").groupby(traced().cell_of).mean()["step"][cell.format(name, 4)]

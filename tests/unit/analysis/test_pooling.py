@@ -317,7 +317,8 @@ def test_two_cells_alone_are_compared_by_the_paired_test_itself():
 
 
 def test_residuals_of_incomplete_blocks_equal_those_of_r():
-    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?aov: residuals 12 degrees of freedom, sum of squares 185.29
+    # summary(aov(yield ~ block + N*P*K, npk)), as in R's ?aov: residuals 12 degrees of freedom, sum of
+    # squares 185.29
     cell = NPK.groupby(["N", "P", "K"]).ngroup().to_numpy()
     residual, blocks = after_blocks(NPK["y"].to_numpy(), cell, NPK["block"].to_numpy())
     assert (residual**2).sum() == pytest.approx(185.29, abs=5e-3)
@@ -455,8 +456,8 @@ def test_wording_of_how_cells_are_compared():
     sparse = shifted_block(np.random.default_rng(5), 2)
     text = conditions.ratios_note(sparse, pooled(sparse).ratios(["b"], ["a"])["within_blocks"])
     assert text == (
-        "Intervals of ratios are 95 % intervals on the log scale: for independent groups (Welch's t test), with the s of each cell's mean, "
-        "because cells share fewer than 3 blocks."
+        "Intervals of ratios are 95 % intervals on the log scale: for independent groups (Welch's t test), "
+        "with the s of each cell's mean, because cells share fewer than 3 blocks."
     )
 
 
@@ -467,7 +468,8 @@ def blocked(rng, cells, blocks, block_sd, sd):
 
 
 def test_df_of_means_in_blocks_follows_mean_squares():
-    # the error of a treatment's mean in randomized complete blocks: (MS blocks + (c - 1) MS error) / (c n), Satterthwaite
+    # the error of a treatment's mean in randomized complete blocks: (MS blocks + (c - 1) MS error) / (c n),
+    # Satterthwaite
     runs = blocked(np.random.default_rng(2), cells=4, blocks=5, block_sd=0.1, sd=0.05)
     log = np.log(runs["epoch_time_s"].to_numpy().reshape(4, 5))
     residual = log - log.mean(axis=1, keepdims=True) - log.mean(axis=0) + log.mean()

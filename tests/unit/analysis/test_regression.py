@@ -76,7 +76,8 @@ def test_longley_has_the_certified_values(of_longley):
 
 
 def test_longley_has_the_robust_errors_of_r(of_longley):
-    # HC3 as the test suite of statsmodels keeps them (regression/tests/results/results_regression.py, Longley).
+    # HC3 as the test suite of statsmodels keeps them (regression/tests/results/results_regression.py,
+    # Longley).
     published = {
         "GNPDEFL": 91.11939,
         "GNP": 0.05562,
@@ -124,7 +125,8 @@ def test_two_predictors_of_jain_that_are_correlated():
 
 
 def test_the_lack_of_fit_of_a_published_example():
-    # Kutner, Nachtsheim, Neter & Li, Applied Linear Statistical Models (5th ed., 2005), section 3.7, the bank's branches.
+    # Kutner, Nachtsheim, Neter & Li, Applied Linear Statistical Models (5th ed., 2005), section 3.7, the
+    # bank's branches.
     deposit = [125, 100, 200, 75, 150, 175, 75, 175, 125, 200, 100]
     accounts = [160, 112, 124, 28, 152, 156, 42, 124, 150, 104, 136]
     bank = fit(accounts, cell=deposit, deposit=deposit)

@@ -14,7 +14,8 @@ from analysis.intervals import Estimate
 from common.notes import codes, find_note
 from support.synthetic import designed_campaign
 
-# Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and e.
+# Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and
+# e.
 QUINN = {
     "serial part": (
         [1.82, 2.50, 3.08, 3.57, 4.00, 4.38, 4.71],

@@ -145,7 +145,10 @@ def test_wording_of_the_circumstances_of_runs(runs):
         )
     )
     assert {
-        "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a real network).",
+        (
+            "Placement: emulated (nodes are groups of processes on one machine, so times say nothing about a "
+            "real network)."
+        ),
         "Timing scope: the slowest rank.",
         "Missing cells: pytorch-ddp.small-cnn.digits.b32.n2.s4. "
         "1 run did not succeed in horovod-tensorflow.small-cnn.digits.b16.n2.s1.",

@@ -54,8 +54,9 @@ def test_notes_name_the_traced_runs_without_phases(campaign):
     }
     assert lost.facts["command"] == f"./ringside repeat {run_ids[0]} --study quickstart"
     assert lost == (
-        f"Traced, but without phases: {run_ids[0]} (attempt-1/phases.csv: lacks rank 1), {run_ids[1]} (attempt-2/clocks.csv: is not there); "
-        f"repeat such a run: ./ringside repeat {run_ids[0]} --study quickstart."
+        f"Traced, but without phases: {run_ids[0]} (attempt-1/phases.csv: lacks rank 1), {run_ids[1]} "
+        f"(attempt-2/clocks.csv: is not there); repeat such a run: ./ringside repeat {run_ids[0]} --study "
+        "quickstart."
     )
     assert conditions.tracing_note(runs[runs["trace"] == "none"]) == ""
 

@@ -1,4 +1,7 @@
-"""The page of `make accelerator-test`: what passes, what fails, what cannot be told; and the whole of it, on a processor."""
+"""The page of `make accelerator-test`: what passes, what fails, what cannot be told.
+
+And the whole of it, on a processor.
+"""
 
 import os
 import re
@@ -18,7 +21,8 @@ def epochs(*losses: tuple[float, float]) -> list[dict[str, float]]:
     return [{"train_loss": trained, "validation_loss": validated} for trained, validated in losses]
 
 
-# Measured with torch 2.13 on a processor, three epochs: the reference, and how far others were from it (to which side was not kept).
+# Measured with torch 2.13 on a processor, three epochs: the reference, and how far others were from it (to
+# which side was not kept).
 REFERENCE = epochs((1.1512, 0.3064), (0.2539, 0.1260), (0.1122, 0.0965))
 OTHER_SUMS = epochs((1.1512, 0.3064), (0.2539, 0.1260), (0.1123, 0.0966))  # one core, other instructions
 BFLOAT16 = epochs((1.1551, 0.3214), (0.2626, 0.1380), (0.1139, 0.0971))
@@ -119,8 +123,13 @@ def test_a_page_says_first_what_failed_and_of_what_it_is() -> None:
     }
     text = pages.page("Test", [pages.device("mine", "cuda", seen), pages.software(seen)], parts)
     assert text.startswith(
-        "# Test\n\n**1 of 2 checks FAILED: one.** 1 could not be made here.\n\n"
-        "* Device: **NVIDIA H100 80GB HBM3**, 80 GiB, the first of 2; site mine has device: cuda\n* PyTorch 2.6.0 with CUDA or ROCm 12.4\n\n"
+        "# Test\n"
+        "\n"
+        "**1 of 2 checks FAILED: one.** 1 could not be made here.\n"
+        "\n"
+        "* Device: **NVIDIA H100 80GB HBM3**, 80 GiB, the first of 2; site mine has device: cuda\n"
+        "* PyTorch 2.6.0 with CUDA or ROCm 12.4\n"
+        "\n"
     )
     assert "| one | 1 \\| 2 | 3 | FAILED |" in text
     assert "**the processor**" in pages.device("local", "cpu", seen)
@@ -132,8 +141,8 @@ def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     out = tmp_path / "page.md"
     told = f"--out={out} --pairs=1"
     done = subprocess.run(
-        ["make", "accelerator-test", "SITE=local", f"ARGS={told}"], cwd=CHECKOUT, capture_output=True, text=True, check=False,
-        env={**os.environ, "RINGSIDE_LOCK": str(tmp_path / "lock")},
+        ["make", "accelerator-test", "SITE=local", f"ARGS={told}"], cwd=CHECKOUT, capture_output=True,
+        text=True, check=False, env={**os.environ, "RINGSIDE_LOCK": str(tmp_path / "lock")},
     )  # fmt: skip
     assert out.exists(), done.stderr
     rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines() if line.startswith("| ")]
@@ -141,9 +150,9 @@ def test_the_whole_on_a_processor(tmp_path: Path) -> None:
     load = {name: verdicts.pop(name) for name in ("foreign load", "withheld by a hypervisor")}
     assert FAILED not in verdicts.values()
     assert {name for name, verdict in verdicts.items() if verdict == OK} == {
-        "losses in fp32", "losses in amp", "batches on the device", "2 ranks on one device, Gloo", "1 rank, gloo",
-        "a strategy, 2 ranks on one device, Gloo",
-        "epoch time against a clock around it", "memory peak of the rank",
+        "losses in fp32", "losses in amp", "batches on the device", "2 ranks on one device, Gloo",
+        "1 rank, gloo", "a strategy, 2 ranks on one device, Gloo", "epoch time against a clock around it",
+        "memory peak of the rank",
     }  # fmt: skip
     assert "**the processor**" in out.read_text() and re.search(r"\d images/s", out.read_text())
     assert (done.returncode == 0) == (FAILED not in load.values())  # others may use this machine

@@ -72,7 +72,9 @@ def test_every_reduced_study_has_a_part() -> None:
 
 @pytest.mark.parametrize("marker", DESELECTED)
 def test_every_deselected_test_is_in_a_target(marker: str) -> None:
-    """A file with tests that `make test` or `make cluster-test` leaves out is named by another target and by a part."""
+    """A file with tests that `make test` or `make cluster-test` leaves out is named by another target and by
+    a part.
+    """
     named = "".join(RECIPES[name] for name in NAMED)
     listed = " ".join(
         [node for _, node in NODES] + [RECIPES[part.target] for part in PARTS if not part.tests]

@@ -1,7 +1,8 @@
-"""Whatever a person or a dying disk makes of our input: it works, or ends in one clear line before anything is done.
+"""Whatever a person or a dying disk makes of our input: it works, or ends in one clear line before anything
+is done.
 
-Hypothesis mutates shipped files and recorded data in hundreds of ways: never a traceback, a hang, or half a file.
-`make thorough-test` mutates them in thousands of ways, and in others every time.
+Hypothesis mutates shipped files and recorded data in hundreds of ways: never a traceback, a hang, or half a
+file. `make thorough-test` mutates them in thousands of ways, and in others every time.
 """
 
 import contextlib
@@ -506,7 +507,8 @@ def test_logs_of_lbann(content: bytes) -> None:
 
 
 MANIFEST = {
-    "study": "x", "sites": ["local"], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
+    "study": "x", "sites": ["local"], "records": "records", "commit": None, "changed": [], "python": "3.11",
+    "libraries": {},
     "sources": {"study": {"a": "0" * 64}, "locks": {}, "code": {}, "tables": {}, "records": {}},
     "measured_with": {"environment": {}, "code": {}, "data": {}},
     "products": {"figures/a": {"files": {"results/x/figures/a.pdf": "0" * 64}, "made_of": ["b"]}},

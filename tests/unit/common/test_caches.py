@@ -1,4 +1,6 @@
-"""Another user can neither plant anything in a cache that is then used, nor be locked out of it by the umask of who builds first."""
+"""Another user can neither plant anything in a cache that is then used, nor be locked out of it by the umask
+of who builds first.
+"""
 
 import os
 import stat
@@ -156,8 +158,14 @@ def test_files_follow_the_mode_of_the_cache(tmp_path, mode, umask, folder, file)
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(mode)
-    code = "from common.caches import follow_modes; from common.files import write_json; from pathlib import Path\n"
-    code += f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\nwith follow_modes(c): write_json(c / 'a' / 'b.json', 1)"
+    code = (
+        "from common.caches import follow_modes; from common.files import write_json; from pathlib import "
+        "Path\n"
+    )
+    code += (
+        f"import os, sys; os.umask({umask}); c = Path(sys.argv[1])\n"
+        "with follow_modes(c): write_json(c / 'a' / 'b.json', 1)"
+    )
     subprocess.run(
         [sys.executable, "-c", code, cache],
         check=True,
@@ -194,7 +202,10 @@ def test_replaced_file_keeps_its_mode(tmp_path):
 def test_lock_of_another_user_can_be_held(cache):
     with locked(cache / ".lock", lambda: None):
         pass
-    code = "from common.files import locked; from pathlib import Path\nwith locked(Path(sys.argv[2]), lambda: print('waits')): print('held')"
+    code = (
+        "from common.files import locked; from pathlib import Path\n"
+        "with locked(Path(sys.argv[2]), lambda: print('waits')): print('held')"
+    )
     done = run_as_nobody(code, cache / ".lock")
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
 

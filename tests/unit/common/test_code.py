@@ -1,4 +1,6 @@
-"""The files that a program is made of are those that it imports, and every rule that makes a product names them."""
+"""The files that a program is made of are those that it imports, and every rule that makes a product names
+them.
+"""
 
 import re
 import subprocess
@@ -26,7 +28,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("program", ["report.make", "prediction.outlook", "provenance.archive"])
 def test_what_a_program_imports_is_its_code(program: str) -> None:
-    said = "import sys, {0}; print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)], sep='\\n')"
+    said = (
+        "import sys, {0}; print(*[m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', "
+        "None)], sep='\\n')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", said.format(program)],
         env={"PYTHONPATH": str(SCRIPTS)},

@@ -23,7 +23,8 @@ def machine(folder: Path, path: str, root: str, version: int, quotas: dict[str, 
     kind = "cgroup2 cgroup2 rw,nsdelegate" if version == 2 else "cgroup cgroup rw,cpu,cpuacct"
     at = str(mount).replace(" ", "\\040")
     (folder / "mountinfo").write_text(
-        f"30 1 0:26 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n31 1 0:27 {root} {at} rw - {kind}\n"
+        "30 1 0:26 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
+        f"31 1 0:27 {root} {at} rw - {kind}\n"
     )
     return folder
 
@@ -42,7 +43,8 @@ def machine(folder: Path, path: str, root: str, version: int, quotas: dict[str, 
     ],
 )
 def test_quotas_count_as_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, root: str, version: int, quotas: dict[str, str], cores: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, root: str, version: int,
+    quotas: dict[str, str], cores: int
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 5})
     assert usable_cores(machine(tmp_path, path, root, version, quotas)) == cores

@@ -23,11 +23,12 @@ from support.refusals import assert_refusal
 def test_plain_values_are_those_of_yaml_1_2(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(
-        "{a: 010, b: 1e-3, c: yes, d: 1:30:00, e: 0o17, f: 0x1F, g: ~, h: true, i: -.5, j: 2026-01-01, k: .inf, l: 1., m: }"
+        "{a: 010, b: 1e-3, c: yes, d: 1:30:00, e: 0o17, f: 0x1F, g: ~, h: true, i: -.5, j: 2026-01-01, k: "
+        ".inf, l: 1., m: }"
     )
     assert load_yaml(file) == {
-        "a": 10, "b": 0.001, "c": "yes", "d": "1:30:00", "e": 15, "f": 31, "g": None, "h": True, "i": -0.5, "j": "2026-01-01",
-        "k": float("inf"), "l": 1.0, "m": None,
+        "a": 10, "b": 0.001, "c": "yes", "d": "1:30:00", "e": 15, "f": 31, "g": None, "h": True, "i": -0.5,
+        "j": "2026-01-01", "k": float("inf"), "l": 1.0, "m": None,
     }  # fmt: skip
 
 

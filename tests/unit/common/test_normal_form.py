@@ -175,7 +175,10 @@ def test_names_of_files_count(tmp_path: Path) -> None:
     assert digest_sources([tmp_path], tmp_path) != before
 
 
-KEEP = "import sys; from pathlib import Path; from common.normal_form import digest_sources; print(digest_sources([Path(sys.argv[1])], Path(sys.argv[1])))"
+KEEP = (
+    "import sys; from pathlib import Path; from common.normal_form import digest_sources; "
+    "print(digest_sources([Path(sys.argv[1])], Path(sys.argv[1])))"
+)
 
 
 @pytest.mark.parametrize("broken", ["", "[]", "{", '{"a": 1}'])

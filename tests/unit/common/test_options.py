@@ -47,8 +47,8 @@ def parse(*argv: str) -> dict[str, Any]:
 
 def test_defaults_are_those_of_the_signature() -> None:
     assert parse("x", "--out", "a") == {
-        "name": "x", "out": Path("a"), "count": 3, "share": None, "files": (), "level": "low", "from_": "here",
-        "dry_run": False,
+        "name": "x", "out": Path("a"), "count": 3, "share": None, "files": (), "level": "low",
+        "from_": "here", "dry_run": False,
     }  # fmt: skip
 
 

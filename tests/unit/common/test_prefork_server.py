@@ -1,4 +1,6 @@
-"""A program in a process that was forked is the program that `python -m` starts: to who calls it nothing differs but the time."""
+"""A program in a process that was forked is the program that `python -m` starts: to who calls it nothing
+differs but the time.
+"""
 
 import os
 import shutil
@@ -188,7 +190,10 @@ def test_a_program_ends_with_who_called_it(folder: Path, server: str) -> None:
     assert gone(process)
 
 
-STARTS = "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); time.sleep(60)"
+STARTS = (
+    "import sys, time; from common import prefork_server; print(prefork_server.start(), flush=True); "
+    "time.sleep(60)"
+)
 
 
 def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
@@ -215,8 +220,9 @@ def test_a_server_ends_with_who_started_it_and_lets_its_programs_finish(
 def test_another_user_is_not_served(folder: Path, server: str) -> None:
     serving = parent_of(folder)
     program = (
-        f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from common import prefork_server; "
-        "os.setuid(65534); print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
+        f"import os, sys; sys.path.insert(0, {str(Path(prefork_server.__file__).parents[1])!r}); from common "
+        "import prefork_server; os.setuid(65534); "
+        "print(prefork_server.call(os.environ[prefork_server.VARIABLE], ['stage.program']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"

@@ -1,4 +1,7 @@
-"""Programs of benchmarks name themselves as people call them; a reader who has gone ends a program quietly."""
+"""Programs of benchmarks name themselves as people call them.
+
+A reader who has gone ends a program quietly.
+"""
 
 import os
 import re

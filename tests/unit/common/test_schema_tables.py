@@ -129,7 +129,8 @@ def test_a_run_that_stands_twice_is_refused(tmp_path, runs, quoted):
     run_id = runs["run_id"][0]
     assert_refusal(caught.value, "duplicate", "", file=f"{path}, line {line}", got={"run_id": run_id})
     assert str(caught.value).endswith(
-        f"runs.csv, line {line}: run_id '{run_id}' stands twice; remove one of the two rows, or make the table again"
+        f"runs.csv, line {line}: run_id '{run_id}' stands twice; remove one of the two rows, or make the "
+        "table again"
     )
 
 
@@ -180,8 +181,8 @@ def test_rows_of_a_cell_that_contradict_each_other_are_refused(tmp_path, runs, c
         caught.value, "contradicting-rows", column, [cell], file=f"{path}, line 4", got=value, expected=before
     )
     assert column != "batch_size" or str(caught.value) == (
-        f"{path}, line 4: batch_size: 128 contradicts an earlier row of cell '{cell}'; expected 16; correct one of them, "
-        "or make the table again"
+        f"{path}, line 4: batch_size: 128 contradicts an earlier row of cell '{cell}'; expected 16; correct "
+        "one of them, or make the table again"
     )
 
 
@@ -348,7 +349,9 @@ def test_some_rows_are_found_whatever_the_order_of_columns(tmp_path):
     ],
 )
 def test_nothing_unusual_is_read_at_once(tmp_path, old, new):
-    """What the reader of whole columns would take otherwise, or cannot say, is left to the one that looks at every field."""
+    """What the reader of whole columns would take otherwise, or cannot say, is left to the one that looks at
+    every field.
+    """
     _, path = write_campaign(tmp_path)
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(ValueError, match=r"."):

@@ -1,4 +1,7 @@
-"""What a class of keys refuses is an error whose code says which rule is broken; what it takes has the types of the class."""
+"""What a class of keys refuses is an error whose code says which rule is broken.
+
+What it takes has the types of the class.
+"""
 
 import subprocess
 import sys

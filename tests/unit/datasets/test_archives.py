@@ -1,4 +1,7 @@
-"""Evil and broken archives are refused in one line, before anything of them is used; nothing is ever unpacked to disk."""
+"""Evil and broken archives are refused in one line, before anything of them is used.
+
+Nothing is ever unpacked to disk.
+"""
 
 import gzip
 import io

@@ -205,7 +205,8 @@ def test_a_killed_download_is_resumed(server, file, store_at, tmp_path):
     store = store_at(retry_policy=RetryPolicy())
     program = (
         "import json, sys; from pathlib import Path; from datasets.fetch import Store, archive\n"
-        f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', Path({str(store.table)!r})))"
+        f"archive('ours', {file!r}, Store(Path({str(store.downloads)!r}), None, None, 'here', "
+        f"Path({str(store.table)!r})))"
     )
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
     process = subprocess.Popen([sys.executable, "-c", program], env=env, stderr=subprocess.DEVNULL)
@@ -344,7 +345,8 @@ def test_lock_keeps_its_entries(server, declare, store_at):
 def test_concurrent_processes_extend_the_lock(tmp_path):
     program = (
         "import sys; from pathlib import Path; from datasets.lock import record_sha256\n"
-        "for number in range(25): record_sha256('ours', f'{sys.argv[1]}-{number}', f'{number:064x}', Path(sys.argv[2]))"
+        "for number in range(25): record_sha256('ours', f'{sys.argv[1]}-{number}', f'{number:064x}', "
+        "Path(sys.argv[2]))"
     )
     lock, scripts = tmp_path / "table.lock.yaml", str(CHECKOUT / "workflow" / "scripts")
     commands = [[sys.executable, "-c", program, name, str(lock)] for name in ("a", "b")]

@@ -59,7 +59,9 @@ def test_synthetic_archives_are_read_back_exactly(tmp_path, name, changes):
 
 
 def test_cifar_by_hand(tmp_path):
-    """A record is its label, then the red plane row by row, the green, the blue (cs.toronto.edu/~kriz/cifar.html)."""
+    """A record is its label, then the red plane row by row, the green, the blue
+    (cs.toronto.edu/~kriz/cifar.html).
+    """
     entry = {**load_dataset(CIFAR), "shape": [2, 2, 3]}
     record = bytes([7, 1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24])
     _, samples = read(entry, cifar_archive(tmp_path, record, entry["classes"]))
@@ -289,7 +291,10 @@ def text(vocabulary: int = 27, length: int = 4, kind: str = "text8") -> dict[str
 
 
 def test_text8_by_hand(tmp_path):
-    """The first 90 % of its characters train, the next 5 % validate; a token is a blank, or a letter by its place in the alphabet."""
+    """The first 90 % of its characters train, the next 5 % validate.
+
+    A token is a blank, or a letter by its place in the alphabet.
+    """
     content = (b"the cat " * 25)[:200]
     _, samples = read(text(), zipped(tmp_path, text8=content))
     inputs, labels = samples["train"]
@@ -310,7 +315,10 @@ def test_invalid_text8_is_refused(tmp_path, members, code, got):
 
 
 def test_wikitext_by_hand(tmp_path):
-    """Words between blanks, an end after each line; the most frequent is 0, of equals the first in the alphabet."""
+    """Words between blanks, an end after each line.
+
+    The most frequent is 0, of equals the first in the alphabet.
+    """
     train, valid = b" \n = a b = \n \n a a <unk> b \n", b" a c \n b \n\n"
     members = zipped(
         tmp_path, **{"w__wiki.train.tokens": train, "w__wiki.valid.tokens": valid, "w__wiki.test.tokens": b""}

@@ -275,7 +275,8 @@ def test_wrong_entry_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         read_datasets(DATASETS, own(tmp_path, shape=[16, 16]))
     assert str(refused.value) == (
-        f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, width, channels]"
+        f"{tmp_path}/datasets.yaml (ours): shape: [16, 16] does not fit format idx; expected [height, width, "
+        "channels]"
     )
 
 

@@ -52,8 +52,9 @@ def refusal(folder: Path, *figures: object) -> InputError:
 
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
     assert [figure.name for figure in study(tmp_path)] == [
-        "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates", "accuracy-wall_time",
-        "interaction", "residuals", "regression", "network", "outlook", "timeline", "drift", "shares",
+        "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates",
+        "accuracy-wall_time", "interaction", "residuals", "regression", "network", "outlook", "timeline",
+        "drift", "shares",
     ]  # fmt: skip
     more = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
     assert "prediction" in more, "a batch size can be left out of a fit"

@@ -21,13 +21,13 @@ from plan.design import plan_design, to_csv
 from support.refusals import assert_refusal
 
 NAMES = [chr(ord("A") + place) for place in range(15)]
-# NIST/SEMATECH e-Handbook of Statistical Methods, 5.3.3.4.7 (after Box, Hunter & Hunter): factors, resolution asked for -> its
-# smallest design: number of generators, resolution.
+# NIST/SEMATECH e-Handbook of Statistical Methods, 5.3.3.4.7 (after Box, Hunter & Hunter): factors, resolution
+# asked for -> its smallest design: number of generators, resolution.
 NIST = {
-    (3, 3): (1, 3), (4, 4): (1, 4), (5, 5): (1, 5), (5, 3): (2, 3), (6, 5): (1, 6), (6, 4): (2, 4), (6, 3): (3, 3),
-    (7, 5): (1, 7), (7, 4): (3, 4), (7, 3): (4, 3), (8, 5): (2, 5), (8, 4): (4, 4), (9, 5): (2, 6), (9, 4): (4, 4),
-    (9, 3): (5, 3), (10, 5): (3, 5), (10, 4): (5, 4), (10, 3): (6, 3), (11, 5): (4, 5), (11, 4): (6, 4), (11, 3): (7, 3),
-    (15, 3): (11, 3),
+    (3, 3): (1, 3), (4, 4): (1, 4), (5, 5): (1, 5), (5, 3): (2, 3), (6, 5): (1, 6), (6, 4): (2, 4),
+    (6, 3): (3, 3), (7, 5): (1, 7), (7, 4): (3, 4), (7, 3): (4, 3), (8, 5): (2, 5), (8, 4): (4, 4),
+    (9, 5): (2, 6), (9, 4): (4, 4), (9, 3): (5, 3), (10, 5): (3, 5), (10, 4): (5, 4), (10, 3): (6, 3),
+    (11, 5): (4, 5), (11, 4): (6, 4), (11, 3): (7, 3), (15, 3): (11, 3),
 }  # fmt: skip
 GOOD = {
     "title": "t",
@@ -80,7 +80,8 @@ def fraction_like(fraction: Fraction) -> list[str]:
 
 
 def test_generators_of_a_persons_own() -> None:
-    # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB has III
+    # Jain 1991, chapter 19: of the two 2^(4-1) designs D = ABC is the better one, of resolution IV; D = AB
+    # has III
     better, worse = (generated_fraction(list("ABCD"), {"D": list(of)}) for of in ("ABC", "AB"))
     assert (better.name(), worse.name()) == ("2^(4-1) of resolution IV", "2^(4-1) of resolution III")
     assert fraction_like(better) == ["A x B = C x D", "A x C = B x D", "A x D = B x C"]

@@ -16,8 +16,9 @@ from support.refusals import assert_refusal
 
 SHIPPED = sorted(path.stem for path in (CHECKOUT / "config" / "sites").glob("*.yaml"))
 LOCAL = {
-    "description": "this machine", "launcher": "local", "placement": "emulated", "device": "cpu", "deployment": "venv",
-    "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo", "cache": "/cache",
+    "description": "this machine", "launcher": "local", "placement": "emulated", "device": "cpu",
+    "deployment": "venv", "cores": "auto", "nodes": 2, "ranks_per_node": 1, "interface": "lo",
+    "cache": "/cache",
 }  # fmt: skip
 SLURM = {**LOCAL, "launcher": "slurm", "placement": "distinct-nodes", "cores": 8, "interface": "eth0"}
 VIRTUAL = {**SLURM, "placement": "virtual"}

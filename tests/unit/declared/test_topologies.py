@@ -19,7 +19,10 @@ def test_those_that_are_shipped_are_right(name: str) -> None:
 
 def test_a_mistake_is_told_with_file_and_key(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
-        "title: t\nsource: s\ndevice: {tflops: 1, memory_gb_s: 1, memory_gb: 1}\nlevels: [{of: 0, gbit_s: 1}]\n"
+        "title: t\n"
+        "source: s\n"
+        "device: {tflops: 1, memory_gb_s: 1, memory_gb: 1}\n"
+        "levels: [{of: 0, gbit_s: 1}]\n"
     )
     with pytest.raises(InputError) as refused:
         load_topology("mine", tmp_path)

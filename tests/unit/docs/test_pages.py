@@ -1,4 +1,6 @@
-"""Pages say what is there: every command is run by something, every file that they name exists, every example is accepted."""
+"""Pages say what is there: every command is run by something, every file that they name exists, every example
+is accepted.
+"""
 
 import re
 import shlex

@@ -12,7 +12,10 @@ from support.tiny_environments import Tiny, write_tiny
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
-    """One folder for all tests, since a virtual environment cannot be moved; beside it, what they start from."""
+    """One folder for all tests, since a virtual environment cannot be moved.
+
+    Beside it, what they start from.
+    """
     root = tmp_path_factory.mktemp("tiny")
     write_tiny(root)
     shutil.copytree(root, root.with_name("tiny-empty"))

@@ -26,7 +26,10 @@ NOWHERE = {
 
 @pytest.fixture
 def offline(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    """The tiny environments, whose packages lie in a bundle; pip is configured for a server that does not answer."""
+    """The tiny environments, whose packages lie in a bundle.
+
+    Pip is configured for a server that does not answer.
+    """
     monkeypatch.setenv("RINGSIDE_CACHE", str(tiny.cache))
     (tiny.cache / "bundle").mkdir(parents=True)
     shutil.move(tiny.links, tiny.cache / "bundle" / "wheels")
@@ -133,7 +136,12 @@ class TestWhatIsFetched:
 
 def test_a_lock_is_fetched_for_every_patch_level_that_it_tells_apart() -> None:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    lock = f"one==1 ; python_full_version < '{minor}.99' \\\n    --hash=sha256:aa\none==2 ; python_full_version >= '{minor}.99' \\\n    --hash=sha256:bb\n"
+    lock = (
+        f"one==1 ; python_full_version < '{minor}.99' \\\n"
+        "    --hash=sha256:aa\n"
+        f"one==2 ; python_full_version >= '{minor}.99' \\\n"
+        "    --hash=sha256:bb\n"
+    )
     targets = packages.running_pythons(lock)
     assert [target.options for target in targets] == [
         (),

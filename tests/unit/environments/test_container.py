@@ -102,7 +102,10 @@ def test_root_enters_by_a_user_namespace(user: int, namespace: bool, monkeypatch
 
 @pytest.mark.parametrize("pmix", [True, False])
 def test_a_rank_of_mpi_finds_its_server_from_within(tmp_path: Path, pmix: bool) -> None:
-    """What srun --mpi=pmix or mpirun tells, its server's folder among it; of other ranks' variables nothing is let in."""
+    """What srun --mpi=pmix or mpirun tells, its server's folder among it.
+
+    Of other ranks' variables nothing is let in.
+    """
     (tmp_path / "apptainer").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "apptainer").chmod(0o755)
     variables = {

@@ -1,4 +1,6 @@
-"""`.venv` is made on first use from a lock with hashes, remade when it is out of date, and never while a campaign uses it."""
+"""`.venv` is made on first use from a lock with hashes, remade when it is out of date, and never while a
+campaign uses it.
+"""
 
 import ast
 import fcntl
@@ -22,7 +24,10 @@ from environments.controller import STAMP, check_line, is_current, is_in_use, ma
 
 NEEDED = ("common/__init__.py", "common/caches.py", "common/errors.py", "common/python.py", "common/redaction.py", "environments/__init__.py",
           "environments/bundled.py", "environments/controller.py")  # fmt: skip
-PROGRAM = "import json, os, sys, tiny; print(json.dumps([sys.argv[1:], dict(os.environ), sys.prefix, tiny.__file__]))"
+PROGRAM = (
+    "import json, os, sys, tiny; print(json.dumps([sys.argv[1:], dict(os.environ), sys.prefix, "
+    "tiny.__file__]))"
+)
 HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned`; {d"
 
 
@@ -224,7 +229,10 @@ def test_a_key_stroke_installs_nothing(checkout: Path, monkeypatch: pytest.Monke
 
 
 def test_an_old_python_is_one_line() -> None:
-    program = "import sys; sys.version_info = (3, 9, 2); sys.argv = ['ringside']; import runpy; runpy.run_path('ringside')"
+    program = (
+        "import sys; sys.version_info = (3, 9, 2); sys.argv = ['ringside']; import runpy; "
+        "runpy.run_path('ringside')"
+    )
     command = [sys.executable, "-S", "-c", program]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "[old-python]" in done.stderr

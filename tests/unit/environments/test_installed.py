@@ -1,4 +1,6 @@
-"""What a site has installed itself becomes an environment: found, tested, written down, and refused once it is another."""
+"""What a site has installed itself becomes an environment: found, tested, written down, and refused once it
+is another.
+"""
 
 import json
 import os

@@ -81,8 +81,8 @@ def test_horovod_is_built_with_gloo_alone(real, name):
     record = real(name)
     module = {"horovod-pytorch": "torch", "horovod-tensorflow": "tensorflow"}[name]
     program = (
-        f"import horovod.{module} as hvd; "
-        "print(hvd.gloo_built(), hvd.mpi_built(), hvd.nccl_built(), hvd.cuda_built(), hvd.ddl_built(), hvd.ccl_built())"
+        f"import horovod.{module} as hvd; print(hvd.gloo_built(), hvd.mpi_built(), hvd.nccl_built(), "
+        "hvd.cuda_built(), hvd.ddl_built(), hvd.ccl_built())"
     )
     assert in_environment(record, program).split()[-6:] == ["True", "False", "0", "False", "False", "False"]
 

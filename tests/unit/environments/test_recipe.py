@@ -1,4 +1,6 @@
-"""Recipes say what images become: those in git are what the descriptions give, and a digest is what a recipe says."""
+"""Recipes say what images become: those in git are what the descriptions give, and a digest is what a recipe
+says.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""What starts a program under Score-P; a script stands in for Score-P's own, which say their version and make a library."""
+"""What starts a program under Score-P.
+
+A script stands in for Score-P's own, which say their version and make a library.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""A built environment that somebody edited is refused; one that was only moved, touched or compiled is not."""
+"""A built environment that somebody edited is refused.
+
+One that was only moved, touched or compiled is not.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""A bundle is unpacked whole or not at all, wherever it was broken, and goes nowhere but to its places in the cache."""
+"""A bundle is unpacked whole or not at all, wherever it was broken, and goes nowhere but to its places in the
+cache.
+"""
 
 import io
 import json
@@ -266,7 +268,10 @@ class TestForWhomItIs:
 def test_killed_in_the_middle_nothing_is_half_there_and_it_is_started_again(
     tmp_path: Path, cache: Path, files: int
 ) -> None:
-    """Killed once that many files of 40 are staged: none is in its place. Killed later, those in their places are whole."""
+    """Killed once that many files of 40 are staged: none is in its place.
+
+    Killed later, those in their places are whole.
+    """
     (tmp_path / "made").mkdir()
     large = bundle(tmp_path / "made", count=40, size_bytes=500_000)
     large.changes = {"locks": {}}

@@ -1,4 +1,6 @@
-"""Wheels: recorded hashes, patches that fit exactly, compilers that are there, kept files that are still the same."""
+"""Wheels: recorded hashes, patches that fit exactly, compilers that are there, kept files that are still the
+same.
+"""
 
 import pytest
 
@@ -23,8 +25,9 @@ def test_an_unrecorded_python_is_told_what_to_do():
     file = "containers/pytorch/environment.yaml"
     assert_refusal(refused.value, "missing-hash", file=file, got="cp313-linux_x86_64")
     assert str(refused.value) == (
-        "containers/pytorch/environment.yaml: no SHA-256 of torch 2.13.0+cpu is recorded for cp313-linux_x86_64 "
-        "(only cp311-linux_x86_64); use Python 3.11 (make PYTHON=python3.11) or record the wheel's SHA-256 there"
+        "containers/pytorch/environment.yaml: no SHA-256 of torch 2.13.0+cpu is recorded for "
+        "cp313-linux_x86_64 (only cp311-linux_x86_64); use Python 3.11 (make PYTHON=python3.11) or record "
+        "the wheel's SHA-256 there"
     )
 
 
@@ -58,8 +61,8 @@ def test_the_cuda_compiler_is_for_the_site_to_bring(monkeypatch, tmp_path):
         check_needs(read("horovod-pytorch", "cuda").sources[0])
     assert_refusal(refused.value, "not-installed", got=["g++", "gcc", "make", "nvcc"])
     assert str(refused.value) == (
-        "horovod 0.28.1 cannot be built: no g++, gcc, make, nvcc on this machine; install it, "
-        "on Debian: apt-get install g++ gcc make; of the version that the locks have, by a module in the site's setup"
+        "horovod 0.28.1 cannot be built: no g++, gcc, make, nvcc on this machine; install it, on Debian: "
+        "apt-get install g++ gcc make; of the version that the locks have, by a module in the site's setup"
     )
 
 

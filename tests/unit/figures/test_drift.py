@@ -1,4 +1,6 @@
-"""The machine over the campaign: where runs, blocks, waits and the slope stand in the figure, and what the table of drift says of them."""
+"""The machine over the campaign: where runs, blocks, waits and the slope stand in the figure, and what the
+table of drift says of them.
+"""
 
 import math
 

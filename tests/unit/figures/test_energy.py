@@ -1,4 +1,6 @@
-"""Points of energy against time stand where they were made, with intervals both ways, or one sentence says why not."""
+"""Points of energy against time stand where they were made, with intervals both ways, or one sentence says
+why not.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Each figure is made whatever a campaign holds, says in its caption what it must, and is the same file twice."""
+"""Each figure is made whatever a campaign holds, says in its caption what it must, and is the same file
+twice.
+"""
 
 import importlib
 import json
@@ -206,7 +208,10 @@ def test_the_caption_by_nodes_has_the_seconds_of_its_bases(drawings, csv):
 
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, tmp_path):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}
-    program = "import json, sys; from common.options import run_program; from figures.draw import main; sys.exit(any(run_program(main, one) for one in json.loads(sys.argv[1])))"
+    program = (
+        "import json, sys; from common.options import run_program; from figures.draw import main; "
+        "sys.exit(any(run_program(main, one) for one in json.loads(sys.argv[1])))"
+    )
     figures = [flags(name, csv, tmp_path) for name in OF_EACH_KIND]  # none depends on those before it
     subprocess.run([sys.executable, "-c", program, json.dumps(figures)], check=True, env=environment)
     figure = sorted(tmp_path.iterdir())

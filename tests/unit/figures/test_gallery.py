@@ -1,4 +1,6 @@
-"""The gallery has an example of every kind of figure, which a study may have, and its pictures are what the examples draw."""
+"""The gallery has an example of every kind of figure, which a study may have, and its pictures are what the
+examples draw.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""What all figures share: a caption of 70 words, the rest of it apart; an axis on which every marker is whole."""
+"""What all figures share: a caption of 70 words, the rest of it apart.
+
+An axis on which every marker is whole.
+"""
 
 import copy
 

@@ -1,4 +1,6 @@
-"""Power over time: one run of each cell, a line for every machine and scope, or one sentence says why there is none."""
+"""Power over time: one run of each cell, a line for every machine and scope, or one sentence says why there
+is none.
+"""
 
 import numpy as np
 import pytest

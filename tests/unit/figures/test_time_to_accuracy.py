@@ -1,4 +1,7 @@
-"""The times stand where they were made; cells that never arrive are shown as such; the target comes from the figure or the study."""
+"""The times stand where they were made.
+
+Cells that never arrive are shown as such; the target comes from the figure or the study.
+"""
 
 import pandas as pd
 import pytest

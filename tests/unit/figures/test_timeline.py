@@ -25,7 +25,10 @@ RUN_S, PAUSE_S, STARTUP_S = 30.0, 6.0, 12.0
 
 
 def scheduled(runs, hosts=None, night_after=None):
-    """The runs one after the other in their order, each RUN_S long; after `night_after` of them nothing for 14 hours."""
+    """The runs one after the other in their order, each RUN_S long.
+
+    After `night_after` of them nothing for 14 hours.
+    """
     start = np.arange(len(runs)) * (RUN_S + PAUSE_S)
     if night_after:
         start[night_after:] += 14 * 3600

@@ -1,4 +1,7 @@
-"""Figures of traced runs: steps over ranks, phases, the critical path, as a made-up campaign was made; of time, only untraced runs."""
+"""Figures of traced runs: steps over ranks, phases, the critical path, as a made-up campaign was made.
+
+Of time, only untraced runs.
+"""
 
 import matplotlib.colors
 import pandas as pd
@@ -53,7 +56,10 @@ def test_a_gantt_of_too_many_cells_has_the_largest(records, monkeypatch):
 
 
 def test_a_gantt_draws_what_was_kept(records):
-    """One cell: six steps of 30.6 ms, of which three set the axis; of each rank its phases, its exchange, and a path for each step."""
+    """One cell: six steps of 30.6 ms, of which three set the axis.
+
+    Of each rank its phases, its exchange, and a path for each step.
+    """
     declaration = Declared(
         "gantt", "gantt", filter=single_levels(framework="pytorch-ddp", nodes=2, batch_size=32, sync_every=1)
     )

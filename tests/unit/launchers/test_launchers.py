@@ -1,7 +1,8 @@
 """Launchers start every rank on its node, report the first failure, and leave no process behind.
 
-Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. oarsh and pbs_tmrsh are
-replaced by scripts that run the command on this machine in a session of its own, as a login on a node would.
+Outputs of Slurm, Flux 0.88 and OpenPBS 23.06 are recorded; tests/cluster runs real Slurm. oarsh and pbs_tmrsh
+are replaced by scripts that run the command on this machine in a session of its own, as a login on a node
+would.
 """
 
 import contextlib
@@ -80,10 +81,11 @@ TASK = (
 )
 EXCEPTION = '{"timestamp":1795557176.066580,"name":"exception","context":{"type":"%s","severity":0,"userid":0,"note":"%s"}}'
 JOB = (
-    "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None Dependency=(null) "
-    "SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 StartTime=2026-01-05T11:30:00 "
-    "EndTime=2026-01-05T12:00:00 Partition=virtual AllocNode:Sid=login:1 ReqNodeList=(null) ExcNodeList=(null) "
-    "NodeList=node[1-3] BatchHost=node1 NumNodes=3 NumCPUs=3 NumTasks=3 CPUs/Task=1"
+    "JobId=17 JobName=ringside UserId=u(1000) GroupId=u(1000) MCS_label=N/A JobState=RUNNING Reason=None "
+    "Dependency=(null) SubmitTime=2026-01-05T10:00:00 EligibleTime=2026-01-05T10:00:00 "
+    "StartTime=2026-01-05T11:30:00 EndTime=2026-01-05T12:00:00 Partition=virtual AllocNode:Sid=login:1 "
+    "ReqNodeList=(null) ExcNodeList=(null) NodeList=node[1-3] BatchHost=node1 NumNodes=3 NumCPUs=3 "
+    "NumTasks=3 CPUs/Task=1"
 )
 SCONTROL = f"""\
 #!/bin/sh
@@ -480,7 +482,8 @@ def test_launchers_need_a_job_with_enough_nodes(oar: Site, monkeypatch: pytest.M
 def test_wording_of_refused_launches() -> None:
     site = load_site("grid5000")
     assert str(launch.outside_of_job(site, "an OAR job", "use snakemake --profile oar")) == (
-        "config/sites/grid5000.yaml: launcher: oar starts ranks inside an OAR job only; use snakemake --profile oar"
+        "config/sites/grid5000.yaml: launcher: oar starts ranks inside an OAR job only; use snakemake "
+        "--profile oar"
     )
     assert str(launch.too_few_nodes("nodes", 3, 4)) == "nodes: has 3 nodes, the run needs 4; ask for more"
 
@@ -560,7 +563,8 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
     ranks = flux_launcher()
     assert ranks.hosts == ["node1", "node2"]
     assert ranks.job == {
-        "number": "fpEk7nF", "submitted_at": "2026-11-24T22:05:01.665Z", "started_at": "2026-11-24T22:05:01.692Z",
+        "number": "fpEk7nF", "submitted_at": "2026-11-24T22:05:01.665Z",
+        "started_at": "2026-11-24T22:05:01.692Z",
     }  # fmt: skip
     monkeypatch.delenv("FLUX_ENCLOSING_ID")
     alone = launch.launcher(load_site("flux-example"), spec(3, 1))
@@ -573,9 +577,9 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
     ranks.end()
     calls = (flux / "calls").read_text()
     assert (
-        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 --requires=host:node1,node2"
-        in calls
-    )
+        "submit --job-name=ringside-a.b.r1 --nodes=2 --ntasks=2 --cores-per-task=1 "
+        "--requires=host:node1,node2"
+    ) in calls
     assert "job kill --signal=SIGKILL f3PcqrF1\njob wait-event --timeout=10 f3PcqrF1 clean\n" in calls
 
 
@@ -695,7 +699,10 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
         (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"], failure("0-1", "node[1-2]", "exited with exit code 1")),
         (
             [
-                "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0. Some of your processes may have been killed.",
+                (
+                    "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=17.0. Some of your processes "
+                    "may have been killed."
+                ),
                 "srun: error: node2: task 1: Out Of Memory",
                 "srun: Terminating StepId=17.0",
                 "srun: error: node1: task 0: Killed",

@@ -9,7 +9,8 @@ from models.mesh import Mesh
 from models.messages import bubble, needs
 
 SGD: dict[str, Any] = {
-    "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b", "sharding": "parameters",
+    "optimizer": "sgd", "momentum": 0.9, "sync_every": 1, "microbatches": 1, "schedule": "1f1b",
+    "sharding": "parameters",
 }  # fmt: skip
 CNN = model_graph("small-cnn", "digits")  # 8 x 8 images, convolutions of 32 and 64 filters, dense 128 and 10
 CONVS, FIRST, LAST = (

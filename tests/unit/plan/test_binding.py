@@ -25,7 +25,8 @@ from runs import alone, supervise
 from support.one_run import one_run
 
 ROUNDS = 40
-# Binds the results that a line names for the site that the argument names, again and again; says what came of it.
+# Binds the results that a line names for the site that the argument names, again and again; says what came of
+# it.
 BIND = """\
 import sys
 from dataclasses import replace
@@ -46,7 +47,8 @@ def test_of_two_that_come_at_once_one_binds(tmp_path: Path) -> None:
     processes = {
         site: subprocess.Popen(
             [sys.executable, "-c", BIND, site],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(SCRIPTS)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={"PYTHONPATH": str(SCRIPTS)},
         )
         for site in sites
     }  # fmt: skip
@@ -89,7 +91,9 @@ def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, li
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What is there to measure with, so that every attempt that starts notes here whether its results were bound."""
+    """What is there to measure with, so that every attempt that starts notes here whether its results were
+    bound.
+    """
     bound_states: list[bool] = []
 
     def attempt(*arguments: Any) -> None:

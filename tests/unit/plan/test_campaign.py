@@ -56,8 +56,8 @@ def test_of_another_site_no_machine_is_told() -> None:
         load_campaign(CONFIG)
     assert refused.value.got == {"site": "virtual"}
     assert str(refused.value).startswith(
-        "results/quickstart/campaign.json: these results belong to site virtual, here it is local; for figures of them: "
-        "./ringside run --records available"
+        "results/quickstart/campaign.json: these results belong to site virtual, here it is local; for "
+        "figures of them: ./ringside run --records available"
     )
     bound(machine=None, machine_id=None)
     with pytest.raises(InputError) as refused:

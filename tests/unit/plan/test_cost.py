@@ -312,8 +312,8 @@ def test_nodes_and_accelerators_are_counted(tmp_path: Path) -> None:
     assert set(left) == {"lbann", "tarantella"} and {note.code for note in left.values()} == {"not-installed"}
     assert {(note.facts["runs"], note.facts["cells"]) for note in left.values()} == {(40, 8)}
     assert left["lbann"] == (
-        "40 runs of 8 cells cannot run here: lbann is not installed at site slurm-example (see installed.lbann or "
-        "images.brought.lbann in docs/reference/configuration.md)"
+        "40 runs of 8 cells cannot run here: lbann is not installed at site slurm-example (see "
+        "installed.lbann or images.brought.lbann in docs/reference/configuration.md)"
     )
     assert set(left.values()) < {line.strip() for line in report(cost).splitlines()}
     archives = 170_052_171 + 26_421_880 + 29_515 + 4_422_102 + 5_148

@@ -1,4 +1,6 @@
-"""Where a study says a precision, its runs are those of the first blocks, those that were decided, and those that have a record."""
+"""Where a study says a precision, its runs are those of the first blocks, those that were decided, and those
+that have a record.
+"""
 
 import json
 import os

@@ -19,7 +19,8 @@ SCRIPTS = RANKS.parent
 STUDY = {
     "title": "t", "question": "q", "seed": 1, "design": "full", "replicates": 1,
     "factors": {
-        "framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "nodes": 2, "batch_size": 32, "sync_every": 1,
+        "framework": "pytorch-ddp", "model": "small-cnn", "dataset": "digits", "nodes": 2, "batch_size": 32,
+        "sync_every": 1,
     },
 }  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Meshes in a design: how a cell is laid out, what its ranks are told, which cells are doubles, and which cannot be."""
+"""Meshes in a design: how a cell is laid out, what its ranks are told, which cells are doubles, and which
+cannot be.
+"""
 
 from dataclasses import replace
 from pathlib import Path

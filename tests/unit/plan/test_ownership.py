@@ -17,7 +17,10 @@ from common.files import CHECKOUT
 from environments import controller
 from plan import ownership, unlock
 
-HOLD = "import sys, time; from pathlib import Path; from plan.ownership import hold; print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
+HOLD = (
+    "import sys, time; from pathlib import Path; from plan.ownership import hold; "
+    "print(hold(Path(sys.argv[1])), flush=True); time.sleep(60)"
+)
 
 
 @pytest.fixture

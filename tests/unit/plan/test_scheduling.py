@@ -12,26 +12,26 @@ from plan.design import Geometry
 from plan.scheduling import allocation_options, build_resources, concurrent_share, run_resources
 
 UNSET: dict[str, Any] = {
-    "partition": None, "account": None, "constraint": None, "nodelist": None, "exclude": None, "memory_mb": None,
-    "options": (), "concurrent_runs": 1, "build_on": "login", "block_limit_s": 28800,
+    "partition": None, "account": None, "constraint": None, "nodelist": None, "exclude": None,
+    "memory_mb": None, "options": (), "concurrent_runs": 1, "build_on": "login", "block_limit_s": 28800,
 }  # fmt: skip
 ALL: dict[str, Any] = {
-    "partition": "gpu", "account": "project-7", "constraint": "a100&ib", "nodelist": "node[01-04]", "exclude": "node09",
-    "memory_mb": 64000, "options": ("--qos=long", "--reservation=for us"),
+    "partition": "gpu", "account": "project-7", "constraint": "a100&ib", "nodelist": "node[01-04]",
+    "exclude": "node09", "memory_mb": 64000, "options": ("--qos=long", "--reservation=for us"),
 }  # fmt: skip
 
 
 def site(launcher: str = "slurm", **scheduler: Any) -> Site:
     return replace(
-        load_site("virtual"), launcher=launcher, placement="distinct-nodes", cpu_share=None, cores=16, nodes=4,
-        ranks_per_node=2, time_limit_s=600.0, scheduler=Scheduler(**{**UNSET, **scheduler}),
+        load_site("virtual"), launcher=launcher, placement="distinct-nodes", cpu_share=None, cores=16,
+        nodes=4, ranks_per_node=2, time_limit_s=600.0, scheduler=Scheduler(**{**UNSET, **scheduler}),
     )  # fmt: skip
 
 
 def geometry(nodes: int, ranks: int) -> Geometry:
     return Geometry(
-        nodes=nodes, ranks=ranks, ranks_per_node=ranks // nodes, replicas=ranks, replicas_per_rank=1, local_batch=1,
-        effective_batch=1, steps=1, samples_per_epoch=1,
+        nodes=nodes, ranks=ranks, ranks_per_node=ranks // nodes, replicas=ranks, replicas_per_rank=1,
+        local_batch=1, effective_batch=1, steps=1, samples_per_epoch=1,
     )  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def test_a_slurm_job_asks_for_all_that_the_site_says() -> None:
     )
     assert (resources["mem_mb"], resources["qos"]) == (64000, "long")
     assert options(resources) == [
-        "--ntasks-per-node=2", "--exclusive", "--nodelist=node01,node02", "--exclude=node09", "--gpus-per-node=2",
-        "--reservation=for us",
+        "--ntasks-per-node=2", "--exclusive", "--nodelist=node01,node02", "--exclude=node09",
+        "--gpus-per-node=2", "--reservation=for us",
     ]  # fmt: skip
 
 
@@ -102,9 +102,10 @@ def test_a_build_takes_one_node_and_is_not_alone_there() -> None:
 
 def test_a_block_is_told_to_stop_early_enough_for_the_run_under_way() -> None:
     assert allocation_options(site(**ALL), 4) == [
-        "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=8", "--time=480", "--signal=B:TERM@780", "--exclusive",
-        "--no-requeue", "--partition=gpu", "--account=project-7", "--constraint=a100&ib", "--qos=long", "--mem=64000",
-        "--nodelist=node01,node02,node03,node04", "--exclude=node09", "--reservation=for us",
+        "--nodes=4", "--ntasks-per-node=2", "--cpus-per-task=8", "--time=480", "--signal=B:TERM@780",
+        "--exclusive", "--no-requeue", "--partition=gpu", "--account=project-7", "--constraint=a100&ib",
+        "--qos=long", "--mem=64000", "--nodelist=node01,node02,node03,node04", "--exclude=node09",
+        "--reservation=for us",
     ]  # fmt: skip
     short = allocation_options(site(block_limit_s=600), 2)
     assert {"--time=10", "--signal=B:TERM@300"} <= set(short), "half of a block is left to work in"
@@ -152,8 +153,8 @@ def test_a_pbs_job_takes_whole_nodes_in_chunks_that_say_all() -> None:
     pbs_site = replace(site("pbs", **requested), devices_per_node=2)
     chunk = "ncpus=16:mpiprocs=2:ngpus=2:mem=64000mb:gpu_type=a100:ib=true"
     assert shlex.split(run_resources(pbs_site, geometry(2, 4))["pbs"]) == [
-        "-l", f"select=1:host=node01:{chunk}+1:host=node02:{chunk}", "-l", "place=scatter:excl", "-l", "walltime=0:13:00",
-        "-q", "gpu", "-A", "project-7", "-l", "filesystems=home:eagle",
+        "-l", f"select=1:host=node01:{chunk}+1:host=node02:{chunk}", "-l", "place=scatter:excl", "-l",
+        "walltime=0:13:00", "-q", "gpu", "-A", "project-7", "-l", "filesystems=home:eagle",
     ]  # fmt: skip
 
 
@@ -162,6 +163,6 @@ def test_a_flux_job_asks_for_all_that_the_site_says() -> None:
     requested = {**ALL, "memory_mb": None, "constraint": "a100|h100", "options": ("--urgency=20",)}
     line = run_resources(replace(site("flux", **requested), devices_per_node=2), geometry(2, 4))["flux"]
     assert shlex.split(line) == [
-        "--nodes=2", "--exclusive", "--gpus-per-node=2", "--time-limit=780s", "--queue=gpu", "--bank=project-7",
-        "--requires=(a100|h100) and host:node[01-04] and -host:node09", "--urgency=20",
+        "--nodes=2", "--exclusive", "--gpus-per-node=2", "--time-limit=780s", "--queue=gpu",
+        "--bank=project-7", "--requires=(a100|h100) and host:node[01-04] and -host:node09", "--urgency=20",
     ]  # fmt: skip

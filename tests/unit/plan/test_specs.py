@@ -1,4 +1,7 @@
-"""The plan of a run in a file is that of the design; a plan that is not current is refused, and a new one takes its place."""
+"""The plan of a run in a file is that of the design.
+
+A plan that is not current is refused, and a new one takes its place.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Cells whose layers are each divided by itself: how they are laid out, which strategy is theirs, and what has to be found first."""
+"""Cells whose layers are each divided by itself: how they are laid out, which strategy is theirs, and what
+has to be found first.
+"""
 
 import json
 from dataclasses import replace

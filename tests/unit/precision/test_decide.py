@@ -78,9 +78,18 @@ def test_decisions_read_like_this() -> None:
         {"block": 9, "cells": {"b": over["b"]}, "rule": {**rule, "contrasts": {"batch_size": [16, 32]}}},
     ]
     assert list(map(decide.summary, decisions)) == [
-        "precision after block 3: 1 of 2 cells within 10 %, 1 perhaps by chance; another run of 2 cells (a, b) in block 4",
-        "precision after block 8: 1 of 2 cells within 10 %, 1 perhaps by chance; no cell gets more runs; not precise: a",
-        "precision after block 9: ratios of 1 of 1 cell within 10 %, 1 perhaps by chance; no cell gets more runs, as at_most is reached",
+        (
+            "precision after block 3: 1 of 2 cells within 10 %, 1 perhaps by chance; another run of 2 cells "
+            "(a, b) in block 4"
+        ),
+        (
+            "precision after block 8: 1 of 2 cells within 10 %, 1 perhaps by chance; no cell gets more runs; "
+            "not precise: a"
+        ),
+        (
+            "precision after block 9: ratios of 1 of 1 cell within 10 %, 1 perhaps by chance; no cell gets "
+            "more runs, as at_most is reached"
+        ),
     ]
 
 
@@ -134,16 +143,23 @@ def test_precision_reads_like_this(runs: pd.DataFrame, tmp_path: Path) -> None:
     for note, text in (
         (
             reached.precision_note(runs, Replicates(3, 9, 0.1)),
-            "Replicates are chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of its mean epoch time is 10 % or less "
-            "(n = 3). This is so far not reached by 2 of 3 cells: batch size 32; batch size 64; by 1 cell perhaps by chance.",
+            "Replicates are chosen by precision: a cell has 3 to 9 runs, until half the 95 % interval of "
+            "its mean epoch time is 10 % or less (n = 3). This is so far not reached by 2 of 3 cells: batch "
+            "size 32; batch size 64; by 1 cell perhaps by chance.",
         ),
         (
             reached.caption_note(tmp_path / "ended.csv"),
-            "The number of runs was chosen by precision (half intervals of 10 %): 2 of 3 cells did not reach it, 1 perhaps by chance.",
+            (
+                "The number of runs was chosen by precision (half intervals of 10 %): 2 of 3 cells did not "
+                "reach it, 1 perhaps by chance."
+            ),
         ),
         (
             reached.caption_note(tmp_path / "open.csv"),
-            "The number of runs is chosen by precision (half intervals of 10 %): so far 2 of 3 cells have not reached it, 1 perhaps by chance.",
+            (
+                "The number of runs is chosen by precision (half intervals of 10 %): so far 2 of 3 cells "
+                "have not reached it, 1 perhaps by chance."
+            ),
         ),
     ):
         assert note == text

@@ -1,4 +1,6 @@
-"""What computation and network allow at most: never beaten by the truth, and reached where all hides and nobody waits."""
+"""What computation and network allow at most: never beaten by the truth, and reached where all hides and
+nobody waits.
+"""
 
 import pandas as pd
 import pytest

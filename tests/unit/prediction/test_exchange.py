@@ -44,8 +44,10 @@ def late(kind, hidden, built=TWO, backward=BACKWARD, latency=0.0, **rule):
 
 
 def test_buckets_are_those_of_torch():
-    """torch.distributed._compute_bucket_assignment_by_size (torch 2.2.2) of three Linear(512, 512), in their own order,
-    with limits of 1 MiB: [[0], [1, 2], [3, 4], [5]]. The rule: Li et al., VLDB 2020, section 3.2.3."""
+    """torch.distributed._compute_bucket_assignment_by_size (torch 2.2.2) of three Linear(512, 512), in their
+    own order, with limits of 1 MiB: [[0], [1, 2], [3, 4], [5]]. The rule: Li et al., VLDB 2020, section
+    3.2.3.
+    """
     sizes = np.array([1048576.0, 2048.0] * 3)
     built = join_buckets(Tensors(sizes, np.arange(6) / 5), (MIB, MIB))
     assert built.bytes.tolist() == [1048576, 1050624, 1050624, 2048]
@@ -141,7 +143,9 @@ def of_units(hidden, batches=1, backward=4.0, sizes=(8.0, 4.0, 2.0)):
 
 
 def test_units_are_gathered_twice_but_the_last_and_scattered_once():
-    """Counted in FSDP2 (PyTorch 2.13): with three units five gathers and three reductions, and two gathers a batch more."""
+    """Counted in FSDP2 (PyTorch 2.13): with three units five gathers and three reductions, and two gathers a
+    batch more.
+    """
     assert of_units(0.0) == (8 + 4 + 2) + (4 + 8) + 10 * (8 + 4 + 2)
     assert of_units(0.0, batches=3) == of_units(0.0) + 2 * (4 + 8)
     assert of_units(0.0, sizes=(8.0,)) == 8 + 80
@@ -149,12 +153,14 @@ def test_units_are_gathered_twice_but_the_last_and_scattered_once():
 
 
 def test_units_travel_beside_the_work_on_others():
-    # Of a pass of 3 x 1000 s: forward begins when the last unit and the first are there, backward ends with the reductions of both.
+    # Of a pass of 3 x 1000 s: forward begins when the last unit and the first are there, backward ends with
+    # the reductions of both.
     assert of_units(1.0, backward=3000.0) == (2 + 8) + 10 * (8 + 2)
     # A second batch before the exchange hides all that it gathers.
     assert of_units(1.0, batches=2, backward=3000.0) == of_units(1.0, backward=3000.0)
-    # Of 3 x 2 s backward, 3 x 1 forward. Gathered: last 2, first 10, forward 11; second from 10 to 14, forward 15, last 16, backward
-    # 18; second again from 16 to 20, backward 22; first from 20 to 28, backward 30; the second's gradients from 28 to 68, then 100 s more.
+    # Of 3 x 2 s backward, 3 x 1 forward. Gathered: last 2, first 10, forward 11; second from 10 to 14,
+    # forward 15, last 16, backward 18; second again from 16 to 20, backward 22; first from 20 to 28, backward
+    # 30; the second's gradients from 28 to 68, then 100 s more.
     assert of_units(1.0, backward=6.0) == 68 + 100 - 9
 
 

@@ -219,7 +219,10 @@ def test_a_log_linear_model_finds_a_power_law(study):
 
 
 def test_errors_beyond_the_physical_models_are_paired_by_cell(study):
-    """Both scatter alike from cell to cell; one is always 0.02 further off, which unpaired intervals would not tell."""
+    """Both scatter alike from cell to cell.
+
+    One is always 0.02 further off, which unpaired intervals would not tell.
+    """
     scatter = np.random.default_rng(2).uniform(0.01, 0.3, 100)
 
     def off(by):
@@ -283,7 +286,10 @@ def test_extra_p_gets_the_same_points_and_says_what_it_lacks(study, tmp_path):
     request = tmp_path / "asked.json"
     stand_in = tmp_path / "python"
     stand_in.write_text(
-        f"#!{sys.executable}\nimport json, sys\njobs = json.load(sys.stdin)\njson.dump(jobs, open({str(request)!r}, 'w'))\n"
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        "jobs = json.load(sys.stdin)\n"
+        f"json.dump(jobs, open({str(request)!r}, 'w'))\n"
         "json.dump([{'predicted': [sum(p) for p in job['wanted']]} for job in jobs], sys.stdout)\n"
     )
     stand_in.chmod(0o755)
@@ -396,7 +402,10 @@ def test_the_errors_in_the_texts_are_those_of_the_table():
             f"{six.loc['without hiding', 'mape']:.0f} %",
         ],
         "quadratic regression": [
-            f"{in_all.loc['linear regression', 'mape']:.0f} and {in_all.loc['quadratic regression', 'mape']:.0f} %"
+            (
+                f"{in_all.loc['linear regression', 'mape']:.0f} and "
+                f"{in_all.loc['quadratic regression', 'mape']:.0f} %"
+            )
         ],
     }
     assert unsaid("prediction-virtual", claims) == []

@@ -1,4 +1,6 @@
-"""What a slower device brings: found again from runs that were made of known speeds, and from which speed on it pays."""
+"""What a slower device brings: found again from runs that were made of known speeds, and from which speed on
+it pays.
+"""
 
 import math
 from dataclasses import replace

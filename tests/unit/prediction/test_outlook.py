@@ -74,7 +74,9 @@ def test_the_most_nodes_do_not_change_what_is_said_of_fewer(tmp_path):
 
 
 def test_by_numbers_alone_it_is_arithmetic(tmp_path):
-    """A step, and 2 (n - 1) latencies and 2 (n - 1) / n x bytes at 90 % of the link's rate (Thakur et al. 2005)."""
+    """A step, and 2 (n - 1) latencies and 2 (n - 1) / n x bytes at 90 % of the link's rate (Thakur et al.
+    2005).
+    """
     rows = ask(tmp_path, *MODEL, "--rate", "10", "--nodes", "8", "--latency", "1e-3", "--share", "0.9")
     n = np.arange(1, 9)
     exchange = np.where(n > 1, 2 * (n - 1) * 1e-3 + 2 * (n - 1) / n * 1e8 / (0.9 * 10e9 / 8), 0)
@@ -289,7 +291,9 @@ def test_a_study_that_cannot_be_predicted_says_so(tmp_path, nodes):
 
 
 def _told_alone(folder, why, *options):
-    """The table and the caption of the figure say why there is no outlook, first and once, and nothing of how one is made."""
+    """The table and the caption of the figure say why there is no outlook, first and once, and nothing of how
+    one is made.
+    """
     of_table, caption = ((folder / f"outlook.{suffix}").read_text() for suffix in ("md", "caption.md"))
     assert of_table.split("\n\n")[1] == why
     assert caption.splitlines()[0] == f"{panels.NOT_DRAWN}{panels.as_clause(why)}."

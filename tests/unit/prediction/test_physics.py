@@ -1,4 +1,6 @@
-"""The model finds the physics that runs were made from, predicts what it has not seen, and fails where the physics is another."""
+"""The model finds the physics that runs were made from, predicts what it has not seen, and fails where the
+physics is another.
+"""
 
 import math
 
@@ -97,7 +99,9 @@ def test_the_largest_numbers_of_nodes_are_predicted_within_the_noise(truth):
 
 
 def test_what_cannot_be_told_apart_is_not_fitted_twice():
-    """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting one that is paid."""
+    """As many ranks that exchange after every batch: hiding is a share of computation that is gained, waiting
+    one that is paid.
+    """
     cells, sweeps = built(Truth(hidden=0.5, sigma=0.4), nodes=(1, 2), every=(1, 4))
     equal = fit_model(cells[cells["sync_every"] == 1], sweeps[sweeps["nodes"] == 2])
     assert 0 in (equal.hidden[DDP], equal.scatter[DDP])

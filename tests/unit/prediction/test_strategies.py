@@ -67,7 +67,10 @@ def test_what_a_library_takes_within_layers_is_found_from_others():
 
 
 def test_updates_are_told_from_batches_by_models_of_unlike_size():
-    """One rank alone never accumulates; between two models, batches grow with operators and updates with parameters."""
+    """One rank alone never accumulates.
+
+    Between two models, batches grow with operators and updates with parameters.
+    """
     cells, sweeps = known_to(Meshes(), STRATEGIES)
     alone = cells[cells["nodes"] == 1]
     call_s, parameter_s, sample_s = 1e-4, 1e-8, 1e-3

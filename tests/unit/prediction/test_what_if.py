@@ -1,4 +1,6 @@
-"""The table of what if: a made-up study whose physics the replay has, so that what it predicts is what was measured."""
+"""The table of what if: a made-up study whose physics the replay has, so that what it predicts is what was
+measured.
+"""
 
 from dataclasses import replace
 
@@ -22,11 +24,14 @@ TRACING = 1.02  # what tracing costs
 
 
 def step_of(nodes, batch, rate):
-    """A step of a rank: data are fixed, the rest grows with samples; a larger bucket half-way, a small one at the end."""
+    """A step of a rank: data are fixed, the rest grows with samples.
+
+    A larger bucket half-way, a small one at the end.
+    """
     moving = tuple(PHYSICS.all_reduce(size, nodes, rate) for size in SIZES) if nodes > 1 else ()
     return Truth(
-        forward=(0.0003 * batch,) * nodes, backward=(0.0006 * batch,) * nodes, ready=(0.5, 1.0)[: len(moving)], moving=moving,
-        finish=0.0,
+        forward=(0.0003 * batch,) * nodes, backward=(0.0006 * batch,) * nodes,
+        ready=(0.5, 1.0)[: len(moving)], moving=moving, finish=0.0,
     )  # fmt: skip
 
 

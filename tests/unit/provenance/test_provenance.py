@@ -252,8 +252,8 @@ def test_appendix_is_same_in_markdown_and_latex() -> None:
 
 def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
     content = {
-        "study": "other", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
-        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "study": "other", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11",
+        "libraries": {}, "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {"results/other/tables/cells.csv": "0" * 64}, "made_of": []}},
     }  # fmt: skip
@@ -269,8 +269,8 @@ def test_a_manifest_of_another_study_is_refused(tmp_path: Path) -> None:
 
 def test_a_manifest_that_names_no_file_is_refused(tmp_path: Path) -> None:
     content = {
-        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
-        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11",
+        "libraries": {}, "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {}, "made_of": []}},
     }  # fmt: skip
@@ -296,8 +296,8 @@ def test_parsing_does_not_import_pandas() -> None:
 )
 def test_manifest_names_only_files_of_its_study(tmp_path: Path, file: str) -> None:
     content = {
-        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11", "libraries": {},
-        "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+        "study": "mine", "sites": [], "records": "records", "commit": None, "changed": [], "python": "3.11",
+        "libraries": {}, "sources": {"study": {}, "locks": {}, "code": {}, "tables": {}, "records": {}},
         "measured_with": {"environment": {}, "code": {}, "data": {}},
         "products": {"tables/cells": {"files": {file: "0" * 64}, "made_of": []}},
     }  # fmt: skip

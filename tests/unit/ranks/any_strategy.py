@@ -1,7 +1,7 @@
 """Run inside PyTorch's environment: random strategies on some ranks against one rank, in double precision.
 
-python -m any_strategy MODEL RANKS FIRST COUNT, with the seeds FIRST to FIRST + COUNT - 1; every rank prints how far its weights moved, and how
-far they and the losses of three steps were from those of the one.
+python -m any_strategy MODEL RANKS FIRST COUNT, with the seeds FIRST to FIRST + COUNT - 1; every rank prints
+how far its weights moved, and how far they and the losses of three steps were from those of the one.
 """
 
 import json

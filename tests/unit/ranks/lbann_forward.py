@@ -1,10 +1,11 @@
-"""Run inside PyTorch's environment: models as LBANN's layers, computed as LBANN computes them, against PyTorch's modules.
+"""Run inside PyTorch's environment: models as LBANN's layers, computed as LBANN computes them, against
+PyTorch's modules.
 
 python lbann_forward.py CASES.json OUT.npz
 
-Each case is a graph, the prototext that was made of it, and its weights; numbers are float64, so that any difference is an
-error. What a layer does, and how it takes its weights, was read in LBANN's sources (v0.104): src/layers,
-src/operators, src/weights/initializer.cpp.
+Each case is a graph, the prototext that was made of it, and its weights; numbers are float64, so that any
+difference is an error. What a layer does, and how it takes its weights, was read in LBANN's sources (v0.104):
+src/layers, src/operators, src/weights/initializer.cpp.
 """
 
 import itertools
@@ -181,7 +182,9 @@ def of_sequences(kind: str, of: dict[str, Any], inputs: list[Any], weights: list
 
 
 def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Logits of both, losses of both in training, and the largest relative difference of each trained weight's gradient."""
+    """Logits of both, losses of both in training, and the largest relative difference of each trained
+    weight's gradient.
+    """
     lbann, module = Lbann(model), build(graph).double()
     load(module, graph, weights)
     random = np.random.default_rng(0)

@@ -1,4 +1,7 @@
-"""Batches sent ahead to a device: the same as if each were waited for, whoever is late; in memory of fixed size."""
+"""Batches sent ahead to a device: the same as if each were waited for, whoever is late.
+
+In memory of fixed size.
+"""
 
 import threading
 import time
@@ -74,8 +77,9 @@ class Forgetful(Point):
     "forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"]
 )
 def test_every_wait_is_needed(forgotten: str) -> None:
-    """What shows that the test above could fail: a lane that leaves one wait out gives the device other batches, sooner or later:
-    on a busy machine threads may come in the right order by themselves."""
+    """What shows that the test above could fail: a lane that leaves one wait out gives the device other
+    batches, sooner or later: on a busy machine threads may come in the right order by themselves.
+    """
 
     class Careless(ThreadLane):
         def event(self) -> Point:

@@ -1,4 +1,6 @@
-"""What a rank trains on: the same samples however they are shared out, fresh ones too, and their augmentation."""
+"""What a rank trains on: the same samples however they are shared out, fresh ones too, and their
+augmentation.
+"""
 
 import itertools
 import json

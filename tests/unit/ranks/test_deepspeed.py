@@ -1,4 +1,6 @@
-"""DeepSpeed really trains on a sharded axis: ZeRO's stages train as one rank does with the whole batch, and share what they say."""
+"""DeepSpeed really trains on a sharded axis: ZeRO's stages train as one rank does with the whole batch, and
+share what they say.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Energy: counters as the kernel and the vendors' libraries have them, what a window must be, and power over time."""
+"""Energy: counters as the kernel and the vendors' libraries have them, what a window must be, and power over
+time.
+"""
 
 import csv
 import ctypes
@@ -42,7 +44,9 @@ def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_U
 
 @pytest.fixture
 def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages with cores and memory inside, and the platform around them, as on a server with two sockets."""
+    """Two packages with cores and memory inside, and the platform around them, as on a server with two
+    sockets.
+    """
     folder = tmp_path / "powercap"
     for number in (0, 1):
         package = zone(folder / f"intel-rapl:{number}", f"package-{number}", 1_000_000 * (number + 1))
@@ -150,7 +154,9 @@ class NotSupported(Exception):
 
 
 def nvml(joules: list[float], watts: list[float], counts: bool = True) -> ModuleType:
-    """pynvml of nvidia-ml-py 13 on a node with some accelerators, which are told by number or by UUID (bytes)."""
+    """pynvml of nvidia-ml-py 13 on a node with some accelerators, which are told by number or by UUID
+    (bytes).
+    """
     library = ModuleType("pynvml")
     uuids = [f"GPU-{number}".encode() for number in range(len(joules))]
 

@@ -66,7 +66,10 @@ def test_a_stopped_process_knows_for_how_long(threads: int) -> None:
 
 @pytest.fixture
 def frozen_group() -> Iterator[Path]:
-    """The file that freezes a control group of the test's own; of whichever version this machine lets one be made."""
+    """The file that freezes a control group of the test's own.
+
+    Of whichever version this machine lets one be made.
+    """
     name = f"ringside-test-{os.getpid()}"
     for mount, file in (("/sys/fs/cgroup", "cgroup.freeze"), ("/sys/fs/cgroup/unified", "cgroup.freeze"), ("/sys/fs/cgroup/freezer", "freezer.state")):  # fmt: skip
         group = Path(mount, name)

@@ -1,4 +1,6 @@
-"""LBANN's layers of our models: the same function and the same gradients as PyTorch's module of the same graph."""
+"""LBANN's layers of our models: the same function and the same gradients as PyTorch's module of the same
+graph.
+"""
 
 import json
 import math
@@ -40,8 +42,9 @@ CASES = {
     "vectors": ((6,), "cpu"),
 }
 VOCABULARY = 9
-# The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all texts that this
-# project makes were parsed with those files, v0.104 and October 2024. What is new here must be looked up there.
+# The fields that LBANN's .proto files have and that we use, of each kind of layer and of other messages: all
+# texts that this project makes were parsed with those files, v0.104 and October 2024. What is new here must
+# be looked up there.
 CONVOLUTION = "num_dims out_channels kernel_size stride padding groups has_bias conv_tensor_op_mode"
 KINDS = {
     "input": "data_field",
@@ -344,7 +347,10 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
 
 def test_on_processors_depthwise_convolutions_are_refused() -> None:
     made = graph("efficientnet-b0", (32, 32, 3), 10)
-    said = "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its convolutions have one group, not 32"
+    said = (
+        "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its "
+        "convolutions have one group, not 32"
+    )
     with pytest.raises(ValueError, match=f"^{said}$"):
         layers(made, "cpu")
     assert layers(made, "cuda")

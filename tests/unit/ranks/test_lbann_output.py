@@ -202,8 +202,7 @@ def test_very_long_lines_are_no_trouble(line):
             "Caught signal 11 (SIGSEGV - 'Segmentation fault') on rank 1",
         ),
         (["Caught signal 15 (SIGTERM)", "   7: El::blas::Gemm(char)", "----", "…"], "Caught signal 15 (SIGTERM)"),
-        (["epoch 3 began", "=======", "…"], "epoch 3 began"),
-        ([], "it said nothing"),
+        (["epoch 3 began", "=======", "…"], "epoch 3 began"), ([], "it said nothing"),
     ],
 )  # fmt: skip
 def test_the_reason_is_the_most_telling_line(lines, reason):

@@ -1,4 +1,6 @@
-"""A program of its own as a rank starts it: read to its end, whatever it leaves running, and the cause told where it fails."""
+"""A program of its own as a rank starts it: read to its end, whatever it leaves running, and the cause told
+where it fails.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""LBANN's timeline, in the format that src/callbacks/timeline.cpp (v0.104) writes, as phases and as operators."""
+"""LBANN's timeline, in the format that src/callbacks/timeline.cpp (v0.104) writes, as phases and as
+operators.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +10,8 @@ import pytest
 from ranks.frameworks.lbann.output import UnreadableError
 from ranks.frameworks.lbann.timeline import Layers, phases, read
 
-# Three steps of two layers, of which one has weights; the third step is the second epoch's first, after a validation.
+# Three steps of two layers, of which one has weights; the third step is the second epoch's first, after a
+# validation.
 TEXT = """\
 fp-conv1:0.001:0.002
 fp-conv1:0.011:0.012
@@ -31,7 +34,8 @@ opt-conv1.bias:1.006:1.007
 """
 
 
-# As LBANN 0.104.0 wrote it as two ranks on a busy machine: the last two steps of an epoch, and the first two of the next.
+# As LBANN 0.104.0 wrote it as two ranks on a busy machine: the last two steps of an epoch, and the first two
+# of the next.
 REAL = Path(__file__).with_name("lbann_output")
 
 

@@ -1,4 +1,6 @@
-"""A traced run of LBANN by our adapter, with a program in LBANN's place that prints a real run's log and leaves a timeline."""
+"""A traced run of LBANN by our adapter, with a program in LBANN's place that prints a real run's log and
+leaves a timeline.
+"""
 
 import json
 import os

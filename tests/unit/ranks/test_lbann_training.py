@@ -1,4 +1,6 @@
-"""LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and honest ends."""
+"""LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and
+honest ends.
+"""
 
 import json
 import math
@@ -69,7 +71,10 @@ def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
 def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
     trainings: Trainings, model: str, dataset: str, nodes: int, rate: float
 ) -> None:
-    """Such a step does not depend on the order of samples. Drawn ones are others in PyTorch's second epoch."""
+    """Such a step does not depend on the order of samples.
+
+    Drawn ones are others in PyTorch's second epoch.
+    """
     told = {"model": model, "dataset": dataset, "learning_rate": rate, "epochs": 1 if dataset == TEXT else 3}
     ours = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **told))
     theirs = epochs(trainings.of("pytorch-single", batch_size=1280, **told))

@@ -32,7 +32,10 @@ as_rank(run)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
-    """Starts a rank with an attempt's folder of this name and returns when it has begun; `scratch` has temporary files."""
+    """Starts a rank with an attempt's folder of this name and returns when it has begun.
+
+    `scratch` has temporary files.
+    """
     (tmp_path / "scratch").mkdir()
 
     def begun(name: str) -> subprocess.Popen[bytes]:
@@ -152,7 +155,10 @@ def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
 
 def test_processes_may_have_any_name(tmp_path: Path) -> None:
     """A name of 15 bytes may end in the middle of a letter; whoever owns the process."""
-    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', flush=True); time.sleep(60)"
+    program = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', "
+        "flush=True); time.sleep(60)"
+    )
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None and other.stdout.readline() == "named\n"

@@ -1,4 +1,6 @@
-"""Which samples a rank sees: disjoint between ranks, the same in total however many ranks and batches share them."""
+"""Which samples a rank sees: disjoint between ranks, the same in total however many ranks and batches share
+them.
+"""
 
 import numpy as np
 import pytest

@@ -21,7 +21,10 @@ def adapter() -> ModuleType:
 
 
 def test_the_second_job_waits_until_the_first_has_ended(adapter: ModuleType) -> None:
-    other = f"import runpy; found = runpy.run_path({str(ADAPTER)!r}); held = found['alone_with_the_ports']({NAME!r}); print('has them')"
+    other = (
+        f"import runpy; found = runpy.run_path({str(ADAPTER)!r}); held = "
+        f"found['alone_with_the_ports']({NAME!r}); print('has them')"
+    )
     held = adapter.alone_with_the_ports(NAME)
     second = subprocess.Popen([sys.executable, "-c", other], stdout=subprocess.PIPE, text=True)
     assert second.stdout is not None

@@ -1,4 +1,6 @@
-"""Real trainings that mark their phases: nothing is missing, nothing is changed, and a library's own profiler agrees."""
+"""Real trainings that mark their phases: nothing is missing, nothing is changed, and a library's own profiler
+agrees.
+"""
 
 import json
 from pathlib import Path

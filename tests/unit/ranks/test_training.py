@@ -98,7 +98,10 @@ def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
 
 
 def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
-    """Of 200 tokens each is as likely before training; afterwards what follows a token is told better than by how frequent it is."""
+    """Of 200 tokens each is as likely before training.
+
+    Afterwards what follows a token is told better than by how frequent it is.
+    """
     told = {**TOKENS, "optimizer": "adam", "learning_rate": 0.01, "epochs": 4, "batch_size": 64}
     rows = epochs(trainings.of("pytorch-single", **told))
     losses = [float(row["validation_loss"]) for row in rows]
@@ -366,7 +369,9 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
 def test_a_training_leaves_no_temporary_files(
     trainings: Trainings, framework: str, levels: dict[str, Any]
 ) -> None:
-    """Keras writes the functions that it has rewritten, and removes them only when the interpreter ends by itself."""
+    """Keras writes the functions that it has rewritten, and removes them only when the interpreter ends by
+    itself.
+    """
     folder = trainings.of(framework, **of_64(framework), **levels)
     assert list((folder / TEMPORARY).iterdir()) == []
 

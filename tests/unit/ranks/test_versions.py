@@ -1,4 +1,6 @@
-"""The oldest software that a site may have trains like the newest, in the environments that pip makes of it (make versions-test)."""
+"""The oldest software that a site may have trains like the newest, in the environments that pip makes of it
+(make versions-test).
+"""
 
 import subprocess
 import sys

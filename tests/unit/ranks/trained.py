@@ -1,4 +1,6 @@
-"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and the samples seen."""
+"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and
+the samples seen.
+"""
 
 import sys
 from pathlib import Path
@@ -19,7 +21,9 @@ def keep(images: np.ndarray) -> np.ndarray:
 
 
 class Spy:
-    """Stands where a trainer's `_normalized` does, which is what every batch goes through, and keeps what training gives it."""
+    """Stands where a trainer's `_normalized` does, which is what every batch goes through, and keeps what
+    training gives it.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self.inner, trainer._normalized = trainer._normalized, self

@@ -1,4 +1,6 @@
-"""Run inside PyTorch's environment: `trained`, but batches are sent ahead as to an accelerator, to the processor itself."""
+"""Run inside PyTorch's environment: `trained`, but batches are sent ahead as to an accelerator, to the
+processor itself.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -240,14 +240,18 @@ def test_summaries_read_like_this() -> None:
         "  b: invalid: disturbed: 20%",
         "  c0: missing: absent: has not run",
         "  and 1 more, in runs.csv",
-        "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; repeat it: ./ringside repeat a --study s",
+        (
+            "  results/s/runs/a/k/attempt-1/phases.csv: lacks rank 1; it counts as a run without phases; "
+            "repeat it: ./ringside repeat a --study s"
+        ),
         "to repeat them: ./ringside repeat invalid --study s",
         "to run what is missing: ./ringside run s",
     ]
     read = summarize(pd.DataFrame([rows[1]]), site="config/sites/local.yaml")
     assert find_note(read, "all-disturbed") == (
-        "all were disturbed and none is ok: end other programs on the machine, or raise max_foreign_cpu_share (other programs) or "
-        "max_steal_share (a hypervisor) in config/sites/local.yaml; captions say how much it was"
+        "all were disturbed and none is ok: end other programs on the machine, or raise "
+        "max_foreign_cpu_share (other programs) or max_steal_share (a hypervisor) in "
+        "config/sites/local.yaml; captions say how much it was"
     )
 
 
@@ -377,7 +381,8 @@ def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("text", "named"), [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"), ('{"wall_s": NaN}', "NaN")]
+    ("text", "named"),
+    [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"), ('{"wall_s": NaN}', "NaN")]
 )  # fmt: skip
 def test_ambiguous_json_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)

@@ -546,8 +546,9 @@ NO_MEASUREMENTS = {"planned": 0, "done": 0, "ok": 0}
 def made_up(**changes: Any) -> Standing:
     """Return the standing of a campaign of eight runs that has not begun, apart from `changes`."""
     plain: dict[str, Any] = {
-        "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [], "left": 8, "left_s": None,
-        "problems": [], "repeat": "", "run": "./ringside run", "sweeps": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
+        "study": "strategies", "site": "here", "planned": 8, "possible": 8, "statuses": {}, "under_way": [],
+        "left": 8, "left_s": None, "problems": [], "repeat": "", "run": "./ringside run",
+        "sweeps": NO_MEASUREMENTS, "timings": NO_MEASUREMENTS, "environments": [], "datasets": [],
         "sessions": 0, "last_session": None, "snakemake": False, "machine": None, "jobs": None, "queue": "",
     }  # fmt: skip
     return Standing(**{**plain, **changes})

@@ -1,4 +1,6 @@
-"""The page in a real browser: it sorts, filters, searches, opens runs and draws, on a phone and on paper, and asks nobody for anything."""
+"""The page in a real browser: it sorts, filters, searches, opens runs and draws, on a phone and on paper, and
+asks nobody for anything.
+"""
 
 import base64
 import json
@@ -55,7 +57,9 @@ def column(driver: Any, title: str) -> list[str]:
 
 
 def info(driver: Any) -> list[int]:
-    """Return the numbers of the line below the table of runs: first and last row, rows that match, and all where some do not."""
+    """Return the numbers of the line below the table of runs: first and last row, rows that match, and all
+    where some do not.
+    """
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", texts(driver, ".dt-info")[0])]
 
 
@@ -104,7 +108,10 @@ def test_it_sorts_by_a_click_on_a_heading(opened: Any) -> None:
         click_header(opened, "epoch time (s)")
         wait(
             opened,
-            f"document.querySelector('#run-table th[aria-sort={direction}]')?.textContent.includes('epoch time')",
+            (
+                "document.querySelector('#run-table "
+                f"th[aria-sort={direction}]')?.textContent.includes('epoch time')"
+            ),
         )
         times = [float(text) for text in column(opened, "epoch time (s)") if text != "–"]
         assert times == sorted(times, reverse=direction == "descending") and len(set(times)) > 10
@@ -209,8 +216,8 @@ def test_headings_are_reached_and_used_by_keyboard(opened: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 
     opened.execute_script(
-        "const th = [...document.querySelectorAll('#run-table thead th')].find((th) => th.textContent.includes('status'));"
-        "(th.querySelector('[tabindex]') ?? th).focus()"
+        "const th = [...document.querySelectorAll('#run-table thead th')].find((th) => "
+        "th.textContent.includes('status'));(th.querySelector('[tabindex]') ?? th).focus()"
     )
     opened.switch_to.active_element.send_keys(Keys.ENTER)
     wait(
@@ -244,8 +251,9 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
     open_page(opened, page)
     assert opened.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
     too_wide = opened.execute_script(
-        "return [...document.querySelectorAll('main p, main h2, main h3, main li, dd, figcaption, label, button')]"
-        ".filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => e.textContent.slice(0, 60))"
+        "return [...document.querySelectorAll('main p, main h2, main h3, main li, dd, figcaption, label, "
+        "button')].filter((e) => e.getBoundingClientRect().right > 376 && !e.closest('.scroll')).map((e) => "
+        "e.textContent.slice(0, 60))"
     )
     assert too_wide == []
     full_width = (
@@ -301,8 +309,9 @@ def test_two_thousand_runs_stay_fluent(
     page = campaign_files.report()
     loaded_s = open_page(driver, page)
     filtered_s = driver.execute_script(
-        "const select = document.querySelector('[data-filter=framework]'); const start = performance.now(); select.value = '1';"
-        "select.dispatchEvent(new Event('change')); document.body.offsetHeight; return (performance.now() - start) / 1000;"
+        "const select = document.querySelector('[data-filter=framework]'); const start = performance.now(); "
+        "select.value = '1';select.dispatchEvent(new Event('change')); document.body.offsetHeight; return "
+        "(performance.now() - start) / 1000;"
     )
     assert info(driver)[-1] == 2014 > info(driver)[-2]
     start = time.monotonic()
@@ -312,6 +321,8 @@ def test_two_thousand_runs_stay_fluent(
     with capsys.disabled():
         size = page.stat().st_size / 1e6
         print(
-            f"\n2,014 runs of 100 epochs: {size:.1f} MB, loaded in {loaded_s:.2f} s, filtered in {filtered_s:.3f} s, a run opened in {opened_s:.2f} s"
+            "\n"
+            f"2,014 runs of 100 epochs: {size:.1f} MB, loaded in {loaded_s:.2f} s, filtered in "
+            f"{filtered_s:.3f} s, a run opened in {opened_s:.2f} s"
         )
     assert loaded_s < PATIENCE * LOAD_S and filtered_s < PATIENCE * FILTER_S and opened_s < PATIENCE * 1.0

@@ -1,4 +1,6 @@
-"""The page holds all that it shows, says what it must, and nothing in it can be made to do something by a log or a title."""
+"""The page holds all that it shows, says what it must, and nothing in it can be made to do something by a log
+or a title.
+"""
 
 import base64
 import gzip
@@ -209,7 +211,10 @@ def test_a_run_has_its_record_its_curves_and_its_log(page: Page, campaign_files)
 
 
 def test_a_traced_run_has_its_phases_or_why_it_has_none(in_folder) -> None:
-    """Rank 1 of two computes 1 ms longer in a step of 20 ms, in which both wait for the rest; a batch of 32 takes 1.5 times as long."""
+    """Rank 1 of two computes 1 ms longer in a step of 20 ms, in which both wait for the rest.
+
+    A batch of 32 takes 1.5 times as long.
+    """
     runs, epochs, intervals = traced_campaign(steps=4)
     cell = "pytorch-ddp.small-cnn.digits.b32.n2.s1"
     runs = runs[runs["cell"].isin([cell, f"{cell}.trace=phases"])].copy()

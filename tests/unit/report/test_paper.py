@@ -1,4 +1,7 @@
-"""The paper's sources say what was done, and compile, whatever people have written; its author's own text is kept."""
+"""The paper's sources say what was done, and compile, whatever people have written.
+
+Its author's own text is kept.
+"""
 
 import re
 import shutil
@@ -42,7 +45,10 @@ TABLES = [
     "missing",
 ]
 HOSTILE = '50 % of a_b & {c} ~ #1 \\ $x^2$ <1 × “Größe” naïve [x] `y` "z" -- 漢 \\input{main}'
-CAPTION = f"Times of {HOSTILE}: markers are means. Missing cells: {'tensorflow-multiworker.small_cnn.b64.n2.s1' * 4}."
+CAPTION = (
+    f"Times of {HOSTILE}: markers are means. Missing cells: "
+    f"{'tensorflow-multiworker.small_cnn.b64.n2.s1' * 4}."
+)
 OVERFULL = re.compile(r"Overfull \\[hv]box \((\d+\.\d+)pt too (?:wide|high)\)")
 SKELETON = Path(paper.__file__).with_name("main.tex")
 
@@ -87,7 +93,9 @@ def sources(folder: Path, facts: Facts, runs_csv: Path, network_csv: Path | None
 
 
 def compile_paper(folder: Path) -> str:
-    """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is missing."""
+    """What TeX said of a paper that compiles: nothing is too wide, and nothing that is referred to is
+    missing.
+    """
     output = ""
     for source, product in (("supplement", "supplement"), ("main", "paper")):
         out = folder / f"{product}.pdf"

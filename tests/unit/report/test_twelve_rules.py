@@ -1,4 +1,7 @@
-"""A rule is met, not met or without an object because of what the study's runs and tables say; each can come to more than one end."""
+"""A rule is met, not met or without an object because of what the study's runs and tables say.
+
+Each can come to more than one end.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -28,7 +28,10 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> list[Draft]:
 
 
 def test_options_are_taken(drafts: list[Draft]) -> None:
-    typed = "new mine --framework pytorch-ddp --framework jax --model vgg-16 --data cifar-10 --nodes 2 --replicates 5"
+    typed = (
+        "new mine --framework pytorch-ddp --framework jax --model vgg-16 --data cifar-10 --nodes 2 "
+        "--replicates 5"
+    )
     assert run(typed.split()) == 0
     assert drafts == [Draft(("pytorch-ddp", "jax"), "vgg-16", "cifar-10", (2,), 5)]
 
@@ -73,8 +76,9 @@ def test_a_terminal_is_asked_until_the_answer_is_right(tmp_path: Path) -> None:
     )
     terminal, program_end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=CHECKOUT, stdin=program_end, stdout=program_end, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")}, start_new_session=True, text=True,
+        [sys.executable, "-c", program], cwd=CHECKOUT, stdin=program_end, stdout=program_end,
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(CHECKOUT / "workflow" / "scripts")},
+        start_new_session=True, text=True,
     ) as process:  # fmt: skip
         os.write(terminal, b"1, 2\npytorch-dpp\npytorch-ddp\n\ncifar-10\n")
         _, errors = process.communicate(timeout=60)

@@ -1,4 +1,7 @@
-"""Each verb hands its options to the function of a stage, or to Snakemake; a mistake is one line and exit status 2."""
+"""Each verb hands its options to the function of a stage, or to Snakemake.
+
+A mistake is one line and exit status 2.
+"""
 
 import importlib
 import json
@@ -233,7 +236,8 @@ def test_a_mistake_is_one_line(
     ("typed", "option"),
     [
         ("plan -s virtul", "--site"), ("plan quickstrat", "STUDY"), ("predict --nodes many", "--nodes"),
-        ("run --cores 0", "--cores"), ("trace", "RUN"), ("pack-text a.txt", "--name"), ("strategies --devices 4", "--devices"),
+        ("run --cores 0", "--cores"), ("trace", "RUN"), ("pack-text a.txt", "--name"),
+        ("strategies --devices 4", "--devices"),
     ],
 )  # fmt: skip
 def test_mistake_begins_with_the_option(capsys: pytest.CaptureFixture[str], typed: str, option: str) -> None:

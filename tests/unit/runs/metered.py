@@ -1,4 +1,6 @@
-"""Run inside a framework's environment: train, or be idle, as our ranks do, on a machine whose one package takes 40 W."""
+"""Run inside a framework's environment: train, or be idle, as our ranks do, on a machine whose one package
+takes 40 W.
+"""
 
 import os
 import threading

@@ -1,6 +1,8 @@
-"""A file that cannot be read or written now is not broken: nothing advises to remove it, and what is finished is not made again.
+"""A file that cannot be read or written now is not broken: nothing advises to remove it, and what is finished
+is not made again.
 
-Reading /proc/self/mem at its start is an input/output error (proc(5)); a limit of a process's files is as a full disk.
+Reading /proc/self/mem at its start is an input/output error (proc(5)); a limit of a process's files is as a
+full disk.
 """
 
 import subprocess

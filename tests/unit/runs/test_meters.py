@@ -1,4 +1,6 @@
-"""A run on a machine that counts its energy, with wattmeters behind an address: from the ranks to what its record says."""
+"""A run on a machine that counts its energy, with wattmeters behind an address: from the ranks to what its
+record says.
+"""
 
 import csv
 import json
@@ -165,7 +167,8 @@ def test_a_run_is_told_by_the_widest_scope_that_all_timed_epochs_have() -> None:
         {"warm_up": False, "energy_device_j": 4.0, "energy_package_j": 8.0, "energy_node_j": None},
     ]
     assert epoch_energy(epochs, "cuda") == {
-        "energy_device_j": 3.5, "energy_package_j": 7.5, "energy_node_j": None, "energy_j": 3.5, "energy_scope": "device",
+        "energy_device_j": 3.5, "energy_package_j": 7.5, "energy_node_j": None, "energy_j": 3.5,
+        "energy_scope": "device",
     }  # fmt: skip
     assert epoch_energy(epochs, "cpu")["energy_scope"] == "package"
 

@@ -56,8 +56,8 @@ def test_phases_divide_the_time_of_a_rank(ticking: Phases, tmp_path: Path) -> No
     intervals = rows(tmp_path)
     assert [row[:3] for row in intervals] == [
         (0, 0, "interpreter"), (0, 0, "import"), (0, 0, "between"),
-        (1, 1, "data"), (1, 1, "forward"), (1, 1, "optimizer"), (1, 2, "data"), (1, 2, "forward"), (1, 2, "optimizer"),
-        (1, 0, "barrier"), (1, 0, "validation"), (1, 0, "between"),
+        (1, 1, "data"), (1, 1, "forward"), (1, 1, "optimizer"), (1, 2, "data"), (1, 2, "forward"),
+        (1, 2, "optimizer"), (1, 0, "barrier"), (1, 0, "validation"), (1, 0, "between"),
     ]  # fmt: skip
     ends = {end for *_, end in intervals}
     gaps = [start for *_, start, _ in intervals if start not in ends]
@@ -336,21 +336,51 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
         (lambda folder: drop_rows(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing", {"rank": 0}),
         (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase", {"phase": "forwart"}),
         (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",,"), "unknown-phase", {"phase": "nothing"}),
-        (lambda folder: replace_text(folder / "phases.csv", "\n1,", "\n7,"), "unknown-rank", {"got": 7, "most": 2}),
-        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,", "\n1,9,"), "unknown-epoch", {"got": 9, "most": 3}),
-        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "unknown-step", {"got": 5, "most": 4}),
+        (lambda folder: replace_text(folder / "phases.csv", (
+            "\n"
+            "1,"
+        ), (
+            "\n"
+            "7,"
+        )), "unknown-rank", {"got": 7, "most": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", (
+            "\n"
+            "1,3,"
+        ), (
+            "\n"
+            "1,9,"
+        )), "unknown-epoch", {"got": 9, "most": 3}),
+        (lambda folder: replace_text(folder / "phases.csv", (
+            "\n"
+            "1,3,4,"
+        ), (
+            "\n"
+            "1,3,5,"
+        )), "unknown-step", {"got": 5, "most": 4}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval", {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval", {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval", {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval", {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
-        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"), "broken-file", {}),
+        (lambda folder: replace_text(folder / "phases.csv", (
+            "\n"
+            "1,3,4,"
+        ), (
+            "\n"
+            "1,3,99999999999999999999,"
+        )), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_text(""), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").unlink(), "missing-file", {"parts": []}),
         (lambda folder: (folder / "clocks.csv").unlink(), "missing-file", {"file": "clocks.csv"}),
         (lambda folder: drop_rows(folder / "clocks.csv", "rank == 0"), "rank-missing", {"file": "clocks.csv", "rank": 1}),
-        (lambda folder: replace_text(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
+        (lambda folder: replace_text(folder / "clocks.csv", (
+            "\n"
+            "3,1,"
+        ), (
+            "\n"
+            "3,5,"
+        )), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
         (lambda folder: replace_text(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite", {"file": "clocks.csv"}),
         (lambda folder: cut_lines(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
     ],

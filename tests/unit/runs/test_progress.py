@@ -132,7 +132,11 @@ def test_the_table_of_jobs_waits_until_they_may_start() -> None:
 
 
 def test_an_interruption_ends_with_one_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    stopped = "RuleException:\nCalledProcessError in file \"a.smk\", line 1:\nCommand 'x' returned non-zero exit status 130."
+    stopped = (
+        "RuleException:\n"
+        'CalledProcessError in file "a.smk", line 1:\n'
+        "Command 'x' returned non-zero exit status 130."
+    )
     expected = {
         "Terminating processes on user request, this might take some time.": False,
         stopped: False,

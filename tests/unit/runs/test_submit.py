@@ -1,4 +1,7 @@
-"""A campaign is submitted block by block; where it is decided on the way which cells get more runs, every possible block has its job."""
+"""A campaign is submitted block by block.
+
+Where it is decided on the way which cells get more runs, every possible block has its job.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,7 @@
 """What carried the gradients, from NCCL's own log, and what speaks against it.
 
-The lines have the format of NCCL 2.4 to 2.29 (src/transport/net_ib, net_socket, net.cc: INFO with subsystems INIT and NET).
+The lines have the format of NCCL 2.4 to 2.29 (src/transport/net_ib, net_socket, net.cc: INFO with subsystems
+INIT and NET).
 """
 
 from dataclasses import replace

@@ -71,7 +71,10 @@ def test_short_or_incomplete_window_is_empty_with_a_reason() -> None:
 
 @pytest.mark.parametrize("invalid_w", [float("nan"), float("inf"), -5.0])
 def test_what_is_no_power_is_no_sample_and_said(invalid_w: float) -> None:
-    """One of them is bridged as a sample that did not come is; where there are too many, an epoch has no energy."""
+    """One of them is bridged as a sample that did not come is.
+
+    Where there are too many, an epoch has no energy.
+    """
 
     def watts(node: str, at: float) -> float:
         bad = node == NODES[1] and (abs(at - START - 2) < PERIOD_S / 2 or 12 < at - START < 15)
@@ -146,9 +149,7 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
         ((200, b"[" + b"9" * 6000 + b"]"), "bad-answer", {}, "its answer is no JSON"),
         (
             (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1' + b"0" * 400 + b"}]"),
-            "bad-answer",
-            {"error": "OverflowError"},
-            "its answer is not Kwollect's",
+            "bad-answer", {"error": "OverflowError"}, "its answer is not Kwollect's",
         ),
         ((200, b'{"error": "too much"}'), "bad-answer", {}, "its answer is no list of samples"),
         (
@@ -159,9 +160,7 @@ def test_samples_that_come_late_are_waited_for_and_errors_asked_again() -> None:
         ),
         (
             (200, b'[{"device_id": "taurus-7", "metric_id": "wattmetre_power_watt", "value": 1, "timestamp": "2025-01-01"}]'),
-            "bad-answer",
-            {"error": "ValueError"},
-            "has no zone",
+            "bad-answer", {"error": "ValueError"}, "has no zone",
         ),
         (
             (200, b"[]"),
@@ -289,8 +288,7 @@ def test_a_site_names_its_wattmeters(tmp_path: Path) -> None:
         ({"wattmeter": {**GOOD, "url": "http://127.0.0.1:0/metrics"}}, "energy.wattmeter.url"),
         ({"wattmeter": {**GOOD, "url": "http://[::1/metrics"}}, "energy.wattmeter.url"),
         ({"wattmeter": {**GOOD, "metric": "a,b"}}, "energy.wattmeter.metric"),
-        ({"wattmeter": {**GOOD, "patience": 3}}, "energy.wattmeter"),
-        ({"wattmetre": GOOD}, "energy"),
+        ({"wattmeter": {**GOOD, "patience": 3}}, "energy.wattmeter"), ({"wattmetre": GOOD}, "energy"),
     ],
 )  # fmt: skip
 def test_a_site_that_says_it_wrongly_is_refused_in_one_line(

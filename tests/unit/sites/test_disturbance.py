@@ -1,4 +1,6 @@
-"""Whether a machine is disturbed: read from the kernel, sentence in a sentence, with what disturbed runs of the campaign cost."""
+"""Whether a machine is disturbed: read from the kernel, sentence in a sentence, with what disturbed runs of
+the campaign cost.
+"""
 
 import csv
 import math
@@ -18,7 +20,9 @@ QUIET = {"withheld": 0.0, "others": 0.0}
 
 
 def rows(quiet: float, disturbed: float, n_runs: int, cells: int = 4) -> list[dict[str, str]]:
-    """Runs of some cells whose logarithms of epoch times have these standard deviations, half of them under 20 % of steal."""
+    """Runs of some cells whose logarithms of epoch times have these standard deviations, half of them under
+    20 % of steal.
+    """
     rng = np.random.default_rng(1)
     return [
         {
@@ -60,8 +64,9 @@ def test_disturbed_runs_are_held_against_others_of_their_cells() -> None:
         (
             {"withheld": 0.2, "others": 0.4},
             ["max_steal_share", "max_foreign_cpu_share"],
-            "the hypervisor takes 20% of the CPU time (runs with more than 15% are invalid: max_steal_share) and other "
-            "programs use 40% of the CPU time (runs with more than 5% are invalid: max_foreign_cpu_share)",
+            "the hypervisor takes 20% of the CPU time (runs with more than 15% are invalid: "
+            "max_steal_share) and other programs use 40% of the CPU time (runs with more than 5% are "
+            "invalid: max_foreign_cpu_share)",
         ),
     ],
 )

@@ -200,7 +200,8 @@ class TestPartition:
         assert (result.verdict, result.code, name) == ("FAIL", "unknown-name", None)
         assert result.facts == {"got": "cpus", "expected": ["cpu", "gpu"]}
         assert str(result) == (
-            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected one of cpu, gpu"
+            "FAIL  partition: config/sites/virtual.yaml: scheduler.partition: 'cpus' is unknown; expected "
+            "one of cpu, gpu"
         )
 
     def test_without_a_default(self, site: Site) -> None:

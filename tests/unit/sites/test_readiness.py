@@ -1,4 +1,6 @@
-"""What is message before anything starts: whether runs can be started, and environments built, the way that was asked for."""
+"""What is message before anything starts: whether runs can be started, and environments built, the way that
+was asked for.
+"""
 
 import json
 import time
@@ -39,7 +41,10 @@ def test_a_path_that_breaks_the_schedulers_scripts_is_refused(
 @pytest.mark.parametrize(
     ("runs", "way"),
     [
-        (True, "use snakemake --profile slurm, or ./ringside submit; for figures of the available records add --config records=available"),
+        (True, (
+            "use snakemake --profile slurm, or ./ringside submit; for figures of the available records add "
+            "--config records=available"
+        )),
         (False, 'use --profile slurm'),
     ],
 )  # fmt: skip
@@ -106,8 +111,9 @@ def test_unlike_nodes_have_to_be_those_of_the_site(
         [0.9, 0.6, 0.3],
     )
     assert str(refused.value) == (
-        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual cluster; "
-        "./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu 0.9,0.6,0.3"
+        f"config/sites/virtual-unlike.yaml: cpu_share: is [0.9, 0.6, 0.3], but {up} in the running virtual "
+        "cluster; ./ringside cluster down, then ./ringside cluster up --nodes 3 --bandwidth 1000mbit --cpu "
+        "0.9,0.6,0.3"
     )
 
 

@@ -49,8 +49,8 @@ g06|idle|64|257000|2|gpu:v100:2(S:0),nvme:1|v100,ib|none
 g07|idle|96|257000|2|(null)|ib|none
 """
 NODE = (
-    "NodeName=g01 Arch=x86_64 CPUEfctv=126 CPUTot=128 Gres=gpu:a100:4(S:0-1) NodeAddr=g01 OS=Linux 5.14.0 #1 SMP "
-    "RealMemory=515000 MemSpecLimit=3000 State=MIXED ThreadsPerCore=2 Partitions=gpu"
+    "NodeName=g01 Arch=x86_64 CPUEfctv=126 CPUTot=128 Gres=gpu:a100:4(S:0-1) NodeAddr=g01 OS=Linux 5.14.0 #1 "
+    "SMP RealMemory=515000 MemSpecLimit=3000 State=MIXED ThreadsPerCore=2 Partitions=gpu"
 )
 # As such a node would say it.
 REPORT: dict[str, Any] = {
@@ -139,7 +139,13 @@ class TestWhatSlurmPrints:
     @pytest.mark.parametrize(
         "text",
         [
-            "MPI plugin types are...\n\tpmix\n\tnone\n\tpmi2\nspecific pmix plugin versions available: pmix_v4\n",
+            (
+                "MPI plugin types are...\n"
+                "\tpmix\n"
+                "\tnone\n"
+                "\tpmi2\n"
+                "specific pmix plugin versions available: pmix_v4\n"
+            ),
             "srun: MPI types are...\nsrun: pmix\nsrun: none\nsrun: pmi2\n",
         ],
     )
@@ -147,7 +153,14 @@ class TestWhatSlurmPrints:
         assert slurm.mpi_types(text) == ["pmix", "none", "pmi2"]
 
     def test_modules_of_frameworks(self) -> None:
-        text = "/opt/modules/all:\ncuda/12.4\nPyTorch/2.3-foss(default)\npytorch-lightning/2.1\nlbann/0.104\nzlib/1.3\n"
+        text = (
+            "/opt/modules/all:\n"
+            "cuda/12.4\n"
+            "PyTorch/2.3-foss(default)\n"
+            "pytorch-lightning/2.1\n"
+            "lbann/0.104\n"
+            "zlib/1.3\n"
+        )
         assert _MODULES.findall(text) == ["PyTorch/2.3-foss(default)", "pytorch-lightning/2.1", "lbann/0.104"]
 
 
@@ -203,7 +216,10 @@ class TestCluster:
         text = written(answers, NodeAnswers(REPORT))
         words = " ".join(text.replace("# ", "").split())  # comments go on below
         for part in (
-            "left out: 2 x 64 CPUs, 257000 MB, gres gpu:v100:2,nvme:1, features ib,v100 (g05, g06); 1 x 96 CPUs",
+            (
+                "left out: 2 x 64 CPUs, 257000 MB, gres gpu:v100:2,nvme:1, features ib,v100 (g05, g06); 1 x "
+                "96 CPUs"
+            ),
             "4 x NVIDIA A100-SXM4-40GB, driver 550.54.15",
             "of which jobs get 126 (scontrol show node g01: CPUEfctv)",
             "less MemSpecLimit 3000",
@@ -462,8 +478,8 @@ class TestRefused:
                 ["sinfo"],
                 {},
                 "scheduler-silent",
-                "Slurm is here, but does not answer (scontrol: is not on this machine); run it on a login node, "
-                "or for this machine alone: ./ringside site nowhere --local",
+                "Slurm is here, but does not answer (scontrol: is not on this machine); run it on a login "
+                "node, or for this machine alone: ./ringside site nowhere --local",
             ),
         ],
     )

@@ -69,7 +69,8 @@ def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> P
 
 def test_all_reduce_overlaps_backward_pass() -> None:
     posed = pose(divide(perceptron(), BATCH), PAIR, two_second_cost)
-    # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes at 1,000 a second)
+    # forward until 3 s, the loss's backward until 5, the dense layer's until 7; then 2 x (0.5 s + 1,300 bytes
+    # at 1,000 a second)
     assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(7 + 3.6)
 
 
@@ -117,7 +118,8 @@ def test_sums_on_same_devices_are_bucketed() -> None:
         (2**20, first + sum(behind)),
     ):
         posed = pose(space, PAIR, two_second_cost, bucket_bytes=bucket_bytes)
-        # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense layer 8 s more
+        # flatten, three dense layers and the loss: 5 s forward, and until the gradients of the first dense
+        # layer 8 s more
         assert search.step_seconds(posed, starts.data_parallel(posed)) == pytest.approx(
             13 + 2 * (0.5 + last / 1000 / 2)
         )
@@ -349,7 +351,8 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
 
     pair = pose(divide(perceptron(), BATCH), PAIR, cost, gradients=MESSAGES)
     message = BYTES * 650 / 1000 + 0.5
-    # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights back
+    # backward until 7 s as above; the gradients to device 0, which updates the weights there, and the weights
+    # back
     assert search.step_seconds(pair, starts.data_parallel(pair)) == pytest.approx(
         7 + message + 0.25 + message
     )
@@ -357,7 +360,8 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
     four_devices = pose(
         divide(perceptron(), BATCH), Topology(DEVICE, (Level(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
     )
-    # parts take half as long; three gradients one after the other into device 0, and three times the weights out of it
+    # parts take half as long; three gradients one after the other into device 0, and three times the weights
+    # out of it
     carried = 3 * BYTES * 650 / 1000 + 0.5
     assert search.step_seconds(four_devices, starts.data_parallel(four_devices)) == pytest.approx(
         3.5 + carried + 0.25 + carried
@@ -430,8 +434,7 @@ def test_search_finds_optimum_of_small_model() -> None:
         bucket_bytes=0,
     )
     choices = [
-        [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))]
-        for configurations in posed.configurations
+        [Part(degrees, devices) for degrees in configurations for devices in itertools.product(range(2), repeat=math.prod(degrees))] for configurations in posed.configurations
     ]  # fmt: skip
     names = [layer.name for layer in posed.space.layers]
     times = [

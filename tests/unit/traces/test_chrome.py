@@ -18,7 +18,9 @@ from traces.timeline import Timeline, assign_lanes
 
 
 def imported(full: Any) -> dict[tuple[int, int], list[tuple[int, int, dict[str, Any]]]]:
-    """The intervals of each thread as Perfetto takes them (importers/json: llround of ts and dur x 1000), which drops none of them."""
+    """The intervals of each thread as Perfetto takes them (importers/json: llround of ts and dur x 1000),
+    which drops none of them.
+    """
     assert set(full) == {"displayTimeUnit", "otherData", "traceEvents"} and full["displayTimeUnit"] in (
         "ms",
         "ns",

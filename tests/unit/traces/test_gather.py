@@ -1,4 +1,6 @@
-"""phases.csv and trace_steps.csv have what every traced run kept, and the log says of which runs they do not add up."""
+"""phases.csv and trace_steps.csv have what every traced run kept, and the log says of which runs they do not
+add up.
+"""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,6 @@
-"""Unions, lengths and covers of intervals are those of a slow and obvious twin, which counts seconds one by one."""
+"""Unions, lengths and covers of intervals are those of a slow and obvious twin, which counts seconds one by
+one.
+"""
 
 import numpy as np
 import pytest

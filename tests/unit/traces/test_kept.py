@@ -51,7 +51,10 @@ def test_one_block_at_least_and_nothing_of_a_run_without_steps():
 
 @pytest.fixture
 def campaign(tmp_path):
-    """runs.csv and the folder of the records, with the phases of one traced run; beside it an untraced one, and one that failed."""
+    """runs.csv and the folder of the records, with the phases of one traced run.
+
+    Beside it an untraced one, and one that failed.
+    """
     row = {
         "run_id": RUN,
         "key": "0" * 12,

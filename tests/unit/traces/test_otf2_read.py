@@ -1,4 +1,6 @@
-"""Programs of MPI as phases: an archive that Score-P wrote of known sleeps (score_p/ranks.c), and small ones with the same definitions."""
+"""Programs of MPI as phases: an archive that Score-P wrote of known sleeps (score_p/ranks.c), and small ones
+with the same definitions.
+"""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -85,18 +87,20 @@ def owner(tmp_path: Path) -> Callable[..., list[tuple[Any, ...]]]:
 
 def test_the_innermost_region_is_the_phase(owner: Callable[..., Any]) -> None:
     assert owner([
-        (0, ">", "epoch"), (0, ">", "step"), (1, ">", "backward"), (2, ">", "helper"), (3, ">", "MPI_Allreduce"), (5, "<", "MPI_Allreduce"),
-        (6, "<", "helper"), (7, "<", "backward"), (9, "<", "step"), (9, ">", "MPI_Barrier"), (11, "<", "MPI_Barrier"), (12, "<", "epoch"),
+        (0, ">", "epoch"), (0, ">", "step"), (1, ">", "backward"), (2, ">", "helper"),
+        (3, ">", "MPI_Allreduce"), (5, "<", "MPI_Allreduce"), (6, "<", "helper"), (7, "<", "backward"),
+        (9, "<", "step"), (9, ">", "MPI_Barrier"), (11, "<", "MPI_Barrier"), (12, "<", "epoch"),
     ]) == [
-        (1, 1, "other", 0, 1), (1, 1, "backward", 1, 3), (1, 1, "exchange", 3, 5), (1, 1, "wait", 3, 5), (1, 1, "backward", 5, 7),
-        (1, 1, "other", 7, 9), (1, 0, "barrier", 9, 11),
+        (1, 1, "other", 0, 1), (1, 1, "backward", 1, 3), (1, 1, "exchange", 3, 5), (1, 1, "wait", 3, 5),
+        (1, 1, "backward", 5, 7), (1, 1, "other", 7, 9), (1, 0, "barrier", 9, 11),
     ]  # fmt: skip
 
 
 def test_what_returns_at_once_ends_with_its_request(owner: Callable[..., Any]) -> None:
     assert owner([
-        (0, ">", "step"), (1, ">", "MPI_Iallreduce"), (1, "!", "8"), (2, "<", "MPI_Iallreduce"), (2, ">", "MPI_Test"), (3, "<", "MPI_Test"),
-        (4, "<", "step"), (4, ">", "step"), (5, ">", "MPI_Wait"), (7, "?", "8"), (8, "<", "MPI_Wait"), (8, "<", "step"),
+        (0, ">", "step"), (1, ">", "MPI_Iallreduce"), (1, "!", "8"), (2, "<", "MPI_Iallreduce"),
+        (2, ">", "MPI_Test"), (3, "<", "MPI_Test"), (4, "<", "step"), (4, ">", "step"), (5, ">", "MPI_Wait"),
+        (7, "?", "8"), (8, "<", "MPI_Wait"), (8, "<", "step"),
     ]) == [
         (1, 1, "other", 0, 4), (1, 1, "exchange", 1, 7), (1, 2, "other", 4, 5), (1, 2, "wait", 5, 8)
     ]  # fmt: skip
@@ -199,13 +203,16 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["traces.otf2", "traces.def", "traces/0.evt"])
 @pytest.mark.parametrize(
-    "broken", [lambda full: b"", lambda full: full[: len(full) // 2], lambda full: full.replace(b"\x00", b"\xdb")],
+    "broken",
+    [lambda full: b"", lambda full: full[: len(full) // 2], lambda full: full.replace(b"\x00", b"\xdb")],
     ids=["empty", "half", "other bytes"],
 )  # fmt: skip
 def test_a_broken_archive_is_one_line_and_nothing_else(
     part: str, broken: Callable[[bytes], bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither the library's own messages, which name lines of its source, nor a part of the trace for the whole."""
+    """Neither the library's own messages, which name lines of its source, nor a part of the trace for the
+    whole.
+    """
     shutil.copytree(WRITTEN, tmp_path / "broken")
     (tmp_path / "broken" / part).write_bytes(broken((WRITTEN / part).read_bytes()))
     with pytest.raises(InputError) as refused:

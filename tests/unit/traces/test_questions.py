@@ -162,7 +162,10 @@ def test_an_exchange_that_ends_beside_computing_keeps_no_rank_waiting():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_less_never_takes_longer(seed):
-    """Any trace: hiding, faster links, balance of the ranks or no data make no step longer; slower links none shorter."""
+    """Any trace: hiding, faster links, balance of the ranks or no data make no step longer.
+
+    Slower links none shorter.
+    """
     rng = np.random.default_rng(seed)
     ranks, buckets = rng.integers(1, 5), rng.integers(1, 4)
     truth = Truth(
@@ -176,8 +179,8 @@ def test_less_never_takes_longer(seed):
     built = [chain.slowed(rng.uniform(questions.MIN_SPEED, 1)) for chain in plain]
     assert [chain.seconds() for chain in built] == pytest.approx([chain.measured_s for chain in plain])
     for question in (
-        questions.hidden(), questions.half_the_bytes(halved), questions.links(2, halved), questions.balanced(built), questions.no_data(),
-        questions.accumulated(4, None, built),
+        questions.hidden(), questions.half_the_bytes(halved), questions.links(2, halved),
+        questions.balanced(built), questions.no_data(), questions.accumulated(4, None, built),
     ):  # fmt: skip
         assert question.ratio(built) <= 1 + 1e-9
     assert questions.links(0.5, times(2)).ratio(built) >= 1 - 1e-9

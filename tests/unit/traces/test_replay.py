@@ -42,7 +42,10 @@ def test_so_does_a_real_one():
 
 
 def test_a_step_by_hand():
-    """Rank 0 hands over at 1 and 3, rank 1 at 2 and 4; the second exchange waits for the first, which ends at 12."""
+    """Rank 0 hands over at 1 and 3, rank 1 at 2 and 4.
+
+    The second exchange waits for the first, which ends at 12.
+    """
 
     def give(first, second):
         return (
@@ -60,7 +63,9 @@ def test_a_step_by_hand():
 
 
 def test_what_a_thread_hands_over_while_the_rank_waits_keeps_its_distance():
-    """A library that sends its second message 1 s after the first has arrived: twice as slow, the second one begins later, too."""
+    """A library that sends its second message 1 s after the first has arrived: twice as slow, the second one
+    begins later, too.
+    """
     rows = [
         (0, 1, 1, "backward", 0.0, 2.0),
         (0, 1, 1, "exchange", 2.0, 4.0),

@@ -43,7 +43,9 @@ def phases(steps: dict[int, list[tuple[float, float]]]) -> Timeline:
 
 
 def test_exchanges_come_onto_the_clock_of_phases_and_into_their_steps(attempt: Path) -> None:
-    """A step around each MPI_Allreduce that the main thread of rank 0 made: its begin is that step's, and nothing else's."""
+    """A step around each MPI_Allreduce that the main thread of rank 0 made: its begin is that step's, and
+    nothing else's.
+    """
     reported = read(attempt / scorep.ANCHOR).intervals
     mpi_calls = reported[(reported["phase"] == EXCHANGE)].assign(
         start=lambda t: t["start"] + BEGAN, end=lambda t: t["end"] + BEGAN

@@ -1,4 +1,6 @@
-"""A made-up run adds up to what is known: phases, communication, exposed, moving, waiting, and the path through its steps."""
+"""A made-up run adds up to what is known: phases, communication, exposed, moving, waiting, and the path
+through its steps.
+"""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +35,9 @@ def test_phases_of_a_step_are_what_they_were_made_of():
 
 
 def test_exchange_of_the_quick_rank_and_of_the_late_one():
-    """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15 on."""
+    """Rank 0 sends at ms 10 and 12 until 14 and 18, rank 1 at 13 and 15: bytes move from 13 to 14 and from 15
+    on.
+    """
     result = rows_of([0.0, 3.0])["exchange"]
     expected = {
         "communication": 8,
@@ -74,7 +78,10 @@ def test_the_path_goes_over_the_late_rank():
 
 
 def test_a_path_follows_computing_beside_an_exchange():
-    """Both ranks start the one exchange at once; rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10."""
+    """Both ranks start the one exchange at once.
+
+    Rank 1 computes until ms 8 beside it, rank 0 until 4; bytes are there at 10.
+    """
     rows = [(rank, 2, 1, "exchange", 0.002, 0.010) for rank in (0, 1)]
     for rank, ready in ((0, 0.004), (1, 0.008)):
         rows += [

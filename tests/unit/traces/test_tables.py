@@ -32,7 +32,10 @@ def row(data: pd.DataFrame, cell: str, **at: str) -> pd.Series:
 
 
 def test_phases_are_means_over_ranks_and_then_runs(built):
-    """Rank 1 computes 1 ms longer in a step of 20 ms: 6.5 ms of backward on average; a replicate is 1 % slower than the one before."""
+    """Rank 1 computes 1 ms longer in a step of 20 ms: 6.5 ms of backward on average.
+
+    A replicate is 1 % slower than the one before.
+    """
     data = cells.summarize(built.measured)
     backward = row(data, TRACED, scope="step", phase="backward")
     assert backward["share"] == pytest.approx(6.5 / 20, rel=1e-4)
@@ -103,7 +106,10 @@ def test_where_some_cells_have_no_interval_it_is_said_of_them(built):
     ("ratios", "text"),
     [
         ([(1.1, 1.2), (1.01, 1.03), (0.9, 1.01)],
-         "Tracing shows a cost in 2 of 3 cells, of more than 2 % in 1. In 1, the interval does not exclude 2 %."),
+         (
+             "Tracing shows a cost in 2 of 3 cells, of more than 2 % in 1. In 1, the interval does not "
+             "exclude 2 %."
+         )),
         ([(0.9, 1.01), (np.nan, np.nan)],
          "Tracing shows a cost in 0 of 1 cells. In 1 more, it is unknown without replicates."),
         ([(np.nan, np.nan)], "The cost of tracing is unknown without replicates."),
@@ -163,7 +169,9 @@ def test_a_trace_that_costs_shows_it(built):
 
 
 def reported(built, share: float) -> pd.DataFrame:
-    """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the exchange leaves."""
+    """The campaign whose untraced times say so: T(2) is half of T(1)'s computing, over what the exchange
+    leaves.
+    """
     runs = built.runs.copy()
     single, double = (
         runs["cell"].str.startswith(f"pytorch-ddp.small-cnn.digits.b32.n{n}.s1") for n in (1, 2)
@@ -228,10 +236,11 @@ def test_verdicts_read_like_this():
         exposed.UNKNOWN,
     ]
     assert exposed._verdict_note(pd.DataFrame({"verdict": verdicts})) == (
-        "Of 7 cells: in 2 exposed share and share by times agree within their intervals; in 1 they agree after correction "
-        "for computation that is slower than on one rank; in 1 they agree after correction for computation that is faster "
-        "than on one rank; in 1 they differ, because tracing changes the epoch time (table tracing); in 1 they differ, and "
-        "the phases do not explain it; in 1 it is unknown, without replicates or a cell on one replica."
+        "Of 7 cells: in 2 exposed share and share by times agree within their intervals; in 1 they agree "
+        "after correction for computation that is slower than on one rank; in 1 they agree after correction "
+        "for computation that is faster than on one rank; in 1 they differ, because tracing changes the "
+        "epoch time (table tracing); in 1 they differ, and the phases do not explain it; in 1 it is unknown, "
+        "without replicates or a cell on one replica."
     )
 
 
@@ -256,7 +265,9 @@ LEVELS = {name: rules.get("default") for name, rules in factor_table().items()}
 
 
 def known_cell(framework: str = "pytorch-ddp", **seconds: float) -> bottlenecks.Cell:
-    """A cell of 100 steps on two equal ranks, a step of 1 s that computes for 0.9 s unless something else is said."""
+    """A cell of 100 steps on two equal ranks, a step of 1 s that computes for 0.9 s unless something else is
+    said.
+    """
     parts = {"data": 0.0, "forward": 30.0, "backward": 60.0, "wait": 10.0} | seconds
     parts[STEP] = sum(parts[name] for name in ("data", "forward", "backward", "wait"))
     parts = {
@@ -325,7 +336,8 @@ HIDDEN = {"wait": 20.0, "communication": 75.0, "moving": 75.0, "exposed": 20.0, 
             HIDDEN | {"other": 60.0, "count": 2.0},
             {"computation": 90, "frequent exchanges": 15},
         ),
-        # Of one exchange that begins with backward, as some libraries tell it, only what is exposed surely moves.
+        # Of one exchange that begins with backward, as some libraries tell it, only what is exposed surely
+        # moves.
         (
             HIDDEN | {"other": 40.0},
             {"computation": 90, "frequent exchanges": 15},
@@ -489,17 +501,38 @@ def test_evidence_reads_like_this() -> None:
     assert [rule.evidence(group) for rule in bottlenecks.RULES] == [
         "Computation takes 900 ms of a step of 1200 ms; its longest phase is backward.",
         "Exposed communication takes 200 ms of a step, computation only 1000 ms.",
-        "Bytes move for 750 ms of a step; in the benchmark, the same messages take 400 ms in the library of other.",
+        (
+            "Bytes move for 750 ms of a step; in the benchmark, the same messages take 400 ms in the library "
+            "of other."
+        ),
         "There is an all-reduce every batch; bytes move for 200 ms of a step without overlap.",
-        "Of 750 ms of communication, 550 ms are overlapped; the backward pass, which could overlap it, takes 600 ms. The first all-reduce starts 310 ms into the step.",
-        "10.0 all-reduces in a step move for 75.0 ms each, less than 2 times the 50.0 ms that the smallest message takes in the benchmark.",
-        "Ranks wait 200 ms of a step for the last one to start an all-reduce; rank 1 computes 150 ms longer than the others.",
-        "Ranks wait 200 ms of a step for the last one to start an all-reduce, and none is always the last: each waits 200 ms or more. The slowest, 1, computes only 150 ms longer than the others.",
-        "The same batch takes 1000 ms of computation here and 700 ms on one rank: ranks share caches, memory or cores, or communication takes cores from them.",
+        (
+            "Of 750 ms of communication, 550 ms are overlapped; the backward pass, which could overlap it, "
+            "takes 600 ms. The first all-reduce starts 310 ms into the step."
+        ),
+        (
+            "10.0 all-reduces in a step move for 75.0 ms each, less than 2 times the 50.0 ms that the "
+            "smallest message takes in the benchmark."
+        ),
+        (
+            "Ranks wait 200 ms of a step for the last one to start an all-reduce; rank 1 computes 150 ms "
+            "longer than the others."
+        ),
+        (
+            "Ranks wait 200 ms of a step for the last one to start an all-reduce, and none is always the "
+            "last: each waits 200 ms or more. The slowest, 1, computes only 150 ms longer than the others."
+        ),
+        (
+            "The same batch takes 1000 ms of computation here and 700 ms on one rank: ranks share caches, "
+            "memory or cores, or communication takes cores from them."
+        ),
         "A step waits 100 ms for its batch.",
     ]
     assert [evidence("slow all-reduce", item), evidence("frequent exchanges", seldom)] == [
-        "Bytes move for 200 ms of a step without overlap; in the benchmark, the same messages take 400 ms in the library of other.",
+        (
+            "Bytes move for 200 ms of a step without overlap; in the benchmark, the same messages take 400 "
+            "ms in the library of other."
+        ),
         "There is an all-reduce every 2 batches; bytes move for 200 ms of a step without overlap.",
     ]
 

@@ -391,8 +391,7 @@ def send_message(
 
     Each link is occupied for the time of the bytes, less its burst; bytes that wait for the second link do
     not occupy the first one. The latency is added at the end. A message sent `forwards` announces gradients
-    that will come
-    back.
+    that will come back.
     """
     if sender == receiver:
         return ready

@@ -9,8 +9,7 @@ stdout: a JSON list of objects with "method" (null for a start itself), "start",
 "devices"}}), "seconds" of a step (null: not enough memory), "exchanged_bytes" and "gradient_bytes" of a step,
 "memory_bytes" of the device that needs most. A search also has "ended" (how many proposals ended where:
 END_NAMES), "wall_s", and "progress": at most MAX_PROGRESS_STEPS pairs of proposals and seconds of the fastest
-strategy so
-far.
+strategy so far.
 """
 
 import json
