@@ -353,7 +353,9 @@ def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:
 
 
 def ranks_part(rig: Rig, seen: Mapping[str, Any]) -> tuple[list[Row], str]:
-    """Two ranks on one device by Gloo, one by the device's own library, and two where there are two devices."""
+    """Two ranks on one device by Gloo, one by the device's own library, and two where there are two
+    devices.
+    """
     own, on_gpu = ("nccl", True) if rig.site.device == "cuda" else ("gloo", False)
     two = rig.train("ranks-two", "pytorch-ddp", "through_gloo", nodes=2, **SMALL)
     refused = two.why is not None and "not through NCCL" in two.why

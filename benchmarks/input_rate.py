@@ -19,7 +19,9 @@ class NoMeter:
 
 
 def rate(images: int, step: Callable[[], Any]) -> float:
-    """Images a second of `step`, which takes `images`: after one that does not count, for at least LEAST_S."""
+    """Images a second of `step`, which takes `images`: after one that does not count, for at least
+    LEAST_S.
+    """
     step()
     done, started = 0, time.perf_counter()
     while done == 0 or time.perf_counter() - started < LEAST_S:

@@ -173,7 +173,9 @@ def _written(results: Path, *patterns: str) -> list[float]:
 
 
 def _end_of_burst(moments: list[float], began: float) -> float:
-    """The last moment after `began` before a pause: what was made again on another day is not this session's."""
+    """The last moment after `began` before a pause: what was made again on another day is not this
+    session's.
+    """
     end = began
     for moment in moments:
         if end < moment <= end + PAUSE_S:

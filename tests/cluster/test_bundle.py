@@ -28,7 +28,9 @@ REACH = "import socket; socket.create_connection(('192.0.2.1', 443), 5)"
 
 @dataclass
 class Place:
-    """A checkout on the machine without a network, and the bundles that were carried there: by their sites."""
+    """A checkout on the machine without a network, and the bundles that were carried there: by their
+    sites.
+    """
 
     corner: Sandbox
     checkout: Checkout

@@ -42,7 +42,9 @@ def the_row(campaign: Campaign) -> dict[str, str]:
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process is gone, or waits for its parent only: that is the test where it started the cluster."""
+    """Whether a process is gone, or waits for its parent only: that is the test where it started the
+    cluster.
+    """
     try:
         return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

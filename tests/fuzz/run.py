@@ -75,7 +75,9 @@ def fuzz_here(name: str, options: list[str]) -> None:
 
 
 def fuzz_target(name: str, seconds: int) -> bool:
-    """Fuzz one target in a process of its own, print what came of it, and return whether nothing was found."""
+    """Fuzz one target in a process of its own, print what came of it, and return whether nothing was
+    found.
+    """
     began = time.monotonic()
     command = [sys.executable, "-m", "fuzz.run", "--here", name, "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -1,4 +1,6 @@
-"""Bundles of small files, packed as ./ringside bundle packs them, and the checkout that their locks stand in."""
+"""Bundles of small files, packed as ./ringside bundle packs them, and the checkout that their locks
+stand in.
+"""
 
 import hashlib
 import os

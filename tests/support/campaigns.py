@@ -112,7 +112,9 @@ class Campaign:
         return (self.checkout.folder / "snakemake.out").read_text()
 
     def wait_for_epoch(self, epoch: int = 1, attempt: int = 1) -> Path:
-        """Return the attempt's folder when a run has written this epoch: it is in the middle of its training."""
+        """Return the attempt's folder when a run has written this epoch: it is in the middle of its
+        training.
+        """
 
         def there() -> Path | None:
             for table in self.results.glob(f"runs/*/*/attempt-{attempt}/epochs.csv"):

@@ -59,7 +59,9 @@ class Truth:
         return self.all_reduce(size, nodes, rate) if name == "all_reduce" else None
 
     def exchange(self, model, dataset, nodes, rate, backward_s, batches=1):
-        """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the link."""
+        """Seconds by which DDP's buckets outlast the backward pass: two may be under way, but share the
+        link.
+        """
         graph = model_graph(model, dataset)
         done, bucket, ready_buckets = 0, 0, []
         for operator in reversed(graph.operators):

@@ -138,7 +138,9 @@ def lacking(text: str, near: str, *said: str) -> list[str]:
 
 
 def unsaid(campaign: str, claims: dict[str, list[str]]) -> list[str]:
-    """Return the numbers of each word's claims that no paragraph with it has, in the section of a campaign."""
+    """Return the numbers of each word's claims that no paragraph with it has, in the section of a
+    campaign.
+    """
     text = section(f"`{campaign}`")
     return [one for near, said in claims.items() for one in lacking(text, near, *said)]
 

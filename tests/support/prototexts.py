@@ -1,4 +1,6 @@
-"""A reader of protocol buffers' text format that knows no schema: what LBANN is given, for tests to look at."""
+"""A reader of protocol buffers' text format that knows no schema: what LBANN is given, for tests to
+look at.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""Campaigns whose truth is known: log-normal epoch times of cells in blocks, and how often intervals hold it."""
+"""Campaigns whose truth is known: log-normal epoch times of cells in blocks, and how often intervals
+hold it.
+"""
 
 import math
 from collections.abc import Callable, Sequence

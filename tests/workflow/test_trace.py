@@ -1,4 +1,6 @@
-"""Given a campaign, when one of its runs is traced, then the trace lies beside it, and nothing else changes."""
+"""Given a campaign, when one of its runs is traced, then the trace lies beside it, and nothing else
+changes.
+"""
 
 import json
 import signal

@@ -62,7 +62,9 @@ MIN_MUTATIONS = 3
 
 
 def mutated(examples: int) -> Any:
-    """Return settings for MUTATION_SHARE of `examples`, the same ones in every run if that is a part of them."""
+    """Return settings for MUTATION_SHARE of `examples`, the same ones in every run if that is a part of
+    them.
+    """
     return settings(
         max_examples=max(MIN_MUTATIONS, round(MUTATION_SHARE * examples)),
         deadline=None,

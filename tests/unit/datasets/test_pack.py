@@ -23,7 +23,9 @@ ROTATED = 6  # to be turned by 90 degrees clockwise
 def packed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[dict[str, Any], Content]]:
-    """Return a function that packs by the program, and returns the printed entry and the archive's content."""
+    """Return a function that packs by the program, and returns the printed entry and the archive's
+    content.
+    """
 
     def run(kind: str, source: Path, size: int, validation_share: float) -> tuple[dict[str, Any], Content]:
         pack.pack_dataset(kind, source, "mine", size, validation_share, tmp_path)

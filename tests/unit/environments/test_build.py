@@ -1,4 +1,6 @@
-"""Whole builds of two tiny environments: whatever state the cache is in, the result is the same and tested."""
+"""Whole builds of two tiny environments: whatever state the cache is in, the result is the same and
+tested.
+"""
 
 import json
 import os

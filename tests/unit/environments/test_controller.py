@@ -32,7 +32,9 @@ HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned`; {d"
 
 
 def small_checkout(folder: Path) -> Path:
-    """Write a checkout whose lock is one wheel that lies in it, and whose command prints what it was given."""
+    """Write a checkout whose lock is one wheel that lies in it, and whose command prints what it was
+    given.
+    """
     for name in NEEDED:
         target = folder / "workflow" / "scripts" / name
         target.parent.mkdir(parents=True, exist_ok=True)

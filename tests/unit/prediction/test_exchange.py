@@ -120,7 +120,9 @@ def test_two_messages_under_way_share_the_link_and_wait_for_their_latencies_toge
 
 
 def test_units_are_closed_in_front_of_a_layer():
-    """As frameworks/pytorch-fsdp makes them: three layers of 10 with a bias of 1, from the last to the first."""
+    """As frameworks/pytorch-fsdp makes them: three layers of 10 with a bias of 1, from the last to the
+    first.
+    """
     built = Tensors(
         np.array([1.0, 10.0] * 3), np.array([0.25, 0.25, 0.5, 0.5, 1.0, 1.0]), np.array([0, 0, 1, 1, 2, 2])
     )

@@ -86,7 +86,9 @@ def test_batches_without_an_exchange_take_as_long_as_on_one_replica():
 
 
 def test_unlike_batches_wait_less_when_they_are_added_up():
-    """Ranks that are slow in turn wait for each other at every exchange, and not at all over a whole group."""
+    """Ranks that are slow in turn wait for each other at every exchange, and not at all over a whole
+    group.
+    """
     truth = replace(PLAIN, forward=(0.010, 0.020))
     (first,), (second,) = own(truth, 1), own(replace(truth, forward=(0.020, 0.010)), 1)
     chain = [replace(first, steps=(first.steps[0], second.steps[0]) * 4)]

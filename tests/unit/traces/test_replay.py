@@ -1,4 +1,6 @@
-"""Replay: an unchanged step takes its measured time, and a graph of known durations plays as arithmetic says."""
+"""Replay: an unchanged step takes its measured time, and a graph of known durations plays as arithmetic
+says.
+"""
 
 from dataclasses import replace
 from pathlib import Path
