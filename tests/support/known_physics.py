@@ -158,7 +158,20 @@ class Sharded(Truth):
         return lasts(True, True) + (batches - 1) * lasts(False, False)
 
 
-def runs(truth=None, folder=None, *, nodes=NODES, batches=BATCHES, rates=RATES, every=(1,), models=("small-cnn",), noise=0.02, replicates=3, seed=1, framework="pytorch-ddp"):  # fmt: skip
+def runs(
+    truth=None,
+    folder=None,
+    *,
+    nodes=NODES,
+    batches=BATCHES,
+    rates=RATES,
+    every=(1,),
+    models=("small-cnn",),
+    noise=0.02,
+    replicates=3,
+    seed=1,
+    framework="pytorch-ddp",
+):
     """runs.csv as read_table gives it; written to `folder` on the way where there is one."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     table, rows = schema("factors")["properties"], []
@@ -201,7 +214,17 @@ def joined(*frames):
     return written(pd.concat([frame.astype(object) for frame in frames], ignore_index=True), "runs", None)
 
 
-def network(truth=None, folder=None, *, nodes=NODES, rates=RATES, noise=0.02, seed=2, framework="pytorch-ddp", collectives=("all_reduce",)):  # fmt: skip
+def network(
+    truth=None,
+    folder=None,
+    *,
+    nodes=NODES,
+    rates=RATES,
+    noise=0.02,
+    seed=2,
+    framework="pytorch-ddp",
+    collectives=("all_reduce",),
+):
     """network.csv as read_table gives it."""
     truth, rng = truth or Truth(), np.random.default_rng(seed)
     rows = [

@@ -17,17 +17,21 @@ from support.checkout import SMALL_STUDY, Checkout
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("config/studies/small.yaml", "replicates: 1", "replicate: 1", "config/studies/small.yaml: replicate: "),
-        ("config/studies/small.yaml", "batch_size: [64]", "batch_size: [100]", "config/studies/small.yaml: factors: cell"),
+        ("config/studies/small.yaml", "replicates: 1", "replicate: 1",
+         "config/studies/small.yaml: replicate: "),
+        ("config/studies/small.yaml", "batch_size: [64]", "batch_size: [100]",
+         "config/studies/small.yaml: factors: cell"),
         ("config/studies/small.yaml", "[pytorch-single", "[pytorch-singel", "'pytorch-singel'"),
-        ("config/sites/local.yaml", "interface: lo", "interfaces: lo", "config/sites/local.yaml: interfaces: "),
+        ("config/sites/local.yaml", "interface: lo", "interfaces: lo",
+         "config/sites/local.yaml: interfaces: "),
         ("config/config.yaml", "site: local", "site: lokal", "config/config.yaml: site: "),
         ("config/config.yaml", "study: small", "study: [", "config.yaml"),
         (
             "workflow/scripts/ranks/frameworks/pytorch-single/framework.yaml", "base: pytorch-single",
             "base: none", "pytorch-single/framework.yaml: base: 'none'",
         ),
-        ("containers/pytorch/environment.yaml", "selftest_limit_s", "selftest_limit", "containers/pytorch/environment.yaml: "),
+        ("containers/pytorch/environment.yaml", "selftest_limit_s", "selftest_limit",
+         "containers/pytorch/environment.yaml: "),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_no_work(

@@ -74,13 +74,15 @@ def test_jains_example_of_a_fraction():
         (
             WARPBREAKS,
             ["wool", "tension"],
-            {"wool": (1, 451, 3.765, 0.058213), "tension": (2, 2034, 8.498, 0.000693), "wool × tension": (2, 1003, 4.189, 0.021044)},
+            {"wool": (1, 451, 3.765, 0.058213), "tension": (2, 2034, 8.498, 0.000693),
+             "wool × tension": (2, 1003, 4.189, 0.021044)},
         ),
         # summary(aov(len ~ supp * dose)), dose as a factor, as in R's ?ToothGrowth data
         (
             TOOTH_GROWTH,
             ["supp", "dose"],
-            {"supp": (1, 205.4, 15.572, 0.000231), "dose": (2, 2426.4, 92.0, 0.0), "supp × dose": (2, 108.3, 4.107, 0.02186)},
+            {"supp": (1, 205.4, 15.572, 0.000231), "dose": (2, 2426.4, 92.0, 0.0),
+             "supp × dose": (2, 108.3, 4.107, 0.02186)},
         ),
     ],
 )  # fmt: skip

@@ -581,8 +581,12 @@ def test_where_a_step_spends_its_time_is_in_the_text() -> None:
     share = traced().estimates("exchange", "share")["value"].unstack()
     cell = "{}.small-cnn.digits.b32.n{}.s1.epochs=3.trace=phases"
     hidden = {
-        (framework, nodes): 1 - share.loc[cell.format(framework, nodes), "exposed"] / share.loc[cell.format(framework, nodes), "communication"] for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker") for nodes in (2, 4)
-    }  # fmt: skip
+        (framework, nodes): 1
+        - share.loc[cell.format(framework, nodes), "exposed"]
+        / share.loc[cell.format(framework, nodes), "communication"]
+        for framework in ("pytorch-ddp", "horovod-pytorch", "horovod-tensorflow", "tensorflow-multiworker")
+        for nodes in (2, 4)
+    }
     ddp, horovod = (
         traced().wide("step", "step_s").groupby(traced().cell_of).mean()["step"][cell.format(name, 4)]
         for name in ("pytorch-ddp", "horovod-pytorch")

@@ -95,16 +95,22 @@ STATUSES = ["ok", "failed", "timeout", "missing", "invalid"]
 @pytest.mark.parametrize(
     ("old", "new", "line", "code", "key", "facts", "said"),
     [
-        ("run_id,study", "run_id,studdy", 1, "unknown-key", "studdy", {"suggestion": "study"}, "unknown column; did you mean 'study'?"),
-        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {"got": "xyz"}, "unknown column; expected columns of runs.schema.yaml"),
-        ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {"got": "run_id"}, "the column is there twice"),
+        ("run_id,study", "run_id,studdy", 1, "unknown-key", "studdy", {"suggestion": "study"},
+         "unknown column; did you mean 'study'?"),
+        ("run_id,study", "run_id,xyz", 1, "unknown-key", "xyz", {"got": "xyz"},
+         "unknown column; expected columns of runs.schema.yaml"),
+        ("run_id,study", "run_id,run_id", 1, "duplicate", "run_id", {"got": "run_id"},
+         "the column is there twice"),
         (".r1,quickstart", ".r1,quickstart,more", 2, "wrong-field-count", "", {}, None),
         ("digits,16,1,", "digits,16.5,1,", 2, "wrong-type", "batch_size", {"got": "16.5"}, None),
-        ("digits,16,1,", "digits,0,1,", 2, "out-of-range", "batch_size", {"got": "0"}, f"'0' is not allowed; expected {COUNT}"),
+        ("digits,16,1,", "digits,0,1,", 2, "out-of-range", "batch_size", {"got": "0"},
+         f"'0' is not allowed; expected {COUNT}"),
         ("digits,16,1,", "digits,,1,", 2, "missing-value", "batch_size", {"got": ""}, None),
         (",ok,", ",fine,", 2, "not-one-of", "status", {"got": "fine", "expected": STATUSES}, None),
-        (",local,custom", ",lokal,custom", 2, "not-one-of", "batch_scope", {"got": "lokal", "expected": ["local", "global"]}, None),
-        (",false,", ",maybe,", 2, "wrong-type", "oversubscribed", {"got": "maybe"}, "'maybe' is not allowed; expected true or false"),
+        (",local,custom", ",lokal,custom", 2, "not-one-of", "batch_scope",
+         {"got": "lokal", "expected": ["local", "global"]}, None),
+        (",false,", ",maybe,", 2, "wrong-type", "oversubscribed", {"got": "maybe"},
+         "'maybe' is not allowed; expected true or false"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused_in_one_line(tmp_path, runs, old, new, line, code, key, facts, said):

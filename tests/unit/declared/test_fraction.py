@@ -144,11 +144,13 @@ def test_plan_names_the_fraction_and_its_aliases(tmp_path: Path) -> None:
     ("changes", "code", "key", "facts"),
     [
         ({"exclude": [{"nodes": 2}]}, "conflicting-keys", "exclude", {}),
-        ({"factors": {**GOOD["factors"], "batch_size": [16, 32, 64]}}, "too-many", "factors.batch_size", {"got": 3}),
+        ({"factors": {**GOOD["factors"], "batch_size": [16, 32, 64]}}, "too-many", "factors.batch_size",
+         {"got": 3}),
         ({"resolution": 6}, "not-one-of", "resolution", {"got": 6, "expected": [3, 4, 5]}),
         ({"design": "full"}, "conflicting-keys", "resolution", {}),
         ({"generators": {"nodes": ["framework", "batch_size"]}}, "conflicting-keys", "resolution", {}),
-        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "factor-does-not-vary", "generators", {"mentions": ["nodes", "model"]}),
+        ({"generators": {"nodes": ["framework", "model"]}, "resolution": None}, "factor-does-not-vary",
+         "generators", {"mentions": ["nodes", "model"]}),
         ({"factors": {**GOOD["factors"], "optimizer": "sgd", "learning_rate": 0.05, "augmentation": "none", "sync_every": 1}, "resolution": 4}, "no-such-fraction", "design", {"mentions": [3, "IV"]}),
     ],
 )  # fmt: skip

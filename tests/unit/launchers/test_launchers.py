@@ -586,7 +586,8 @@ def test_flux_gets_the_geometry_of_the_run(flux: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("events", "state", "message", "facts"),
     [
-        (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)", {"type": "exec"}),
+        (EXCEPTION % ("exec", "node failure on node3 (rank 2)"), "RUN", "node failure on node3 (rank 2)",
+         {"type": "exec"}),
         (EXCEPTION % ("cancel", ""), "RUN", "cancel", {"type": "cancel"}),
         (START, "CLEANUP", "CLEANUP", {"job": "fpEk7nF", "state": "CLEANUP"}),
     ],
@@ -694,9 +695,12 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
     ("message", "stands"),
     [
         (["srun: error: node2: task 1: Killed"], failure("1", "node2", "killed")),
-        (["srun: error: node2: task 1: Exited with exit code 3"], failure("1", "node2", "exited with exit code 3")),
-        (["srun: error: node2: tasks 1-2: Exited with exit code 1"], failure("1-2", "node2", "exited with exit code 1")),
-        (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"], failure("0-1", "node[1-2]", "exited with exit code 1")),
+        (["srun: error: node2: task 1: Exited with exit code 3"],
+         failure("1", "node2", "exited with exit code 3")),
+        (["srun: error: node2: tasks 1-2: Exited with exit code 1"],
+         failure("1-2", "node2", "exited with exit code 1")),
+        (["srun: error: node[1-2]: tasks 0-1: Exited with exit code 1"],
+         failure("0-1", "node[1-2]", "exited with exit code 1")),
         (
             [
                 (
@@ -709,9 +713,12 @@ def test_a_jobs_comment_is_no_field(slurm: launch.Launcher, put_program: Callabl
             ],
             failure("1", "node2", "out of memory"),
         ),
-        (["srun: error: node2: task 1: Segmentation fault (core dumped)"], failure("1", "node2", "segmentation fault (core dumped)")),
-        (["Traceback (most recent call last):", "RuntimeError: no luck"], ("starter-failed", {"program": "srun", "status": 137})),
-        (["a rank prints: srun: error: node9: task 9: Killed"], ("starter-failed", {"program": "srun", "status": 137})),
+        (["srun: error: node2: task 1: Segmentation fault (core dumped)"],
+         failure("1", "node2", "segmentation fault (core dumped)")),
+        (["Traceback (most recent call last):", "RuntimeError: no luck"],
+         ("starter-failed", {"program": "srun", "status": 137})),
+        (["a rank prints: srun: error: node9: task 9: Killed"],
+         ("starter-failed", {"program": "srun", "status": 137})),
     ],
 )  # fmt: skip
 def test_sruns_first_task_error_is_the_reason(

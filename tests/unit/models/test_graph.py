@@ -131,12 +131,18 @@ def test_samples_of_another_kind_are_refused(name: str, samples: Any, message: s
 @pytest.mark.parametrize(
     ("sample_kind", "build", "message"),
     [
-        (TOKENS, lambda b, x, classes: b.lstm(x, 8), r"its last operator, lstm1, gives (5, 8); expected 9 logits at each position"),
-        (TOKENS, lambda b, x, classes: b.dense(b.step(x, -1), classes), "gives (9,); expected 9 logits at each position"),
-        (TOKENS, lambda b, x, classes: b.dense(b.attention(x, 2), classes), "dense1 tells token 1 at position 0, and has seen the tokens up to 4"),
-        (TOKENS, lambda b, x, classes: b.dense(b.attention(b.steps(x, 2, 5), 2, to=x), classes), "dense1 tells token 3 at position 0"),
-        (TEXTS, lambda b, x, classes: b.dense(x, classes), "its last operator, dense1, gives (5, 3); expected 3 logits"),
-        (TEXTS, lambda b, x, classes: b.dense(b.step(x, 5), classes), "embedding1 has 5 positions; there is none at 5"),
+        (TOKENS, lambda b, x, classes: b.lstm(x, 8),
+         r"its last operator, lstm1, gives (5, 8); expected 9 logits at each position"),
+        (TOKENS, lambda b, x, classes: b.dense(b.step(x, -1), classes),
+         "gives (9,); expected 9 logits at each position"),
+        (TOKENS, lambda b, x, classes: b.dense(b.attention(x, 2), classes),
+         "dense1 tells token 1 at position 0, and has seen the tokens up to 4"),
+        (TOKENS, lambda b, x, classes: b.dense(b.attention(b.steps(x, 2, 5), 2, to=x), classes),
+         "dense1 tells token 3 at position 0"),
+        (TEXTS, lambda b, x, classes: b.dense(x, classes),
+         "its last operator, dense1, gives (5, 3); expected 3 logits"),
+        (TEXTS, lambda b, x, classes: b.dense(b.step(x, 5), classes),
+         "embedding1 has 5 positions; there is none at 5"),
     ],
 )  # fmt: skip
 def test_logits_that_depend_on_their_labels_are_refused(

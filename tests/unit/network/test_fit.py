@@ -193,7 +193,8 @@ def test_a_fit_above_the_link_is_named():
 def test_notes_of_the_network_read_like_this(network):
     gathered = pd.concat([sweep_rows(collective="all_gather"), sweep_rows(nodes=2, rounds=2, repetitions=4)])
     for note, text in (
-        (fit.shortfall(network), "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
+        (fit.shortfall(network),
+         "Missing sweeps: horovod-pytorch on 2 nodes (failed: rank 1 ended with status 1: it broke)."),
         (fit.shortfall(sweep_rows()), "No sweep is missing."),
         (fit.link_rates_text(network), "Rate of the links, as the site states it: 125 MB/s."),
         (fit.link_rates_text(network.assign(link_bytes_s=np.nan)), "The site names no rate of its links."),
@@ -203,7 +204,8 @@ def test_notes_of_the_network_read_like_this(network):
             "cluster on one machine. 8 to 25 repetitions of a size in a round; the time of a repetition is "
             "the slowest rank's.",
         ),
-        (fit.factors_text(network), "Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks."),
+        (fit.factors_text(network),
+         "Bandwidth is bus bandwidth, 2 (n − 1) / n × bytes / seconds with n ranks."),
         (
             fit.factors_text(gathered),
             "Bandwidth is bus bandwidth, factor × bytes / seconds; the factor with n ranks is 2 (n − 1) / n "

@@ -150,9 +150,12 @@ def test_shares_stand_in_a_name_that_is_a_folders(local: Site) -> None:
         ({"shares": ["0.8/0.3"]}, "wrong-sum", {"shares": "0.8/0.3"}),
         ({"shares": ["0.5/0.3/0.2"]}, "wrong-count", {"shares": "0.5/0.3/0.2", "nodes": 2}),
         ({"shares": ["0.995/0.005"]}, "too-few-samples", {"shares": "0.995/0.005", "batch_size": 96}),
-        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, UNSUPPORTED, {"shares": "measured", "framework": "pytorch-ddp"}),
-        ({"compiler": ["torch-compile"]}, UNSUPPORTED, {"compiler": "torch-compile", "framework": "pytorch-hybrid"}),
-        ({"device": ["hybrid"], "devices_per_node": [1]}, "too-few-devices", {"device": "hybrid", "devices_per_node": 1}),
+        ({"shares": ["measured"], "framework": ["pytorch-ddp"]}, UNSUPPORTED,
+         {"shares": "measured", "framework": "pytorch-ddp"}),
+        ({"compiler": ["torch-compile"]}, UNSUPPORTED,
+         {"compiler": "torch-compile", "framework": "pytorch-hybrid"}),
+        ({"device": ["hybrid"], "devices_per_node": [1]}, "too-few-devices",
+         {"device": "hybrid", "devices_per_node": 1}),
         ({"device": ["hybrid"], "devices_per_node": [3]}, "too-many-devices", {"devices_per_node": 3}),
     ],
 )  # fmt: skip
@@ -170,7 +173,8 @@ def test_shares_that_cannot_be_are_refused(
     ("factors", "line"),
     [
         ({"shares": ["0.8/0.3"]}, "shares=0.8/0.3 add up to 1.1, not to 1; correct them"),
-        ({"shares": ["0.5/0.3/0.2"]}, "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
+        ({"shares": ["0.5/0.3/0.2"]},
+         "shares=0.5/0.3/0.2 are 3 numbers, the cell has 2 ranks; give one number for each rank"),
         (
             {"compiler": ["torch-compile"]},
             "pytorch-hybrid cannot do compiler=torch-compile: speeds are measured on the model as it is "
@@ -192,10 +196,13 @@ def test_error_of_a_cell_is_one_line(local: Site, factors: dict[str, list[object
     ("factors", "code", "got"),
     [
         ({"augmentation": ["flip"]}, "images-only", {"augmentation": "flip", "dataset": "text8-small"}),
-        ({"memory_format": ["channels-last"]}, "images-only", {"memory_format": "channels-last", "dataset": "text8-small"}),
-        ({"model": ["small-cnn"]}, "model-does-not-fit-data", {"model": "small-cnn", "dataset": "text8-small"}),
+        ({"memory_format": ["channels-last"]}, "images-only",
+         {"memory_format": "channels-last", "dataset": "text8-small"}),
+        ({"model": ["small-cnn"]}, "model-does-not-fit-data",
+         {"model": "small-cnn", "dataset": "text8-small"}),
         ({"dataset": ["digits"]}, "model-does-not-fit-data", {"model": "gpt-nano", "dataset": "digits"}),
-        ({"dataset": ["synthetic-text-50-64-4"]}, "model-does-not-fit-data", {"model": "gpt-nano", "dataset": "synthetic-text-50-64-4"}),
+        ({"dataset": ["synthetic-text-50-64-4"]}, "model-does-not-fit-data",
+         {"model": "gpt-nano", "dataset": "synthetic-text-50-64-4"}),
     ],
 )  # fmt: skip
 def test_images_are_refused_for_tokens_and_tokens_for_images(

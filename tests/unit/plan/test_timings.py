@@ -75,7 +75,9 @@ def test_each_model_and_batch_is_timed_once_for_the_most_devices_and_messages_on
     adam = planned_timings(runs_of(site, optimizer=["adam"], learning_rate=[0.001]), site)
     assert named(adam)[1:] == [f"{FRAMEWORK}.lenet-5.{LENET}.b64.optimizer=adam.p4"]
     for run in all_runs:
-        assert named([parts_timing(planned_timings(all_runs, site), run)]) == [f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"]  # fmt: skip
+        assert named([parts_timing(planned_timings(all_runs, site), run)]) == [
+            f"{FRAMEWORK}.lenet-5.{LENET}.b{run.levels['batch_size']}.p4"
+        ]
 
 
 def test_nothing_is_timed_where_no_cell_has_a_strategy_that_is_found(site: Site) -> None:
@@ -112,7 +114,10 @@ def test_parts_are_timed_on_one_rank_and_messages_between_two_nodes(site: Site) 
     messages, parts = planned_timings(runs_of(site, bandwidth=[100, 1000]), virtual)
     assert (spec(virtual, parts)["nodes"], spec(virtual, parts)["ranks"]) == (1, 1)
     assert (spec(virtual, messages)["nodes"], spec(virtual, messages)["ranks"]) == (2, 2)
-    assert run_resources(virtual, parts.geometry)["nodes"] == 1 and run_resources(virtual, messages.geometry)["nodes"] == 2  # fmt: skip
+    assert (
+        run_resources(virtual, parts.geometry)["nodes"] == 1
+        and run_resources(virtual, messages.geometry)["nodes"] == 2
+    )
     inside = replace(site, nodes=1, ranks_per_node=4)
     messages, _ = planned_timings(runs_of(inside, nodes=[1]), inside)
     assert (messages.geometry.nodes, messages.geometry.ranks, messages.geometry.ranks_per_node) == (1, 2, 2)

@@ -71,7 +71,11 @@ def frozen_group() -> Iterator[Path]:
     Of whichever version this machine lets one be made.
     """
     name = f"ringside-test-{os.getpid()}"
-    for mount, file in (("/sys/fs/cgroup", "cgroup.freeze"), ("/sys/fs/cgroup/unified", "cgroup.freeze"), ("/sys/fs/cgroup/freezer", "freezer.state")):  # fmt: skip
+    for mount, file in (
+        ("/sys/fs/cgroup", "cgroup.freeze"),
+        ("/sys/fs/cgroup/unified", "cgroup.freeze"),
+        ("/sys/fs/cgroup/freezer", "freezer.state"),
+    ):
         group = Path(mount, name)
         with contextlib.suppress(OSError):
             group.mkdir()

@@ -382,7 +382,8 @@ def test_each_broken_record_has_its_own_error(campaign: Campaign, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"), ('{"wall_s": NaN}', "NaN")]
+    [('{"status": "ok", "status": "failed"}', "'status'"), ("[" * 100_000, "deep"),
+     ('{"wall_s": NaN}', "NaN")]
 )  # fmt: skip
 def test_ambiguous_json_is_refused(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "record.json").write_text(text)

@@ -568,7 +568,11 @@ def test_standings_read_like_this() -> None:
     """Each sentence of `./ringside status` once."""
     precise = {"rule": {"until": 0.02, "at_most": 5, "contrasts": {}}, "max_runs": 10, "open": True}
     cell = {"n": 3, "half_width": 0.031, "reached": "no", "refine": True}
-    cells = {"a": cell, "b": {**cell, "half_width": None, "reached": "perhaps by chance"}, "c": {**cell, "reached": "yes", "refine": False}}  # fmt: skip
+    cells = {
+        "a": cell,
+        "b": {**cell, "half_width": None, "reached": "perhaps by chance"},
+        "c": {**cell, "reached": "yes", "refine": False},
+    }
     ratios = {**precise, "rule": {**precise["rule"], "contrasts": {"framework": ["a", "b"]}}}
     under_way = [
         UnderWay("a.r1", ["node1", "node1", "node2"], utc(NOW - 5), 5.0, 3, 5),

@@ -136,8 +136,10 @@ def test_gradients_on_another_network_make_a_run_invalid(tmp_path: Path) -> None
     ("site", "changes", "line"),
     [
         (SITE, {"weights_finite": False}, "weights are not finite after the last epoch"),
-        (SITE, {"foreign_cpu_share": 0.2}, "disturbed: 20% of the CPU time went to other processes (more than 5%)"),
-        (SITE, {"steal_share": 0.4}, "disturbed: 40% of the CPU time was taken by the hypervisor (steal) (more than 15%)"),
+        (SITE, {"foreign_cpu_share": 0.2},
+         "disturbed: 20% of the CPU time went to other processes (more than 5%)"),
+        (SITE, {"steal_share": 0.4},
+         "disturbed: 40% of the CPU time was taken by the hypervisor (steal) (more than 15%)"),
         (CLUSTER, {"hosts": ["node1"]}, "misplaced: ranks were on node1, expected node1, node2"),
         (
             replace(CLUSTER, placement="distinct-nodes"),

@@ -327,15 +327,22 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
     ("damage", "code", "facts"),
     [
         (lambda folder: drop_rows(folder / "phases.csv", "rank != 1"), "rank-missing", {"rank": 1}),
-        (lambda folder: cut_lines(folder / "phases.csv", 1), "phase-missing", {"phase": "validation", "rank": 1, "epoch": 3}),
-        (lambda folder: cut_lines(folder / "phases.csv", 2), "phase-missing", {"phase": "barrier", "rank": 1, "epoch": 3}),
-        (lambda folder: cut_lines(folder / "phases.csv", 4), "phase-missing", {"phase": "metrics", "rank": 1, "epoch": 3, "step": 4}),
-        (lambda folder: drop_rows(folder / "phases.csv", "epoch < 3"), "phase-missing", {"phase": "data", "rank": 0, "epoch": 3, "step": 1}),
+        (lambda folder: cut_lines(folder / "phases.csv", 1), "phase-missing",
+         {"phase": "validation", "rank": 1, "epoch": 3}),
+        (lambda folder: cut_lines(folder / "phases.csv", 2), "phase-missing",
+         {"phase": "barrier", "rank": 1, "epoch": 3}),
+        (lambda folder: cut_lines(folder / "phases.csv", 4), "phase-missing",
+         {"phase": "metrics", "rank": 1, "epoch": 3, "step": 4}),
+        (lambda folder: drop_rows(folder / "phases.csv", "epoch < 3"), "phase-missing",
+         {"phase": "data", "rank": 0, "epoch": 3, "step": 1}),
         (lambda folder: drop_rows(folder / "phases.csv", "step < 4"), "step-missing", {"step": 4}),
         (lambda folder: drop_rows(folder / "phases.csv", "epoch == 0"), "step-missing", {"step": 1}),
-        (lambda folder: drop_rows(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing", {"rank": 0}),
-        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase", {"phase": "forwart"}),
-        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",,"), "unknown-phase", {"phase": "nothing"}),
+        (lambda folder: drop_rows(folder / "phases.csv", "epoch > 0 or rank > 0"), "start-missing",
+         {"rank": 0}),
+        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",forwart,"), "unknown-phase",
+         {"phase": "forwart"}),
+        (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",,"), "unknown-phase",
+         {"phase": "nothing"}),
         (lambda folder: replace_text(folder / "phases.csv", (
             "\n"
             "1,"
@@ -357,10 +364,14 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
             "\n"
             "1,3,5,"
         )), "unknown-step", {"got": 5, "most": 4}),
-        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval", {"line": 2}),
-        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval", {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval",
+         {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval",
+         {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",-1\n"), "bad-interval",
+         {"line": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval",
+         {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
         (lambda folder: replace_text(folder / "phases.csv", (
             "\n"
@@ -373,7 +384,8 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
         (lambda folder: (folder / "phases.csv").write_text(""), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").unlink(), "missing-file", {"parts": []}),
         (lambda folder: (folder / "clocks.csv").unlink(), "missing-file", {"file": "clocks.csv"}),
-        (lambda folder: drop_rows(folder / "clocks.csv", "rank == 0"), "rank-missing", {"file": "clocks.csv", "rank": 1}),
+        (lambda folder: drop_rows(folder / "clocks.csv", "rank == 0"), "rank-missing",
+         {"file": "clocks.csv", "rank": 1}),
         (lambda folder: replace_text(folder / "clocks.csv", (
             "\n"
             "3,1,"
@@ -381,7 +393,8 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
             "\n"
             "3,5,"
         )), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
-        (lambda folder: replace_text(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite", {"file": "clocks.csv"}),
+        (lambda folder: replace_text(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite",
+         {"file": "clocks.csv"}),
         (lambda folder: cut_lines(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
     ],
 )  # fmt: skip

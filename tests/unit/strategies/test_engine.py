@@ -255,7 +255,11 @@ def list_step_time(posed: Posed, strategy: Strategy) -> int:  # noqa: PLR0912, P
         )
         hops = list(zip(devices, [*devices[1:], devices[0]], strict=True))
         levels = [topology.level_between(*hop) for hop in hops]
-        ways = [(link, level, topology.unit(level, hop[i])) for hop, level in zip(hops, levels, strict=True) for i, link in enumerate(("out", "in"))]  # fmt: skip
+        ways = [
+            (link, level, topology.unit(level, hop[i]))
+            for hop, level in zip(hops, levels, strict=True)
+            for i, link in enumerate(("out", "in"))
+        ]
         crossed = [topology.levels[level] for level in levels]
         sizes = [int(problem.shard_bytes[config[place]]) for place in bucket]
         rates = [PICOSECONDS / (at.ring_bytes_s or at.bytes_s) for at in crossed]

@@ -150,7 +150,11 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", absent)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
-    write_table(pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])), "network", Path("network.csv"))  # fmt: skip
+    write_table(
+        pd.DataFrame(line("all_reduce"), columns=list(schema("network")["properties"])),
+        "network",
+        Path("network.csv"),
+    )
     with pytest.raises(InputError) as refused:
         found.main(**FROM_TABLES)
     assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(absent)

@@ -23,7 +23,9 @@ def events(anchor: Path) -> tuple[Any, list[tuple[Any, Any]]]:
 def test_a_rank_is_a_process_on_its_host_with_a_location_for_each_track(tmp_path: Path) -> None:
     built, reported = events(otf2_write.write(replace(TIMELINE, began=1.8e9), tmp_path / "otf2"))
     assert [
-        (group.name, group.location_group_type, group.system_tree_parent.name, group.system_tree_parent.parent.class_name) for group in built.location_groups
+        (group.name, group.location_group_type, group.system_tree_parent.name,
+         group.system_tree_parent.parent.class_name)
+        for group in built.location_groups
     ] == [
         ("rank 0: alpha, CPU A", LocationGroupType.PROCESS, "alpha", "machine"),
         ("rank 1: beta, CPU B", LocationGroupType.PROCESS, "beta", "machine"),
