@@ -203,13 +203,13 @@ def test_a_submission_that_oar_refuses_says_why(cluster: Checkout, oar: Path) ->
 @pytest.mark.parametrize(
     ("state", "code", "own", "said"),
     [
-        ("Waiting", None, None, "running"), ("Launching", None, None, "running"), ("Running", None, None,
-         "running"),
-        ("Finishing", None, "0", "running"), ("Terminated", "0 (0,0,0)", "0", "success"), ("Terminated", None,
-         "0", "success"),
+        ("Waiting", None, None, "running"), ("Launching", None, None, "running"),
+        ("Running", None, None, "running"),
+        ("Finishing", None, "0", "running"), ("Terminated", "0 (0,0,0)", "0", "success"),
+        ("Terminated", None, "0", "success"),
         ("Terminated", "256 (1,0,0)", "1", "failed"), ("Terminated", "256 (1,0,0)", None, "failed"),
-        ("Terminated", "0 (0,0,0)", "75", "failed"), ("Error", None, None, "failed"), ("Error", None, "0",
-         "failed"),
+        ("Terminated", "0 (0,0,0)", "75", "failed"), ("Error", None, None, "failed"),
+        ("Error", None, "0", "failed"),
     ],
 )  # fmt: skip
 def test_oars_states_are_put_in_snakemakes_words(

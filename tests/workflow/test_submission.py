@@ -49,24 +49,12 @@ def called(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     ("said", "history", "own", "expected"),
     [
         ("    job_state = Q", "", None, "running"), ("    job_state = R", "", "0", "running"),
-        ((
-            "    job_state = E\n"
-            "    Exit_status = 0"
-        ), "", "0", "running"), (GONE, "", "0", "success"), (GONE, "", "75", "failed"),
-        (OVER, (
-            "    job_state = F\n"
-            "    Exit_status = 0"
-        ), "0", "success"), (OVER, (
-            "    job_state = F\n"
-            "    Exit_status = 7"
-        ), "7", "failed"),
-        (OVER, (
-            "    job_state = F\n"
-            "    Exit_status = 271"
-        ), None, "failed"), (OVER, (
-            "    job_state = F\n"
-            "    Exit_status = -3"
-        ), None, "failed"),
+        ("    job_state = E\n    Exit_status = 0", "", "0", "running"), (GONE, "", "0", "success"),
+        (GONE, "", "75", "failed"),
+        (OVER, "    job_state = F\n    Exit_status = 0", "0", "success"),
+        (OVER, "    job_state = F\n    Exit_status = 7", "7", "failed"),
+        (OVER, "    job_state = F\n    Exit_status = 271", None, "failed"),
+        (OVER, "    job_state = F\n    Exit_status = -3", None, "failed"),
     ],
 )  # fmt: skip
 def test_what_pbs_says_of_a_job(

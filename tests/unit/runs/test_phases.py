@@ -343,27 +343,12 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
          {"phase": "forwart"}),
         (lambda folder: replace_text(folder / "phases.csv", ",forward,", ",,"), "unknown-phase",
          {"phase": "nothing"}),
-        (lambda folder: replace_text(folder / "phases.csv", (
-            "\n"
-            "1,"
-        ), (
-            "\n"
-            "7,"
-        )), "unknown-rank", {"got": 7, "most": 2}),
-        (lambda folder: replace_text(folder / "phases.csv", (
-            "\n"
-            "1,3,"
-        ), (
-            "\n"
-            "1,9,"
-        )), "unknown-epoch", {"got": 9, "most": 3}),
-        (lambda folder: replace_text(folder / "phases.csv", (
-            "\n"
-            "1,3,4,"
-        ), (
-            "\n"
-            "1,3,5,"
-        )), "unknown-step", {"got": 5, "most": 4}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,", "\n7,"), "unknown-rank",
+         {"got": 7, "most": 2}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,", "\n1,9,"), "unknown-epoch",
+         {"got": 9, "most": 3}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,5,"), "unknown-step",
+         {"got": 5, "most": 4}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",nan\n"), "bad-interval",
          {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", ",inf\n"), "bad-interval",
@@ -373,26 +358,16 @@ def test_thinned_trace_is_complete(traced_attempt: Path, monkeypatch: pytest.Mon
         (lambda folder: replace_text(folder / "phases.csv", ",0.4000000\n", "\n"), "bad-interval",
          {"line": 2}),
         (lambda folder: replace_text(folder / "phases.csv", "rank,epoch", "rank,epok"), "broken-file", {}),
-        (lambda folder: replace_text(folder / "phases.csv", (
-            "\n"
-            "1,3,4,"
-        ), (
-            "\n"
-            "1,3,99999999999999999999,"
-        )), "broken-file", {}),
+        (lambda folder: replace_text(folder / "phases.csv", "\n1,3,4,", "\n1,3,99999999999999999999,"),
+         "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_bytes(b"\xff\x00"), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").write_text(""), "broken-file", {}),
         (lambda folder: (folder / "phases.csv").unlink(), "missing-file", {"parts": []}),
         (lambda folder: (folder / "clocks.csv").unlink(), "missing-file", {"file": "clocks.csv"}),
         (lambda folder: drop_rows(folder / "clocks.csv", "rank == 0"), "rank-missing",
          {"file": "clocks.csv", "rank": 1}),
-        (lambda folder: replace_text(folder / "clocks.csv", (
-            "\n"
-            "3,1,"
-        ), (
-            "\n"
-            "3,5,"
-        )), "unknown-rank", {"file": "clocks.csv", "got": 5, "most": 2}),
+        (lambda folder: replace_text(folder / "clocks.csv", "\n3,1,", "\n3,5,"), "unknown-rank",
+         {"file": "clocks.csv", "got": 5, "most": 2}),
         (lambda folder: replace_text(folder / "clocks.csv", "1e-5\n", "nan\n"), "not-finite",
          {"file": "clocks.csv"}),
         (lambda folder: cut_lines(folder / "clocks.csv", 8), "not-finite", {"file": "clocks.csv"}),
