@@ -160,7 +160,7 @@ def _finish(checkout: Path, venv: Path, date_ns: int) -> None:
 
 
 def check_line(checkout: Path) -> str:
-    """Return the line of a .pth file, run by the Python of `.venv` at its start, that checks folders before Snakemake."""
+    """Return the line of a .pth file by which the Python of `.venv` checks folders before Snakemake."""
     program = str(checkout / SCRIPTS / "plan" / "before_snakemake.py")
     starts_snakemake = 'any(part.endswith("snakemake") for part in sys.orig_argv[1:3])'
     return f'import sys; {starts_snakemake} and __import__("runpy").run_path({program!r})'

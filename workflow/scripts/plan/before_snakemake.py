@@ -1,7 +1,7 @@
 """Check folders and user name before Snakemake starts, because it would end with a traceback.
 
-The Python of .venv runs this file whenever it starts Snakemake (environments.controller). The imported modules
-are forgotten afterwards: the Snakefile may belong to another checkout, which has to import its own.
+The Python of .venv runs this file whenever it starts Snakemake (environments.controller). The imported
+modules are forgotten afterwards: the Snakefile may belong to another checkout, which has to import its own.
 """
 
 import os
