@@ -500,8 +500,8 @@ def test_logs_of_lbann(content: bytes) -> None:
     output, words = Output(), LastWords()
     with works_or_complains(UnreadableError):
         for line in content.decode(errors="replace").splitlines(keepends=True):
-            words.take(line)
-            output.take(line)
+            words.read_line(line)
+            output.read_line(line)
         for number, epoch in enumerate(output.epochs):
             if output.has(number):
                 assert row(epoch, 1536)["epoch_time_s"] > 0

@@ -24,7 +24,7 @@ def batches(number: int, size: int = 8, last: int = 5) -> list[Batch]:
     split = Noise(7, size * number, (4, 4, 3), 10)
     lengths = [size] * (number - 1) + [last]
     return [
-        split.take(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)
+        split.read(1, slice(place * size, place * size + n), np.arange(n)) for place, n in enumerate(lengths)
     ]
 
 

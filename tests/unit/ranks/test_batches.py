@@ -24,24 +24,24 @@ def images(number: int, side: int = 16) -> np.ndarray:
     "split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)]
 )
 def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
-    whole, labels = split.take(2, slice(0, 64), np.arange(64))
-    parts = [split.take(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
+    whole, labels = split.read(2, slice(0, 64), np.arange(64))
+    parts = [split.read(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
     assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
     assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
-    assert not np.array_equal(whole, split.take(3, slice(0, 64), np.arange(64))[0]), (
+    assert not np.array_equal(whole, split.read(3, slice(0, 64), np.arange(64))[0]), (
         "an epoch has samples of its own"
     )
 
 
 def test_fresh_pixels_and_labels_are_uniform() -> None:
-    drawn, labels = Noise(7, 4096, (8, 8, 1), 10).take(1, slice(0, 4096), np.arange(4096))
+    drawn, labels = Noise(7, 4096, (8, 8, 1), 10).read(1, slice(0, 4096), np.arange(4096))
     assert drawn.shape == (4096, 8, 8, 1) and drawn.dtype == np.uint8
     assert drawn.mean() == pytest.approx(127.5, abs=1) and drawn.std() == pytest.approx(73.9, abs=1)
     assert np.bincount(labels, minlength=10) == pytest.approx(np.full(10, 409.6), rel=0.2)
 
 
 def test_what_follows_a_token_can_be_learnt() -> None:
-    tokens, labels = Counting(7, 2000, 12, 50).take(1, slice(0, 2000), np.arange(2000))
+    tokens, labels = Counting(7, 2000, 12, 50).read(1, slice(0, 2000), np.arange(2000))
     assert tokens.shape == labels.shape == (2000, 12) and tokens.dtype == labels.dtype == np.int64
     assert np.array_equal(tokens[:, 1:], labels[:, :-1]) and set(tokens.ravel()) == set(range(50))
     assert ((tokens + 1) % 50 == labels).mean() == pytest.approx(0.75 + 0.25 / 50, abs=0.01)
@@ -51,7 +51,7 @@ def test_what_follows_a_token_can_be_learnt() -> None:
 
 
 def test_the_class_of_a_text_can_be_learnt() -> None:
-    tokens, labels = Topics(7, 2000, 12, 50, 4).take(1, slice(0, 2000), np.arange(2000))
+    tokens, labels = Topics(7, 2000, 12, 50, 4).read(1, slice(0, 2000), np.arange(2000))
     assert tokens.shape == (2000, 12) and labels.shape == (2000,) and tokens.dtype == labels.dtype == np.int64
     assert set(tokens.ravel()) == set(range(50)) and np.bincount(labels) == pytest.approx(
         np.full(4, 500), rel=0.2
@@ -103,7 +103,7 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
     assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(
         whole, np.concatenate(shares(3))
     )
-    training, _ = Noise(7, 64, (4, 4, 1), 3).take(0, slice(0, 50), np.arange(50))
+    training, _ = Noise(7, 64, (4, 4, 1), 3).read(0, slice(0, 50), np.arange(50))
     assert not np.array_equal(whole, training)
 
 

@@ -67,7 +67,7 @@ def test_energy_of_packages_is_that_of_all_and_nothing_twice(powercap: Path) -> 
     )
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
     assert made.read() == {"package": pytest.approx(8.5)}
-    (said,) = made.said()
+    (said,) = made.describe()
     assert (said["source"], said["scope"], said["method"], said["reason"]) == (
         "rapl",
         "package",
@@ -89,7 +89,7 @@ def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: 
     (powercap / "intel-rapl:1" / "energy_uj").unlink()
     made = Meters([])
     assert made.read() == {}, "one package is not the machine"
-    (said,) = made.said()
+    (said,) = made.describe()
     assert (
         said["source"] == "rapl" and "cannot be read" in said["reason"] and "intel-rapl:1" in said["reason"]
     )
@@ -101,7 +101,7 @@ def test_a_machine_without_meters_says_nothing_and_writes_nothing(
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     made, threads = Meters([]), threading.active_count()
     made.sample(tmp_path / "power.csv")
-    assert (made.read(), made.said()) == ({}, [])
+    assert (made.read(), made.describe()) == ({}, [])
     assert not (tmp_path / "power.csv").exists() and threading.active_count() == threads
 
 
@@ -140,10 +140,10 @@ def test_an_epoch_too_short_is_empty_and_the_record_has_the_first_reason(powerca
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
     after = made.read()
     assert made.between(before, after, 0.5, "an epoch") == {"package": pytest.approx(5.5)}
-    assert made.said()[0]["reason"] is None
+    assert made.describe()[0]["reason"] is None
     assert made.between(before, after, 0.002, "an epoch") == {"package": None}
     assert made.between(before, before, 0.5, "an epoch") == {"package": None}
-    assert made.said()[0]["reason"].startswith("an epoch of 0.002 s is shorter than the 0.01 s that rapl")
+    assert made.describe()[0]["reason"].startswith("an epoch of 0.002 s is shorter than the 0.01 s that rapl")
 
 
 # The vendors' libraries, by module objects that have their functions.
@@ -265,8 +265,8 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     made = Meters([0])
-    assert made.read() == {} and [said["source"] for said in made.said()] == ["nvml", "amd-smi"]
-    assert all("it does not tell: ModuleNotFoundError" in said["reason"] for said in made.said())
+    assert made.read() == {} and [said["source"] for said in made.describe()] == ["nvml", "amd-smi"]
+    assert all("it does not tell: ModuleNotFoundError" in said["reason"] for said in made.describe())
     monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
     assert Meters([0]).read() == {"device": pytest.approx(15.259)}
     monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0], [1.0]))
@@ -370,10 +370,10 @@ def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, t
     assert [made.read() for _ in range(20)] == [{"device": None}] * 20
     assert time.monotonic() - began < 1.0, "it is asked once"
     assert made.between(before, made.read(), 1.0, "an epoch") == {"device": None}
-    assert made.said()[0]["reason"] == "nvml stopped telling"
+    assert made.describe()[0]["reason"] == "nvml stopped telling"
 
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    refused = Meters([0]).said()  # now even its first call hangs
+    refused = Meters([0]).describe()  # now even its first call hangs
     assert "TimeoutError" in next(said["reason"] for said in refused if said["source"] == "nvml")
 
 

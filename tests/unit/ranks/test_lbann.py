@@ -337,7 +337,7 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
         folder,
     )
     written = np.load(folder / "train.npz")
-    tokens, labels = split_of(data, "train", manifest, 5).take(1, slice(0, 32), np.arange(32))
+    tokens, labels = split_of(data, "train", manifest, 5).read(1, slice(0, 32), np.arange(32))
     np.testing.assert_array_equal(
         written["data"], tokens if labels.ndim == 1 else np.hstack([tokens, labels])
     )

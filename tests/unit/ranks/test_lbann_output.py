@@ -19,7 +19,7 @@ UNVALIDATED = (LOGS / "no-validation.log").read_text()  # three epochs, and a te
 def read(text: str) -> Output:
     output = Output()
     for line in text.splitlines(keepends=True):
-        output.take(line)
+        output.read_line(line)
     return output
 
 
@@ -212,5 +212,5 @@ def test_very_long_lines_are_no_trouble(line):
 def test_the_reason_is_the_most_telling_line(lines, reason):
     words = LastWords()
     for line in lines:
-        words.take(f"{line}\n")
+        words.read_line(f"{line}\n")
     assert str(words) == reason

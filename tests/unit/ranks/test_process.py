@@ -174,8 +174,8 @@ def test_strange_temporary_folders_hold_nobody_up(tmp_path: Path, kind: str) -> 
     folder = tmp_path / f"{process.TEMPORARY}strange"
     folder.mkdir()
     if kind == "pipe":
-        os.mkfifo(folder / process.HELD)
+        os.mkfifo(folder / process.LOCK_FILE)
     else:
-        (folder / process.HELD).write_bytes(b"\xff\xfe")
+        (folder / process.LOCK_FILE).write_bytes(b"\xff\xfe")
     process._remove_unless_held(folder)
     assert folder.exists()

@@ -277,7 +277,7 @@ def test_a_profilers_clock_is_told_by_what_it_was_shown() -> None:
     clock_events = [{"name": CLOCK, "ph": "X", "ts": ts, "dur": 1} for ts in (5.0, 10.0)]
     name = {"name": "thread_name", "ph": "M"}
     (*_, event, metadata) = moved(
-        [*clock_events, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown=3.0
+        [*clock_events, {"name": "conv", "ph": "X", "ts": 12.5, "dur": 1}, name], shown_at=3.0
     )
     assert event["ts"] == 3e6 + 2.5 and metadata == name
 

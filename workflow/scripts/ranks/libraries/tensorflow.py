@@ -564,7 +564,7 @@ class TensorFlowTrainer(Trainer):
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         options.threading.private_threadpool_size = self.context.cores
         options.autotune.enabled = False
-        held = self.context.held()
+        held = self.context.samples_in_memory()
         made = self._blocks().unbatch() if held is None else self._taken(*held)
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
         return made.repeat().prefetch(1).with_options(options)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ranks.worker.context import LARGEST_VALIDATED, Context
+from ranks.worker.context import MAX_VALIDATION_BATCH, Context
 
 
 def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
@@ -12,7 +12,7 @@ def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]
 
     Batches are filled up with zeros; with each comes how many of its first samples count.
     """
-    size, batches = min(LARGEST_VALIDATED, context.spec["local_batch"]), context.validation()
+    size, batches = min(MAX_VALIDATION_BATCH, context.spec["local_batch"]), context.validation()
     kind = np.uint8 if context.graph.vocabulary is None else np.int64
     none = (
         np.zeros((0, *context.graph.shape), kind),

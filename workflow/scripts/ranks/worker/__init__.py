@@ -1,4 +1,5 @@
-"""The measured program: one process of it is one rank, in every Python framework.
+"""The measured program, of which each process is one rank, in every Python framework.
 
-It runs inside a framework's environment: standard library and NumPy only, apart from what the adapter brings.
+It runs inside a framework's environment: standard library and NumPy only, apart from what the adapter
+imports.
 """

@@ -1,4 +1,7 @@
-"""One rank of one run: `python -m ranks.worker ATTEMPT_FOLDER`, started by a launcher, in the framework's environment."""
+"""Train as one rank of a run: `python -m ranks.worker ATTEMPT_FOLDER`, started by a launcher.
+
+It runs in the framework's environment.
+"""
 
 import gc
 import importlib
@@ -15,17 +18,18 @@ from ranks.worker.trainer import Training
 
 
 def run(folder: Path) -> Training:
-    """Train, and return the trainer; rank 0 leaves result.json in the attempt's folder, written last."""
+    """Train, and return the trainer; rank 0 writes result.json into the attempt's folder at the end."""
     context = from_environment(folder)
     adapter = adapter_of(context)
     started = time.monotonic()
-    gc.disable()  # an import makes hundreds of thousands of objects and drops few: looking for garbage is a tenth of its time
+    # Imports create many objects and drop few: garbage collection takes a tenth of their time.
+    gc.disable()
     context.phases.enter("import")
     for module in context.job["modules"]:
         importlib.import_module(module)
     import_s = time.monotonic() - started if context.job["modules"] else None
     context.phases.enter("build")
-    trainer: Training = adapter.trainer(context)  # torch's optimizer imports a thousand modules more
+    trainer: Training = adapter.trainer(context)  # PyTorch's optimizer imports another thousand modules.
     gc.enable()
     meter = Meter(context)
     trainer.train(meter)
@@ -43,7 +47,7 @@ def run(folder: Path) -> Training:
         "memory_peak_bytes": trainer.memory_peak_bytes(),
         "device_memory_peak_bytes": trainer.device_memory_peak_bytes(),
         "meters": meter.meters(),
-        "weights_finite": trainer.weights_finite(),  # last, since it costs time and memory
+        "weights_finite": trainer.weights_finite(),  # last, since it takes time and memory
     }
     result = {
         "ready_at": meter.ready_at,
@@ -56,7 +60,7 @@ def run(folder: Path) -> Training:
         "python_version": platform.python_version(),
         "library_version": trainer.library_version(),
         "shares": trainer.shares,
-        "told": trainer.told(),
+        "told": trainer.program_report(),
     }
     leave_result(context, result)
     return trainer

@@ -1,14 +1,14 @@
-"""What an adapter of a distributed framework gives beside its trainer: collectives by the framework's own library.
+"""Collectives of a framework's own library, which the adapter of a distributed framework provides.
 
-Which of them a framework has, its framework.yaml says (models/collectives.py). Of a collective a rank has a message of
-float32, n of them as many as there are ranks:
+`collectives` in framework.yaml lists those that a framework supports (models/collectives.py). Messages are
+float32, and n is the number of ranks:
 
                      loaded         result
     all_reduce       [elements]     [elements]      the sum over ranks
-    all_gather       [elements / n] [elements]      the ranks' shares, one after the other
+    all_gather       [elements / n] [elements]      the shares of all ranks, in the order of ranks
     reduce_scatter   [elements]     [elements / n]  this rank's share of the sum
-    all_to_all       [elements]     [elements]      this rank's share of each rank's message, one after the other
-    point_to_point   [elements]     [elements]      the message of the rank before, the last one's for the first
+    all_to_all       [elements]     [elements]      this rank's share of all messages, in the order of ranks
+    point_to_point   [elements]     [elements]      the previous rank's message; rank 0 gets the last one's
 """
 
 import abc
@@ -17,7 +17,10 @@ import numpy as np
 
 
 class Collectives(abc.ABC):
-    """Exchanges arrays between all ranks as the framework's training does. Every method but `result` is collective."""
+    """Exchange arrays between all ranks as the framework's training does.
+
+    Every method but `result` is collective.
+    """
 
     #: what carries the messages between ranks, as Trainer.transport
     transport = "none"
@@ -26,15 +29,15 @@ class Collectives(abc.ABC):
 
     @abc.abstractmethod
     def load(self, values: np.ndarray) -> None:
-        """Copy what this rank has, float32, to the device."""
+        """Copy this rank's message, float32, to the device."""
 
     @abc.abstractmethod
     def do(self, collective: str) -> None:
-        """Do the collective of this name with what was loaded, once; its result is there and the device idle on return.
+        """Run this collective once on the loaded message; on return the result is there and the device idle.
 
-        A sum may be made in place: what a second call without a new `load` sums is the library's affair.
+        A sum may be computed in place: the result of a second call without a new `load` is undefined.
         """
 
     @abc.abstractmethod
     def result(self) -> np.ndarray:
-        """What the last `do` made, float32."""
+        """Return the result of the last `do`, float32."""

@@ -1,9 +1,10 @@
-"""Who tells the energy of a node: one contract for counters and for power, each with its source, scope, sampling and error.
+"""Energy of a node: one interface to counters and to power, each with its source, scope, sampling and error.
 
-A meter tells joules since some start that is its own; only differences mean something. Scopes are never added to each other: `device`
-is the run's accelerators, `package` all processor packages of the machine, `node` what a machine takes from its socket, which no
-program on it tells (runs/wattmeter.py). The vendors' own libraries do the reading, where the environment has them. A meter
-that is not there, or a window that it cannot resolve, leaves an empty number and a reason (`Meters.said`).
+A meter reports joules since some start of its own; only differences are meaningful. Scopes are never added to
+each other: `device` is the run's accelerators, `package` all processor packages of the machine, and `node`
+what a machine draws from its socket, which no program on it can read (runs/wattmeter.py). The vendors' own
+libraries do the reading, if the environment has them. A missing meter, or a window that it cannot resolve,
+leaves an empty number and a reason (`Meters.describe`).
 """
 
 import contextlib
@@ -20,17 +21,17 @@ from typing import Any, TypeVar
 
 POWERCAP = Path("/sys/class/powercap")
 SCOPES = ("device", "package", "node")
-WHOLE = {
+COMPLETE_SCOPES = {
     "cpu": ("node", "package"),
     "cuda": ("node", "device"),
     "hybrid": ("node",),
-}  # scopes with all that trains, the widest first
-MOST_ERROR = 0.1  # share of a window's energy that may be in doubt
-LONGEST_GAP = 20  # samples of a power
+}  # scopes that include every device that trains, the widest first
+MOST_ERROR = 0.1  # share of a window's energy
+MAX_GAP_SAMPLES = 20  # samples of a power
 SAMPLE_S = 1.0  # between two lines of power.csv
 POWER_COLUMNS = ("t", "scope", "watt")
 PATIENCE_S = 5.0  # for a vendor's library to answer: a driver may hang
-MAX_PACKAGE_W = 5000.0  # a counter that went back by itself would tell more
+MAX_PACKAGE_W = 5000.0  # a counter that was reset looks like more power
 
 Answer = TypeVar("Answer")
 
@@ -41,8 +42,11 @@ Joules = Callable[[], float]
 class Kind:
     """What a meter is.
 
-    `sampling_s`: how often its value is new. Of its error what its maker says: a share of the energy, or
-    joules; None where nothing is said. `method`: counter, or power that is integrated.
+    Attributes:
+        method: counter, or power, which is integrated.
+        sampling_s: Interval between new values.
+        error_share: The manufacturer's error as a share of the energy, None if unknown.
+        error_j: The manufacturer's error in joules, None if unknown.
     """
 
     source: str
@@ -52,36 +56,44 @@ class Kind:
     error_share: float | None
     error_j: float | None
 
-    def objection(self, joules: float | None, seconds: float, what: str = "an epoch") -> str | None:
-        """Why a window of so many `seconds` has no number; None where it has.
+    def objection(self, joules: float | None, seconds: float, window: str = "an epoch") -> str | None:
+        """Return why a window of `seconds` has no number, or None if it has one.
 
-        At each end the value is up to `sampling_s` old, so energy is that of a window which may be shorter or longer by
-        `sampling_s`: a share of sampling_s / seconds, MOST_ERROR at most.
+        At each end the value is up to `sampling_s` old, so the energy is that of a window which may be
+        shorter or longer by `sampling_s`: an error of sampling_s / seconds, which may be at most MOST_ERROR.
         """
         if joules is None:
             return f"{self.source} stopped telling"
         least_s = self.sampling_s / MOST_ERROR
         if seconds < least_s:
-            return f"{what} of {seconds:.3g} s is shorter than the {least_s:g} s that {self.source} can resolve (new every {self.sampling_s:g} s)"
+            return (
+                f"{window} of {seconds:.3g} s is shorter than the {least_s:g} s that "
+                f"{self.source} can resolve (new every {self.sampling_s:g} s)"
+            )
         if joules <= 0:
             return f"the counter of {self.source} did not move"
         if self.error_j is not None and self.error_j > MOST_ERROR * joules:
-            return f"{what} of {joules:.2g} J is less than {self.source} can resolve ({self.error_j:g} J)"
+            return f"{window} of {joules:.2g} J is less than {self.source} can resolve ({self.error_j:g} J)"
         return None
 
 
-# Intel SDM, volume 3B, section 16.10: new about every millisecond, in units of 61 uJ where nothing else is said; no error is.
+# Intel SDM, volume 3B, section 16.10: new about every ms, by default in units of 61 uJ; states no error.
 RAPL = Kind("rapl", "package", "counter", 0.001, None, 61e-6)
-# NVML says 5 % of the power for its older accelerators and nothing for later ones; measured, values are new every 20 to 100 ms.
+# NVML states 5 % of the power for older accelerators and no error for later ones. Measured: new values every
+# 20 to 100 ms.
 NVML = Kind("nvml", "device", "counter", 0.1, 0.05, 0.001)
 NVML_POWER = Kind("nvml", "device", "power", 0.1, 0.05, None)
-# AMD's accumulator counts in units of 15.3 uJ every millisecond; its power is an average of the firmware's.
+# AMD's accumulator counts in units of 15.3 uJ every millisecond; its power is an average by the firmware.
 AMD = Kind("amd-smi", "device", "counter", 0.001, None, 16e-6)
 AMD_POWER = Kind("amd-smi", "device", "power", 0.1, None, None)
 
 
 def answer_in_time(ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` returns. TimeoutError where it does not within PATIENCE_S; then its thread is left behind."""
+    """Return what `ask` returns.
+
+    Raises:
+        TimeoutError: If it does not return within PATIENCE_S. Its thread is left behind.
+    """
     answers: list[Answer | BaseException] = []
 
     def work() -> None:
@@ -101,22 +113,24 @@ def answer_in_time(ask: Callable[[], Answer]) -> Answer:
 
 
 class Meter:
-    """The meters of one kind on this node, as one: `parts` tell the joules of each package or accelerator."""
+    """All meters of one kind on this node; each of `parts` returns the joules of a package or accelerator."""
 
     def __init__(self, kind: Kind, parts: Sequence[Joules]) -> None:
         self.kind, self._parts, self._lock = kind, parts, threading.Lock()
         self._hangs = False
 
     def joules(self) -> float | None:
-        """All parts together; None where one does not tell: two of three packages are not the node.
+        """Return the sum over all parts.
 
-        A library that did not answer once is not asked again: each time would hold up the ranks.
+        None if one has no value, since two of three packages are not the node.
+
+        A library that did not answer once is not asked again: each time would delay the ranks.
         """
         if self._hangs or not self._lock.acquire(timeout=PATIENCE_S):
             return None
         try:
-            told = answer_in_time(self._sum) if self.kind.scope == "device" else self._sum()
-            return None if math.isnan(told) else told
+            joules = answer_in_time(self._sum) if self.kind.scope == "device" else self._sum()
+            return None if math.isnan(joules) else joules
         except TimeoutError:
             self._hangs = True
             return None
@@ -130,7 +144,7 @@ class Meter:
 
 
 class Package:
-    """One processor package's energy counter (Linux powercap, intel-rapl), which wraps around."""
+    """Energy counter of one processor package (Linux powercap, intel-rapl), which wraps around."""
 
     def __init__(self, folder: Path) -> None:
         self._counter = folder / "energy_uj"
@@ -139,9 +153,12 @@ class Package:
         self._went_back = False
 
     def __call__(self) -> float:
-        """Joules since some start. To be called more often than the counter wraps (about every minute at full load).
+        """Return joules since some start.
 
-        NaN once it has gone back without a wrap, as when the machine was suspended: what it had counted is lost.
+        Call it more often than the counter wraps (about every minute at full load).
+
+        NaN after the counter has gone back without a wrap, as when the machine was suspended: its count is
+        lost.
         """
         now, at = int(self._counter.read_text()), time.monotonic()
         if now < self._last_uj:
@@ -153,18 +170,19 @@ class Package:
 
 
 class Integrated:
-    """Joules of what tells its power alone: asked by a thread every `sampling_s`, and whenever somebody reads; trapezoids.
+    """Joules of a source that reports only power, integrated by trapezoids.
 
-    NaN from a gap on that is longer than LONGEST_GAP samples: what went on in it nobody saw.
+    A thread reads it every `sampling_s`, and every caller does. NaN after a gap longer than MAX_GAP_SAMPLES
+    samples, in which the power is unknown.
     """
 
     def __init__(self, watts: Callable[[], float], sampling_s: float) -> None:
-        self._watts, self._lock, self._longest_s = watts, threading.Lock(), LONGEST_GAP * sampling_s
+        self._watts, self._lock, self._longest_s = watts, threading.Lock(), MAX_GAP_SAMPLES * sampling_s
         self._at, self._last, self._joules = time.monotonic(), watts(), 0.0
         every(sampling_s, self)
 
     def __call__(self) -> float:
-        """Joules since it was made."""
+        """Return joules since this object was created."""
         with self._lock:
             watt, now = self._watts(), time.monotonic()
             if now - self._at > self._longest_s:
@@ -175,8 +193,11 @@ class Integrated:
 
 
 def every(seconds: float, call: Callable[[], object]) -> None:
-    """Call it every so many seconds from now on, in a thread that ends with the process; what fails once is called again."""
-    pause = threading.Event()  # which nobody sets
+    """Call `call` every so many seconds from now on, in a thread that ends with the process.
+
+    It is called again after a failure.
+    """
+    pause = threading.Event()  # never set
 
     def work() -> None:
         while not pause.wait(seconds):
@@ -187,7 +208,10 @@ def every(seconds: float, call: Callable[[], object]) -> None:
 
 
 def packages() -> list[Path]:
-    """The packages' own zones; what lies within one (cores, memory) or around all (psys) would be counted twice."""
+    """Return the zones of the packages.
+
+    Zones within them (cores, memory) and around all of them (psys) would be counted twice.
+    """
     return [
         folder
         for folder in sorted(POWERCAP.glob("intel-rapl:*"))
@@ -196,13 +220,21 @@ def packages() -> list[Path]:
 
 
 def rapl() -> Meter | None:
-    """The processors' packages; None where there are none. OSError, ValueError where they may not be read."""
-    found = packages()
-    return Meter(RAPL, [Package(folder) for folder in found]) if found else None
+    """Return the meter of the processor packages, None if there are none.
+
+    Raises:
+        OSError: If the counters must not be read.
+        ValueError: If a counter is not a number.
+    """
+    folders = packages()
+    return Meter(RAPL, [Package(folder) for folder in folders]) if folders else None
 
 
 def nvml(library: ModuleType, numbers: Sequence[int]) -> Meter:
-    """NVIDIA's accelerators by NVML (nvidia-ml-py): their counters, or their power where one has none. Any exception: it does not tell."""
+    """Return the meter of NVIDIA's accelerators by NVML (nvidia-ml-py).
+
+    It reads their counters, or their power if one has no counter. Any exception means that there is no meter.
+    """
     library.nvmlInit()
     handles = [_nvml_handle(library, name) for name in _visible(numbers, "CUDA_VISIBLE_DEVICES")]
     parts: list[Joules] = [
@@ -223,7 +255,10 @@ def _nvml_handle(library: ModuleType, name: str) -> Any:
 
 
 def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
-    """AMD's accelerators by AMD SMI (amdsmi), as `nvml`. They are numbered as HIP numbers them, where the library says how."""
+    """Return the meter of AMD's accelerators by AMD SMI (amdsmi); see `nvml`.
+
+    Accelerators are numbered as in HIP if the library reports these numbers.
+    """
     library.amdsmi_init()
     handles = library.amdsmi_get_processor_handles()
     with contextlib.suppress(Exception):  # before version 6.4
@@ -234,18 +269,18 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
     chosen = [handles[int(name)] for name in visible]
 
     def joules(handle: Any) -> float:
-        said = library.amdsmi_get_energy_count(handle)
+        answer = library.amdsmi_get_energy_count(handle)
         counted = (
-            said["energy_accumulator"] if "energy_accumulator" in said else said["power"]
+            answer["energy_accumulator"] if "energy_accumulator" in answer else answer["power"]
         )  # its name before 6.2
-        return float(counted * said["counter_resolution"] / 1e6)
+        return float(counted * answer["counter_resolution"] / 1e6)
 
     def watts(handle: Any) -> float:
-        said = library.amdsmi_get_power_info(handle)
+        answer = library.amdsmi_get_power_info(handle)
         return next(
-            float(said[name])
+            float(answer[name])
             for name in ("current_socket_power", "average_socket_power", "socket_power")
-            if isinstance(said.get(name), int | float)
+            if isinstance(answer.get(name), int | float)
         )
 
     parts: list[Joules] = [lambda handle=handle: joules(handle) for handle in chosen]  # type: ignore[misc]
@@ -254,11 +289,11 @@ def amd_smi(library: ModuleType, numbers: Sequence[int]) -> Meter:
 
 
 def _visible(numbers: Sequence[int], *variables: str) -> list[str]:
-    """What the run's accelerators are called, by the first variable that leaves a process some of them."""
-    said = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    """Return the names of the run's accelerators from the first variable that restricts visible ones."""
+    visible = next((os.environ[name] for name in variables if os.environ.get(name)), None)
     names = (
-        [name.strip() for name in said.split(",")]
-        if said
+        [name.strip() for name in visible.split(",")]
+        if visible
         else [str(number) for number in range(max(numbers) + 1)]
     )
     return [names[number] for number in numbers]
@@ -274,62 +309,76 @@ def _counted_or_integrated(counter: Kind, power: Kind, parts: list[Joules], powe
 
 
 def accelerators(numbers: Sequence[int]) -> tuple[Meter | None, list[dict[str, Any]]]:
-    """The meter of the run's accelerators, by the first library that knows them; else an entry for each that says why not."""
+    """Return the meter of the run's accelerators, from the first library that supports them.
+
+    Without one, return None and for each library an entry with the reason.
+    """
     refused = []
     for kind, name, make in ((NVML, "pynvml", nvml), (AMD, "amdsmi", amd_smi)):
         try:
-            return answer_in_time(lambda make=make, name=name: make(__import__(name), numbers)), []  # type: ignore[misc]
+            meter = answer_in_time(lambda make=make, name=name: make(__import__(name), numbers))  # type: ignore[misc]
+            return meter, []
         except Exception as error:
             refused.append(entry(kind, f"it does not tell: {type(error).__name__}: {error}"))
     return None, refused
 
 
 def entry(kind: Kind, reason: str | None = None, **changes: Any) -> dict[str, Any]:
-    """A meter as a record lists it (measured.meters)."""
+    """Return a meter as a record lists it (measured.meters)."""
     return {**vars(kind), "window": "epochs", "joules": None, "reason": reason, **changes}
 
 
 class Meters:
-    """All meters of this node. `devices`: the numbers of the accelerators that the run uses on it."""
+    """All meters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         self._meters: list[Meter] = []
         self._refused: list[dict[str, Any]] = []
         self._reasons: dict[str, str] = {}
         try:
-            self._meters += [found] if (found := rapl()) else []
+            self._meters += [meter] if (meter := rapl()) else []
         except (OSError, ValueError) as error:
             self._refused.append(entry(RAPL, f"its counters cannot be read: {error}"))
         if devices:
-            found, refused = accelerators(devices)
-            self._meters += [found] if found else []
+            meter, refused = accelerators(devices)
+            self._meters += [meter] if meter else []
             self._refused += refused
 
     def read(self) -> dict[str, float | None]:
-        """Scope -> joules since some start, of the scopes that have a meter here."""
+        """Return joules since some start for each scope that has a meter here."""
         return {meter.kind.scope: meter.joules() for meter in self._meters}
 
     def between(
-        self, before: Mapping[str, float | None], after: Mapping[str, float | None], seconds: float, what: str
+        self,
+        before: Mapping[str, float | None],
+        after: Mapping[str, float | None],
+        seconds: float,
+        window: str,
     ) -> dict[str, float | None]:
-        """Scope -> joules of a window; None where it cannot be told, which `said` gives the reason of."""
-        found: dict[str, float | None] = {}
+        """Return the joules of a window for each scope.
+
+        None if they are unknown, with the reason in `describe`.
+        """
+        joules_by_scope: dict[str, float | None] = {}
         for meter in self._meters:
             kind = meter.kind
             then, now = before.get(kind.scope), after.get(kind.scope)
             joules = None if then is None or now is None else now - then
-            if reason := kind.objection(joules, seconds, what):
+            if reason := kind.objection(joules, seconds, window):
                 self._reasons.setdefault(kind.scope, reason)
-            found[kind.scope] = None if reason else joules
-        return found
+            joules_by_scope[kind.scope] = None if reason else joules
+        return joules_by_scope
 
-    def said(self) -> list[dict[str, Any]]:
-        """Every meter as a record lists it, those that do not tell with the reason."""
-        told = [entry(meter.kind, self._reasons.get(meter.kind.scope)) for meter in self._meters]
-        return told + self._refused
+    def describe(self) -> list[dict[str, Any]]:
+        """Return every meter as a record lists it, with a reason for those without a value."""
+        entries = [entry(meter.kind, self._reasons.get(meter.kind.scope)) for meter in self._meters]
+        return entries + self._refused
 
     def sample(self, file: Path) -> None:
-        """From now on write mean powers between two readings into `file` (POWER_COLUMNS: Unix time in s, scope, W), where there is a meter."""
+        """Write mean powers between two readings into `file` from now on, if there is a meter.
+
+        Its columns are POWER_COLUMNS: Unix time in s, scope, W.
+        """
         if not self._meters:
             return
         table = open(file, "w", newline="", buffering=1)  # noqa: SIM115 (open for the whole run)
@@ -339,7 +388,7 @@ class Meters:
 
         def line() -> None:
             for scope, joules in self.read().items():
-                now = time.monotonic()  # the clock of the day may be set meanwhile
+                now = time.monotonic()  # the system's clock may be set meanwhile
                 if joules is None:
                     continue
                 if scope in last and now > last[scope][0]:
@@ -353,23 +402,34 @@ class Meters:
 
 
 def together(nodes: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> list[dict[str, Any]]:
-    """The meters of all machines, each a pair of its name and what `Meters.said` said there, as a run's record lists them."""
+    """Return the meters of all machines as a run's record lists them.
+
+    Args:
+        nodes: Name of each machine and the result of its `Meters.describe`.
+    """
     nodes = list(nodes)
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    told: dict[tuple[str, str], int] = {}
+    combined: dict[tuple[str, str], dict[str, Any]] = {}
+    n_machines: dict[tuple[str, str], int] = {}
     for name, meters in nodes:
         for meter in meters:
-            of = meter["source"], meter["scope"]
-            told[of] = told.get(of, 0) + 1
-            one = found.setdefault(of, dict(meter))
-            if meter["reason"] and not one["reason"]:
-                one["reason"] = f"{name}: {meter['reason']}" if len(nodes) > 1 else meter["reason"]
-    for of, one in found.items():
-        if told[of] < len(nodes):
-            one["reason"] = one["reason"] or f"{told[of]} of {len(nodes)} machines have it"
-    return list(found.values())
+            source_scope = meter["source"], meter["scope"]
+            n_machines[source_scope] = n_machines.get(source_scope, 0) + 1
+            combined_meter = combined.setdefault(source_scope, dict(meter))
+            if meter["reason"] and not combined_meter["reason"]:
+                combined_meter["reason"] = f"{name}: {meter['reason']}" if len(nodes) > 1 else meter["reason"]
+    for source_scope, combined_meter in combined.items():
+        if n_machines[source_scope] < len(nodes):
+            combined_meter["reason"] = (
+                combined_meter["reason"] or f"{n_machines[source_scope]} of {len(nodes)} machines have it"
+            )
+    return list(combined.values())
 
 
 def widest(energies: Mapping[str, float | None], device: str) -> str | None:
-    """The scope of a run's response `energy_j` on a device of a spec: the widest that all its machines tell, and that has all that trains."""
-    return next((scope for scope in WHOLE[device] if energies.get(f"energy_{scope}_j") is not None), None)
+    """Return the scope of a run's response `energy_j`, None if there is none.
+
+    It is the widest scope that all machines report and that includes every device of the run's `device`.
+    """
+    return next(
+        (scope for scope in COMPLETE_SCOPES[device] if energies.get(f"energy_{scope}_j") is not None), None
+    )

@@ -1,7 +1,7 @@
-"""The ranks of a run, joined by TCP: the barrier that opens and closes an epoch, and small exchanges between ranks.
+"""Connect the ranks of a run by TCP, for the barrier that opens and closes an epoch, and for small messages.
 
-It has nothing to do with what carries gradients, and is the same for all frameworks. Rank 0 listens on the site's
-interface, at a port that the system picks, and leaves address and token in the attempt's folder.
+This is independent of what carries gradients, and the same for all frameworks. Rank 0 listens on the site's
+interface, at a port that the system picks, and leaves its address and a token in the attempt's folder.
 """
 
 import contextlib
@@ -15,28 +15,28 @@ import time
 from pathlib import Path
 from typing import Any
 
-ASKED = 8  # times, for a clock
+N_CLOCK_READINGS = 8
 _LENGTH = struct.Struct("!I")
 _SIOCGIFADDR = 0x8915
 
 
 class GroupError(Exception):
-    """A rank is gone, or never came."""
+    """A rank has ended, or never connected."""
 
 
 def address_of(interface: str) -> str:
-    """The IPv4 address of a network interface, from the kernel (Linux SIOCGIFADDR)."""
+    """Return the IPv4 address of a network interface, from the kernel (Linux SIOCGIFADDR)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             packed = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface[:15].encode()))
         except OSError as error:
-            there = ", ".join(name for _, name in socket.if_nameindex())
-            raise GroupError(f"interface {interface}: {error.strerror}; this host has {there}") from None
+            interfaces = ", ".join(name for _, name in socket.if_nameindex())
+            raise GroupError(f"interface {interface}: {error.strerror}; this host has {interfaces}") from None
     return socket.inet_ntoa(packed[20:24])
 
 
 def free_port(address: str) -> int:
-    """A TCP port of `address` that nobody listens on now."""
+    """Return a TCP port of `address` on which no process listens now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]
@@ -61,7 +61,7 @@ class Group:
                 peer.settimeout(None)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Every rank's `value` (anything that JSON holds), in the order of ranks, on every rank."""
+        """Return the `value` of every rank (anything that JSON can hold), in the order of ranks."""
         if self.size == 1:
             return [value]
         if self.rank == 0:
@@ -73,7 +73,7 @@ class Group:
         return self._receive(self._peers[0])
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's `value` on every rank."""
+        """Return rank 0's `value` on every rank."""
         return self.all_gather(value if self.rank == 0 else None)[0]
 
     def barrier(self) -> None:
@@ -81,27 +81,28 @@ class Group:
         self.all_gather(None)
 
     def clock_offsets(self) -> list[tuple[float, float]]:
-        """On rank 0: by how many seconds every rank's time.monotonic is ahead of its own, and the largest error of that; else empty.
+        """Return by how many seconds each rank's time.monotonic is ahead of rank 0's, with the error of that.
 
-        Of several answers the quickest counts, whose half is the error (Cristian, Distributed Computing 3, 1989).
+        The list is empty on other ranks than rank 0. The quickest of several answers counts, and half of its
+        duration is the error (Cristian, Distributed Computing 3, 1989).
         """
         if self.rank != 0:
-            for _ in range(ASKED):
+            for _ in range(N_CLOCK_READINGS):
                 self._receive(self._peers[0])
                 self._send(self._peers[0], time.monotonic())
             return []
-        found = [(0.0, 0.0)]
+        offsets = [(0.0, 0.0)]
         for peer in self._peers:
             answers = []
-            for _ in range(ASKED):
-                asked = time.monotonic()
+            for _ in range(N_CLOCK_READINGS):
+                asked_at = time.monotonic()
                 self._send(peer, None)
-                theirs = self._receive(peer)
-                answered = time.monotonic()
-                answers.append(((answered - asked) / 2, theirs - (asked + answered) / 2))
+                peer_time = self._receive(peer)
+                answered_at = time.monotonic()
+                answers.append(((answered_at - asked_at) / 2, peer_time - (asked_at + answered_at) / 2))
             error, offset = min(answers)
-            found.append((offset, error))
-        return found
+            offsets.append((offset, error))
+        return offsets
 
     def close(self) -> None:
         """Leave the group."""
@@ -129,10 +130,10 @@ class Group:
                 peer.settimeout(timeout_s)
                 try:
                     hello = self._receive(peer)
-                    known = hello["token"] == token
+                    is_member = hello["token"] == token
                 except (GroupError, ValueError, TypeError, KeyError):
-                    known = False
-                if known:
+                    is_member = False
+                if is_member:
                     peers[hello["rank"]] = peer
                 else:
                     peer.close()
@@ -142,19 +143,20 @@ class Group:
         deadline = time.monotonic() + timeout_s
         while True:
             with contextlib.suppress(OSError):
-                os.listdir(
-                    meeting.parent
-                )  # a network file system then looks again instead of remembering an absence
+                # A network file system then looks for the file again instead of caching its absence.
+                os.listdir(meeting.parent)
             try:
-                found = json.loads(meeting.read_text())
-                peer = socket.create_connection((found["address"], found["port"]), timeout=timeout_s)
+                meeting_point = json.loads(meeting.read_text())
+                peer = socket.create_connection(
+                    (meeting_point["address"], meeting_point["port"]), timeout=timeout_s
+                )
                 break
             except (FileNotFoundError, ConnectionRefusedError):
                 if time.monotonic() > deadline:
                     raise GroupError(f"rank 0 did not come within {timeout_s:.0f} s") from None
                 time.sleep(0.02)
         self._peers = [peer]
-        self._send(peer, {"rank": self.rank, "token": found["token"]})
+        self._send(peer, {"rank": self.rank, "token": meeting_point["token"]})
 
     def _send(self, peer: socket.socket, value: Any) -> None:
         data = json.dumps(value).encode()

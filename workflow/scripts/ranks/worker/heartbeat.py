@@ -1,11 +1,13 @@
-"""Measure the time during which this process was stopped: by a signal, a frozen control group, or a suspended machine.
+"""Measure how long this process was stopped: by a signal, a frozen control group, or a suspended machine.
 
-A thread wakes up every TICK_S. If it wakes up much later, it was stopped, or it waited: for the interpreter's lock, which a library
-may hold while it computes, or for a processor. Who waits for the lock asks for it every `sys.getswitchinterval()`, and each time
-counts as a voluntary switch of this thread; for how long it waited for a processor the kernel tells. A stopped thread does neither. What
-other threads compute tells nothing: they do so until the very moment when the process is stopped.
+A thread wakes up every TICK_S. If it wakes up much later, it was stopped, or it waited for a processor, or
+for the interpreter's lock, which a library may hold while it computes. A thread that waits for the lock asks
+for it every `sys.getswitchinterval()`, and each request counts as a voluntary switch of this thread; the
+kernel counts how long it waited for a processor. A stopped thread does neither. The CPU time of other threads
+does not help: they compute until the very moment when the process is stopped.
 
-A suspended machine stops CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move apart.
+A suspended machine stops CLOCK_MONOTONIC, which leaves no gap; CLOCK_BOOTTIME goes on, so the two clocks move
+apart.
 """
 
 import contextlib
@@ -24,7 +26,7 @@ _SCHEDULED = Path("/proc/thread-self/schedstat")  # ns on a processor, ns of wai
 
 @dataclass(frozen=True)
 class Beat:
-    """What this thread knows of itself: time, voluntary switches, and seconds for which it waited for a processor."""
+    """Time, voluntary switches of this thread, and the seconds for which it waited for a processor."""
 
     at_s: float
     switches: int

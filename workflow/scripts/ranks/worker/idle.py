@@ -1,7 +1,8 @@
-"""What the machines of a run take while nobody trains: `python -m ranks.worker.idle FOLDER`, started by a launcher, before a session's first run.
+"""Measure the idle power of a run's machines: `python -m ranks.worker.idle FOLDER`, started by a launcher.
 
-No library is imported, so that accelerators are as they are without a program. Rank 0 leaves result.json: of each node its name, its
-machine, mean powers in W by scope, that of `device` for one accelerator, and its meters; when it began and ended (Unix time in s).
+It runs before a session's first run, and imports no library, so that accelerators are as they are without a
+program. Rank 0 writes result.json: for each node its name, its machine, mean powers in W by scope (that of
+`device` for one accelerator) and its meters; and when it began and ended (Unix time in s).
 """
 
 import time
@@ -33,7 +34,7 @@ def run(folder: Path) -> None:
             scope: None if value is None else value / seconds / shared_by.get(scope, 1)
             for scope, value in joules.items()
         }
-        mine = {"host": host(), "machine": machine(), "watts": watts, "meters": meters.said()}
+        mine = {"host": host(), "machine": machine(), "watts": watts, "meters": meters.describe()}
     nodes = [node for node in context.group.all_gather(mine) if node]
     leave_result(context, {"began_at": began_at, "ended_at": time.time(), "nodes": nodes})
 

@@ -1,4 +1,4 @@
-"""Whose the processor time of the machines is while ranks work: theirs, others', or a hypervisor's."""
+"""Split CPU time during training between ranks, other processes and the hypervisor."""
 
 import contextlib
 import os
@@ -11,11 +11,12 @@ from ranks.worker.node import busy_seconds, machine, stolen_seconds
 
 
 def own_cpu_s() -> float:
-    """Processor seconds of this process, its threads, what it has started (children of children, too), and what opens its image.
+    """Return the CPU seconds of this process, its threads and its descendants.
 
-    In a container that is the file system that it reads: Apptainer's runtime is the parent of both.
+    In a container this includes the process that serves the image's file system: Apptainer's runtime is the
+    parent of both.
     """
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (resource.getrusage(target) for target in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     used = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     processes = _processes()
     mine = _below(os.getpid(), processes)
@@ -27,45 +28,47 @@ def own_cpu_s() -> float:
 
 
 def _processes() -> dict[int, tuple[int, float]]:
-    """Every living process: its parent, and the processor seconds of itself and of its ended children.
+    """Return the parent of every living process, and the CPU seconds of itself and of its ended children.
 
-    proc(5): of stat the parent is field 4; times are fields 14 to 17, in ticks. A process names itself, in any bytes.
+    proc(5): in stat the parent is field 4, and times are fields 14 to 17, in ticks. A process chooses its own
+    name, which may hold any bytes.
     """
-    found = {}
+    processes = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_bytes().rpartition(b")")[2].split()
-            found[int(stat.parent.name)] = (
+            processes[int(stat.parent.name)] = (
                 int(fields[1]),
                 sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
             )
-    return found
+    return processes
 
 
 def _below(process: int, processes: dict[int, tuple[int, float]]) -> set[int]:
-    """All living descendants of a process."""
+    """Return all living descendants of a process."""
     children = {number for number, (parent, _) in processes.items() if parent == process}
     return children.union(*(_below(child, processes) for child in children))
 
 
 class Load:
-    """The processor time that is used from now on."""
+    """CPU time used since this object was created."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._opened, self._before = time.monotonic(), self._now()
 
     def shares(self) -> tuple[float, float]:
-        """Shares of a machine's processor time that others used and that a hypervisor kept; collective.
+        """Return the shares of CPU time that other processes used and that a hypervisor stole; collective.
 
-        Each is that of the machine where it is largest. Nodes with one kernel (virtual, emulated) are one machine.
+        Each is that of the machine where it is largest. Nodes with one kernel (virtual, emulated) are one
+        machine.
         """
         used = [now - before for now, before in zip(self._now(), self._before, strict=True)]
         capacity = (time.monotonic() - self._opened) * (os.cpu_count() or 1)
         seen = self._group.all_gather([machine(), capacity, *used])
         foreign, stolen = [0.0], [0.0]
-        for here in {row[0] for row in seen}:
-            capacities, own, busy, steal = zip(*(row[1:] for row in seen if row[0] == here), strict=True)
+        for name in {row[0] for row in seen}:
+            capacities, own, busy, steal = zip(*(row[1:] for row in seen if row[0] == name), strict=True)
             foreign.append((max(busy) - sum(own)) / max(capacities))
             stolen.append(max(steal) / max(capacities))
         return max(foreign), max(stolen)

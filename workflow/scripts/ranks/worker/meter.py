@@ -1,4 +1,7 @@
-"""The clock of a run: opens and closes epochs at a barrier, gathers what the ranks saw, writes epochs as they end."""
+"""Time the epochs of a run.
+
+They open and close at a barrier; rank 0 gathers results and writes each epoch as it ends.
+"""
 
 import csv
 import time
@@ -22,10 +25,12 @@ COLUMNS = (
 
 @dataclass
 class Seen:
-    """What one rank saw of some samples.
+    """What one rank computed for some samples.
 
-    The sum of their losses (of a sequence the mean over its positions), how many labels were right, how many
-    samples there were.
+    Attributes:
+        loss_sum: Sum of the losses; the loss of a sequence is the mean over its positions.
+        correct: Number of labels that were predicted correctly.
+        samples: Number of samples.
     """
 
     loss_sum: float
@@ -34,7 +39,10 @@ class Seen:
 
 
 class Meter:
-    """Times the epochs of one run on one rank. Rank 0 writes epochs.csv (and steps.csv), a line as each epoch ends."""
+    """Time the epochs of one run on one rank.
+
+    Rank 0 writes a line of epochs.csv (and steps.csv) as each epoch ends.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -64,11 +72,14 @@ class Meter:
         self._opened_at = self.closed_at = time.time()
 
     def clock_step_s(self) -> float:
-        """By how much somebody has set the clock of the day since all ranks were ready, s: epochs themselves go by another clock."""
+        """Return by how many seconds the system's clock was set since all ranks were ready.
+
+        Epoch times come from a monotonic clock, which this does not change.
+        """
         return time.time() - time.monotonic() - self._clock_ahead_s
 
     def open_epoch(self) -> None:
-        """All ranks start the next epoch together."""
+        """Start the next epoch on all ranks together."""
         self.epoch += 1
         self._epoch_opened = self._read()
         self.group.barrier()
@@ -78,11 +89,11 @@ class Meter:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether `step` wants to be called, with the device synchronized: after the first step, or after each one."""
+        """Whether to call `step`, with the device synchronized: after the first step, or after each one."""
         return self.first_step_s is None or self.context.spec["step_times"]
 
     def step(self) -> None:
-        """One training step has ended and the device is idle."""
+        """Record the end of a training step; the device is idle."""
         now = time.monotonic()
         if self.first_step_s is None:
             self.first_step_s = now - self._release
@@ -91,7 +102,10 @@ class Meter:
         self._last_step = now
 
     def close_epoch(self, trained: Seen, validate: Any) -> None:
-        """The device has finished this rank's epoch. `validate()` -> Seen is then called and timed apart."""
+        """Record the end of this rank's epoch; the device is idle.
+
+        `validate()` -> Seen is then called and timed separately.
+        """
         own_time_s = time.monotonic() - self._release
         self.phases.leave_steps()
         self.group.barrier()
@@ -119,23 +133,28 @@ class Meter:
         self._compare_clocks()
         self.phases.close_epoch()
 
-    def close_told(self, told: Mapping[str, Any] | None) -> None:
-        """An epoch has ended in a program that trains and times by itself; rank 0 knows what it told.
+    def close_told(self, row: Mapping[str, Any] | None) -> None:
+        """Record the end of an epoch in a program that trains and times by itself.
 
-        `told` has columns of epochs.csv; those that it lacks, other than the nodes' own counts, stay empty. Nodes count from
-        the end of the epoch before, so validation is in what they count, and what goes on between epochs.
+        Nodes count from the end of the previous epoch, so their counts include validation and the time
+        between epochs.
+
+        Args:
+            row: Columns of epochs.csv that the program reported, on rank 0; None on other ranks. Missing
+                columns, other than those of the nodes' own counters, stay empty.
         """
         self.epoch += 1
-        self.group.barrier()  # the others come at once, and would read their nodes before the epoch
+        # The other ranks arrive at once. Without a barrier they would read their nodes before the epoch.
+        self.group.barrier()
         counted = self.group.all_gather(self._since(self._epoch_opened))
         self._epoch_opened = self._read()
         self.closed_at = time.time()
-        if told is not None:
-            self._put({**dict.fromkeys(COLUMNS), **told}, counted)
+        if row is not None:
+            self._put({**dict.fromkeys(COLUMNS), **row}, counted)
         self._opened_at = self.closed_at
 
     def _compare_clocks(self) -> None:
-        """In a traced run, tell by how much every rank's clock is ahead of rank 0's."""
+        """Record by how much every rank's clock is ahead of rank 0's, in a traced run."""
         if not self.phases.on:
             return
         at, offsets = time.monotonic(), self.group.clock_offsets()
@@ -144,15 +163,15 @@ class Meter:
             csv.writer(self._clocks, lineterminator="\n").writerows(rows)
 
     def _read(self) -> Reading | None:
-        """The node's counters; one rank of a node reads them."""
+        """Return the node's counters on the one rank of each node that reads them, else None."""
         return self._node.read() if self._node else None
 
     def _since(self, before: Reading | None) -> dict[str, Any] | None:
         return {"machine": machine(), **self._node.since(before)} if self._node and before else None
 
     def meters(self) -> list[dict[str, Any]] | None:
-        """The energy meters of this rank's node; None of a rank that does not read them."""
-        return self._node.meters.said() if self._node else None
+        """Return the energy meters of this rank's node; None on a rank that does not read them."""
+        return self._node.meters.describe() if self._node else None
 
     def _table(self, name: str, columns: tuple[str, ...]) -> TextIO | None:
         if self.group.rank != 0:
@@ -188,8 +207,11 @@ class Meter:
             )
 
     def _put(self, row: Mapping[str, Any], counted: Sequence[dict[str, Any] | None]) -> None:
-        """Write the line of an epoch; `counted` is what every rank's node counted, None of all but one rank of a node."""
-        whole = {
+        """Write the line of an epoch.
+
+        `counted` has the node counters of each rank, None for all but one rank of a node.
+        """
+        full_row = {
             **row,
             "epoch": self.epoch,
             "warm_up": "true" if self.epoch <= self.context.levels["warmup_epochs"] else "false",
@@ -200,20 +222,23 @@ class Meter:
             "opened_at": self._opened_at,
         }
         if self._epochs is not None:
-            csv.writer(self._epochs, lineterminator="\n").writerow(whole[column] for column in COLUMNS)
+            csv.writer(self._epochs, lineterminator="\n").writerow(full_row[column] for column in COLUMNS)
 
 
-def _means(what: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float]:
-    """Mean loss and accuracy of all ranks; a sample has so many labels."""
+def _means(split: str, seen: Sequence[dict[str, Any]], positions: int) -> dict[str, float]:
+    """Return mean loss and accuracy over all ranks; a sample has `positions` labels."""
     samples = sum(part["samples"] for part in seen)
     return {
-        f"{what}_loss": sum(part["loss_sum"] for part in seen) / samples,
-        f"{what}_accuracy": sum(part["correct"] for part in seen) / (samples * positions),
+        f"{split}_loss": sum(part["loss_sum"] for part in seen) / samples,
+        f"{split}_accuracy": sum(part["correct"] for part in seen) / (samples * positions),
     }
 
 
 def _node_totals(nodes: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The node that was held back most, the node that sent most, each scope's energy of all machines; None where one does not tell."""
+    """Return the most throttled and the most sent of a node, and the energy of all machines in each scope.
+
+    A value is None if a node does not report it.
+    """
     machines = list({node["machine"]: node for node in nodes}.values())
     energies = (f"energy_{scope}_j" for scope in SCOPES)
     return {

@@ -1,7 +1,7 @@
-"""What a node counts by itself: processor time, throttling, bytes on the network, energy (energy.py). Read at an epoch's barriers.
+"""Counters of a node: CPU time, throttling, bytes on the network, energy; read at an epoch's barriers.
 
-Every reading is a total since some start that is the node's own; only differences mean something. A field is None where
-the machine does not tell, and then stays None: nothing is estimated.
+Every reading is a total since some start of the node's own; only differences are meaningful. A field that the
+machine does not report is None and stays None: nothing is estimated.
 """
 
 import contextlib
@@ -17,12 +17,15 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 MEMORY = Path("/proc/meminfo")
 MODULES = Path("/sys/module")
-NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of who reads it
+NETWORK = Path("/proc/net/dev")  # unlike /sys, it shows the network namespace of the reading process
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Totals of one node: seconds over all its processors, bytes, joules by scope; `at`: when they were read, on its monotonic clock."""
+    """Totals of one node: seconds over all its processors, bytes, joules by scope.
+
+    `at` is when they were read, on the node's monotonic clock.
+    """
 
     throttled_s: float | None
     sent_bytes: int | None
@@ -31,7 +34,7 @@ class Reading:
 
 
 class Node:
-    """The counters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
+    """Counters of this node. `devices` are the numbers of the accelerators that the run uses on it."""
 
     def __init__(self, interface: str, devices: list[int]) -> None:
         self._interface = interface
@@ -39,11 +42,14 @@ class Node:
         self.meters = Meters(devices)
 
     def read(self) -> Reading:
-        """All totals, now."""
+        """Return all totals as of now."""
         return Reading(self._throttled_s(), sent_bytes(self._interface), self.meters.read())
 
     def since(self, before: Reading) -> dict[str, float | None]:
-        """What was added since `before`, as columns of epochs.csv; None where one of the two readings does not tell."""
+        """Return the increase since `before`, as columns of epochs.csv.
+
+        None if one of the two readings is missing.
+        """
         now = self.read()
         joules = self.meters.between(before.joules, now.joules, now.at - before.at, "an epoch")
         return {
@@ -53,9 +59,9 @@ class Node:
         }
 
     def _throttled_s(self) -> float | None:
-        """How long the quotas of the control groups above this process held it back, all groups together."""
-        found = [value for file in self._throttling if (value := _throttled(file)) is not None]
-        return sum(found) if found else None
+        """Return how long quotas of this process's control groups throttled it, all groups together."""
+        seconds = [value for file in self._throttling if (value := _throttled(file)) is not None]
+        return sum(seconds) if seconds else None
 
 
 def _difference(now: float | None, then: float | None) -> float | None:
@@ -63,31 +69,40 @@ def _difference(now: float | None, then: float | None) -> float | None:
 
 
 def machine() -> str:
-    """What two nodes share that are one machine (nodes of the virtual cluster): the kernel's boot."""
+    """Return the boot id of the kernel, which nodes on one machine (those of the virtual cluster) share."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """This node's processor by its model, such as `AMD EPYC 7R13 Processor`; by its architecture where the kernel tells no model."""
+    """Return the model of this node's processor, such as `AMD EPYC 7R13 Processor`.
+
+    If the kernel reports no model, return the architecture.
+    """
     for line in cpuinfo.read_text(errors="replace").splitlines():
-        name, _, said = line.partition(":")
-        if name.strip() == "model name" and said.strip():
-            return " ".join(said.split())
+        name, _, value = line.partition(":")
+        if name.strip() == "model name" and value.strip():
+            return " ".join(value.split())
     return platform.machine()
 
 
 def accelerator(number: int, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
-    """The model of this node's accelerator, as the driver tells it to everyone, such as `NVIDIA H100 80GB HBM3`; else `cuda`."""
+    """Return the model of this node's accelerator, such as `NVIDIA H100 80GB HBM3`.
+
+    `cuda` if it is unknown.
+    """
     for folder in sorted(gpus.glob("*"))[number : number + 1]:
         for line in (folder / "information").read_text(errors="replace").splitlines():
-            name, _, said = line.partition(":")
-            if name.strip() == "Model" and said.strip():
-                return said.strip()
+            name, _, value = line.partition(":")
+            if name.strip() == "Model" and value.strip():
+                return value.strip()
     return "cuda"
 
 
 def driver() -> str | None:
-    """The accelerators' driver in this node's kernel, such as `nvidia 580.65.06`; an image brings everything but that."""
+    """Return the accelerators' driver in this node's kernel, such as `nvidia 580.65.06`.
+
+    An image does not contain it.
+    """
     for name in ("nvidia", "amdgpu"):
         with contextlib.suppress(OSError):
             return f"{name} {(MODULES / name / 'version').read_text().strip()}"
@@ -95,7 +110,10 @@ def driver() -> str | None:
 
 
 def system() -> str:
-    """What this rank runs on, such as `Debian GNU/Linux 12 (bookworm), Linux 6.1.0`: distribution (the image's, in one) and kernel."""
+    """Return distribution and kernel, such as `Debian GNU/Linux 12 (bookworm), Linux 6.1.0`.
+
+    In a container, the distribution is that of the image.
+    """
     kernel = f"{platform.system()} {platform.release()}"
     with contextlib.suppress(OSError):
         return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
@@ -103,7 +121,7 @@ def system() -> str:
 
 
 def memory_bytes() -> int:
-    """This node's memory; where control groups leave its ranks less, what they leave."""
+    """Return this node's memory, or the limit of its control groups if that is smaller."""
     total = next(line for line in MEMORY.read_text().splitlines() if line.startswith("MemTotal:"))
     limits = [group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes")]
     return min(
@@ -112,11 +130,11 @@ def memory_bytes() -> int:
 
 
 def busy_seconds() -> float:
-    """Processor seconds that all processes of this machine have used, over all cores.
+    """Return the CPU seconds of all processes of this machine, over all cores.
 
-    From the control groups' exact accounting where there is one. /proc/stat samples at the clock's ticks, and was seen
-    to count half as much again under a quota of 5 ms periods; it is the fall-back. Time in interrupts is not counted: it
-    is the network's, and mostly the run's own.
+    They come from the exact accounting of control groups if there is one, else from /proc/stat, which samples
+    at clock ticks and was seen to count half as much again under a quota of 5 ms periods. Time in interrupts
+    is not counted: it belongs to the network, and mostly to the run itself.
     """
     if (exact := _number(CGROUPS / "cpuacct" / "cpuacct.usage")) is not None:
         return exact / 1e9
@@ -127,7 +145,7 @@ def busy_seconds() -> float:
 
 
 def stolen_seconds() -> float:
-    """Processor seconds that a hypervisor kept, over all cores (proc(5), /proc/stat)."""
+    """Return the CPU seconds that a hypervisor stole, over all cores (proc(5), /proc/stat)."""
     return _ticks()[7]
 
 
@@ -137,7 +155,7 @@ def _ticks() -> list[float]:
 
 
 def sent_bytes(interface: str) -> int | None:
-    """Bytes that left through the interface since it came up (proc(5), /proc/net/dev)."""
+    """Return the bytes sent through the interface since it came up (proc(5), /proc/net/dev)."""
     for line in NETWORK.read_text().splitlines():
         name, _, counts = line.partition(":")
         if name.strip() == interface:
@@ -146,12 +164,12 @@ def sent_bytes(interface: str) -> int | None:
 
 
 def _throttling_files() -> list[Path]:
-    """cpu.stat of the control group of this process and of all above it."""
+    """Return cpu.stat of the control group of this process and of all its ancestors."""
     return [file for group in _groups("cpu") if (file := group / "cpu.stat").is_file()]
 
 
 def _groups(controller: str) -> list[Path]:
-    """The control group of this process and all above it, of version 2 and of this controller's version 1."""
+    """Return this process's control group of both versions, and its ancestors."""
     groups: list[Path] = []
     for line in OWN_GROUPS.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -173,7 +191,7 @@ def _throttled(file: Path) -> float | None:
 
 
 def _fields(file: Path) -> dict[str, int]:
-    """A file of lines `name number`; empty where it cannot be read."""
+    """Return the numbers of a file with lines `name number`; {} if it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
     return {}

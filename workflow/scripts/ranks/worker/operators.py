@@ -1,7 +1,7 @@
-"""What a library's own profiler tells of a few steps (`trace: full`): events of Chrome's Trace Event Format, in `operators-<rank>.json`.
+"""Operators of a few steps from a library's own profiler (`trace: full`), in `operators-<rank>.json`.
 
-Their times are microseconds of the rank's own clock (time.monotonic), as long as the rank has them (RAW); runs/phases.py then
-puts them on the clock of phases.csv.
+The file holds events of Chrome's Trace Event Format. A rank writes their times in microseconds of its own
+clock (time.monotonic) into the file RAW; runs/phases.py puts them on the clock of phases.csv.
 """
 
 import json
@@ -12,51 +12,60 @@ from pathlib import Path
 from typing import Any, Protocol
 
 RAW = "profile-{}.json"
-CLOCK = "ringside clock"  # what a profiler is shown, to tell its clock by
-LOOKS = 5  # at two clocks
+CLOCK = "ringside clock"  # name of the event that aligns a profiler's clock with the rank's
+N_CLOCK_READINGS = 5
 
 Event = dict[str, Any]
 
 
 class Profiler(Protocol):
-    """What watches a few steps of one rank."""
+    """A profiler of a few steps of one rank."""
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start profiling."""
 
     def stop(self) -> None:
-        """Watch no more; quickly, since an epoch is under way."""
+        """Stop profiling, quickly: an epoch is being timed."""
 
     def events(self) -> Iterable[Event]:
-        """What it saw, in microseconds of time.monotonic, once it has stopped."""
+        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
 
 
 def write(profilers: Sequence[Profiler], file: Path) -> None:
-    """Write what they saw, if there is one."""
+    """Write the events of all profilers to `file`; without profilers, write no file."""
     if profilers:
         seen = [event for profiler in profilers for event in profiler.events()]
         file.write_text(json.dumps({"traceEvents": seen}, separators=(",", ":")))
 
 
 def show_clock(annotated: Callable[[str], AbstractContextManager[Any]]) -> float:
-    """Show a profiler the CLOCK, twice, since the first one takes longer; when it began the second, in s of time.monotonic."""
+    """Show a profiler the event CLOCK, and return when it began, in s of time.monotonic.
+
+    It is shown twice, since the first event takes longer; the second one counts.
+    """
     for _ in range(2):
-        shown = time.monotonic()
+        shown_at = time.monotonic()
         with annotated(CLOCK):
             pass
-    return shown
+    return shown_at
 
 
-def moved(events: Sequence[Event], shown: float) -> list[Event]:
-    """Events with times in microseconds of a profiler's clock on that of this process, by the CLOCK that it was shown last."""
-    ahead = max(event["ts"] for event in events if event.get("name") == CLOCK) - 1e6 * shown
+def moved(events: Sequence[Event], shown_at: float) -> list[Event]:
+    """Return events with their times, microseconds of a profiler's clock, moved to this process's clock.
+
+    The last event CLOCK, which began at `shown_at` (s of time.monotonic), aligns the two clocks.
+    """
+    ahead = max(event["ts"] for event in events if event.get("name") == CLOCK) - 1e6 * shown_at
     return [{**event, "ts": event["ts"] - ahead} if "ts" in event else event for event in events]
 
 
 def unix_ahead() -> float:
-    """By how many seconds time.time() is ahead of time.monotonic() now: of several looks the quickest, to about a microsecond."""
-    looks = []
-    for _ in range(LOOKS):
+    """Return by how many seconds time.time() is ahead of time.monotonic(), to about a microsecond.
+
+    The quickest of several readings counts.
+    """
+    readings = []
+    for _ in range(N_CLOCK_READINGS):
         before, unix, after = time.monotonic(), time.time(), time.monotonic()
-        looks.append((after - before, unix - (before + after) / 2))
-    return min(looks)[1]
+        readings.append((after - before, unix - (before + after) / 2))
+    return min(readings)[1]

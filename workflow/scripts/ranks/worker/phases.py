@@ -1,7 +1,7 @@
-"""What a rank does when: phases of its training, as intervals of its own clock (time.monotonic, in s).
+"""Phases of a rank's training, as intervals of its own clock (time.monotonic, in s).
 
-A rank is in one phase at a time, from `enter` to the next `enter`; what carries gradients works beside it (`begin`). A run
-whose level of `trace` is none has `Untraced` in the place of `Phases`: the same calls, which do nothing.
+A rank is in one phase at a time, from one `enter` to the next; communication of gradients goes on in parallel
+(`begin`). A run with `trace: none` has `Untraced` in place of `Phases`: the same calls, which do nothing.
 """
 
 import csv
@@ -17,8 +17,8 @@ from ranks.worker.operators import Profiler
 
 COLUMNS = ("epoch", "step", "phase", "start", "end")
 CLOCKS = ("epoch", "rank", "at", "offset_s", "error_s")
-MOST_STEPS = 500  # that are traced of an epoch
-WINDOW_STEPS = 4  # that a library's own profiler watches; more, where it takes more until gradients travel
+MOST_STEPS = 500  # traced steps of an epoch
+WINDOW_STEPS = 4  # steps that a library's own profiler records; more if gradients are accumulated over more
 EXCHANGE = "exchange"
 UNTRACED = "untraced"
 
@@ -26,66 +26,72 @@ Stamps = Sequence[Any]
 End = Callable[..., None]
 
 
-def _nothing(at: Any = None) -> None:
-    """End an interval that nobody keeps."""
+def _ignore(at: Any = None) -> None:
+    """End an interval that is not recorded."""
 
 
 class Untraced:
-    """Marks of a run that nobody traces."""
+    """Phases of a run that is not traced."""
 
-    #: whether the step that is under way is traced
+    #: whether the current step is traced
     on = False
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
-        """Take stamps of another clock; `seconds` tells, once an epoch is over, what they are on this rank's own.
+        """Use the stamps of another clock.
+
+        `seconds` converts them to this rank's clock when an epoch is over.
 
         Numbers are seconds already.
         """
 
     def enter(self, phase: str, at: Any = None) -> None:
-        """The phase before ends, this one begins: now, or at a stamp of the clock that comes after all others."""
+        """End the current phase and start this one: now, or at a stamp that is later than all others."""
 
     def stamp(self) -> Any:
-        """Now, as the clock tells it."""
+        """Return a stamp of the clock."""
 
     def step(self) -> None:
-        """The next training step begins; `enter` says with what."""
+        """Start the next training step; `enter` names its first phase."""
 
     def waits(self) -> Callable[[], None]:
-        """The rank has nothing to do but wait; call what is returned when it goes on with the phase before.
+        """Record that the rank waits; call the returned function when it continues with the previous phase.
 
-        Who waits for a batch stays in `data`.
+        A rank that waits for a batch stays in `data`.
         """
-        return _nothing
+        return _ignore
 
     def begin(self, phase: str = EXCHANGE) -> End:
-        """Something begins beside the phases; call what is returned when it ends, from whichever thread, or with a stamp.
+        """Start an interval parallel to the phases.
+
+        Call the returned function when it ends, from any thread, or with a stamp.
 
         The first of several calls counts.
         """
-        return _nothing
+        return _ignore
 
     def put(self, phase: str, start: Any, end: Any) -> None:
-        """Something that went on beside the phases of this step, from stamp to stamp."""
+        """Record an interval parallel to the phases of this step, from stamp to stamp."""
 
     def profile_by(self, profiler: Profiler) -> None:
-        """Have a library's own profiler watch a few steps, where `trace` is full."""
+        """Let a library's own profiler record a few steps, with `trace: full`."""
 
     def open_epoch(self, epoch: int) -> None:
-        """All ranks begin this epoch."""
+        """Start this epoch, on all ranks."""
 
     def leave_steps(self) -> None:
-        """The epoch's last step has ended; what follows is no step's."""
+        """End the epoch's last step; what follows belongs to no step."""
 
     def close_epoch(self) -> None:
-        """Write what the epoch brought: nothing is timed now."""
+        """Write the epoch's intervals, while nothing is timed."""
 
 
 class Phases(Untraced):
-    """Marks of a traced run, in `phases-<rank>.csv` of its folder. `steps` is the number of steps of an epoch.
+    """Phases of a traced run, in `phases-<rank>.csv` of its folder.
 
-    Of an epoch with more than MOST_STEPS steps every second, third, ... step is traced. Epoch 0 is what comes before training,
-    step 0 what is no step's.
+    `steps` is the number of steps of an epoch.
+
+    If an epoch has more than MOST_STEPS steps, every second, third, ... step is traced. Epoch 0 is the time
+    before training, and step 0 is outside any step.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
@@ -97,7 +103,7 @@ class Phases(Untraced):
         self._clock: Callable[[], Any] = time.monotonic
         self._seconds: Callable[[Stamps], Sequence[float]] = list
         self._entered: list[tuple[int, int, str, Any]] = [(0, 0, "interpreter", process_start())]
-        self._beside: list[list[Any]] = []
+        self._parallel: list[list[Any]] = []
 
     def read_by(self, clock: Callable[[], Any], seconds: Callable[[Stamps], Sequence[float]]) -> None:
         """See Untraced."""
@@ -124,16 +130,16 @@ class Phases(Untraced):
         """See Untraced."""
         before = self._entered[-1][2]
         if before == "data":
-            return _nothing
+            return _ignore
         self.enter("wait")
         return lambda: self.enter(before)
 
     def begin(self, phase: str = EXCHANGE) -> End:
         """See Untraced."""
         if not self.on:
-            return _nothing
+            return _ignore
         interval = [self.epoch, self.number, phase, self._clock(), None]
-        self._beside.append(interval)
+        self._parallel.append(interval)
 
         def end(at: Any = None) -> None:
             if interval[4] is None:
@@ -144,7 +150,7 @@ class Phases(Untraced):
     def put(self, phase: str, start: Any, end: Any) -> None:
         """See Untraced."""
         if self.on:
-            self._beside.append([self.epoch, self.number, phase, start, end])
+            self._parallel.append([self.epoch, self.number, phase, start, end])
 
     def open_epoch(self, epoch: int) -> None:
         """See Untraced."""
@@ -162,16 +168,16 @@ class Phases(Untraced):
         self._write()
 
     def _write(self) -> None:
-        """All intervals that have ended, the one that is under way left."""
-        ended = [interval for interval in self._beside if interval[4] is not None]
-        self._beside = [interval for interval in self._beside if interval[4] is None]
+        """Write all intervals that have ended, and keep the current one."""
+        ended = [interval for interval in self._parallel if interval[4] is not None]
+        self._parallel = [interval for interval in self._parallel if interval[4] is None]
         stamps = [stamp for *_, stamp in self._entered] + [
             stamp for interval in ended for stamp in interval[3:]
         ]
         seconds = list(self._seconds(stamps))
-        # Two clocks' stamps may be in another order than what they stamp, by what the clocks are compared to.
+        # Stamps of two clocks can be out of order by the error of their comparison.
         own = list(itertools.accumulate(seconds[: len(self._entered)], max))
-        others = seconds[len(self._entered) :]
+        parallel = seconds[len(self._entered) :]
         rows = [
             (epoch, number, phase, start, end)
             for (epoch, number, phase, _), start, end in zip(self._entered, own, own[1:], strict=False)
@@ -179,22 +185,22 @@ class Phases(Untraced):
         ]
         rows += [
             (*interval[:3], start, end)
-            for interval, start, end in zip(ended, others[::2], others[1::2], strict=True)
+            for interval, start, end in zip(ended, parallel[::2], parallel[1::2], strict=True)
         ]
         if self._table is None:
             self._table = open(self._file, "w", newline="")  # noqa: SIM115 (open for the whole run)
             csv.writer(self._table, lineterminator="\n").writerow(COLUMNS)
         csv.writer(self._table, lineterminator="\n").writerows(
-            (*what, f"{start:.7f}", f"{end:.7f}") for *what, start, end in rows
+            (*fields, f"{start:.7f}", f"{end:.7f}") for *fields, start, end in rows
         )
         self._table.flush()
         self._entered = [(*self._entered[-1][:3], own[-1])]
 
 
 class Full(Phases):
-    """Marks of a run that is traced in full: profilers watch the first steps of its `last` epoch, `watched` of them.
+    """Phases of a run with `trace: full`: profilers record the first `watched` steps of its `last` epoch.
 
-    They start where nothing is timed, before the epoch. When they stop, in it, no phase is under way.
+    They start before the epoch, where nothing is timed. They stop within it, outside any phase.
     """
 
     def __init__(self, folder: Path, rank: int, steps: int, last: int, watched: int = WINDOW_STEPS) -> None:
@@ -209,7 +215,7 @@ class Full(Phases):
         self._profilers.append(profiler)
 
     def step(self) -> None:
-        """See Untraced. All steps that are watched are traced."""
+        """See Untraced. All steps that a profiler records are traced."""
         if self._watching and self.number == self.watched:
             self.enter(UNTRACED)
             self._stop()
@@ -241,8 +247,11 @@ class Full(Phases):
         self._watching = False
 
 
-def of_run(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Untraced:
-    """The marks of a run with these levels, of which `trace` is one; a sweep of the network has none."""
+def make_phases(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Untraced:
+    """Return the phases of a run with these levels, one of which is `trace`.
+
+    A collective benchmark has none.
+    """
     match levels.get("trace"):
         case "full":
             return Full(folder, rank, steps, levels["epochs"], max(WINDOW_STEPS, levels["sync_every"]))
@@ -252,7 +261,10 @@ def of_run(levels: Mapping[str, Any], folder: Path, rank: int, steps: int) -> Un
 
 
 def process_start(stat: Path = Path("/proc/self/stat")) -> float:
-    """When this process was started, on the clock of time.monotonic, to 10 ms (proc(5): field 22, ticks since the start of the system)."""
+    """Return when this process started, on the clock of time.monotonic, to 10 ms.
+
+    proc(5): field 22 of stat, in ticks since the system started.
+    """
     ticks = int(stat.read_text().rpartition(")")[2].split()[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))

@@ -1,4 +1,4 @@
-"""What every program has in common whose processes are ranks: how one begins, whose adapter it uses, what it leaves."""
+"""What all programs have in common whose processes are ranks: start, adapter, result and end."""
 
 import contextlib
 import ctypes
@@ -21,19 +21,22 @@ from typing import Any
 from ranks.worker.context import Context
 
 PR_SET_PDEATHSIG = 1
-TEMPORARY = "ringside-"  # what the name of a rank's temporary folder begins with
+TEMPORARY = "ringside-"  # prefix of a rank's temporary folder
 PAUSE_S = 0.5  # longer than a launcher needs to see that a rank has ended
-HELD = "held"  # the file in it that names the rank's node, and that the rank holds
+LOCK_FILE = "held"  # file in the temporary folder that names the rank's node, and that the rank locks
 
-#: what libraries want called, by all ranks, before a rank ends that has done its work
+#: functions that libraries need all ranks to call before a rank ends normally
 at_end: list[Callable[[], object]] = []
 
 
 def as_rank(run: Callable[[Path], object]) -> None:
-    """Call `run` with the attempt's folder, the program's argument, and end this process: with status 1 where it fails.
+    """Call `run` with the attempt's folder, the program's argument, and end this process.
 
-    Libraries' own ends can take seconds, or hang once a peer is gone; everything is on disk by then. A rank that fails
-    pauses before it ends, so that the first end that a launcher sees is the cause, not a rank that misses another.
+    With status 1 on failure.
+
+    The clean-up of libraries can take seconds, or hang once a peer has ended; everything is on disk by then.
+    A rank that fails pauses before it ends, so that the first end that a launcher sees is the cause, and not
+    a rank that misses another.
     """
     bind_to_launcher()
     status = 0
@@ -54,23 +57,23 @@ def as_rank(run: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder of this rank's own for whatever libraries leave in temporary files, removed when the rank ends.
+    """Yield a folder for the temporary files of this rank's libraries, and remove it when the rank ends.
 
-    One that is killed cannot remove its own: the next rank on that node does. So a folder is held (flock) as long as its
-    rank lives, and has its name only once it is held.
+    A killed rank cannot remove its folder: the next rank on that node does. So a rank locks its folder
+    (flock) as long as it lives, and the folder gets its final name only once it is locked.
     """
     parent = Path(os.environ.get("RINGSIDE_SCRATCH") or tempfile.gettempdir())
-    for left in parent.glob(f"{TEMPORARY}*"):
-        _remove_unless_held(left)
+    for leftover in parent.glob(f"{TEMPORARY}*"):
+        _remove_unless_held(leftover)
     folder = Path(tempfile.mkdtemp(prefix=f".{TEMPORARY}", dir=parent))
     try:
-        with open(folder / HELD, "wb") as held:
-            held.write(os.fsencode(os.uname().nodename))
-            held.flush()
+        with open(folder / LOCK_FILE, "wb") as lock:
+            lock.write(os.fsencode(os.uname().nodename))
+            lock.flush()
             try:
-                fcntl.flock(held, fcntl.LOCK_EX)
-            except OSError:  # a file system without locks: nobody could tell that this rank lives
-                (folder / HELD).unlink()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:  # a file system without locks, which cannot show that this rank lives
+                (folder / LOCK_FILE).unlink()
             folder = folder.rename(parent / folder.name.removeprefix("."))
             yield folder
     finally:
@@ -78,29 +81,29 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _remove_unless_held(folder: Path) -> None:
-    """Remove the temporary folder of a dead rank of this node. Leave anything else, and whatever belongs to another user.
+    """Remove the temporary folder of a dead rank of this node; keep all else, and the folders of other users.
 
-    Anybody may put something of this name into the folder of all users: a pipe that nobody writes to, or a link.
+    Any user can create an entry of this name in a shared folder, such as a pipe without a writer, or a link.
     """
     with contextlib.suppress(OSError):
-        held = os.open(folder / HELD, os.O_RDWR | os.O_NOFOLLOW)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            status, node = os.fstat(held), os.fsencode(os.uname().nodename)
+            status, node = os.fstat(lock), os.fsencode(os.uname().nodename)
             if (
                 stat.S_ISREG(status.st_mode)
                 and status.st_uid == os.getuid()
-                and os.read(held, len(node) + 1) == node
+                and os.read(lock, len(node) + 1) == node
             ):
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # may be known to one node only
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock may be visible on one node only
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
-            os.close(held)
+            os.close(lock)
 
 
 def bind_to_launcher() -> None:
-    """Take the launcher's cores; end when the launcher does (prctl(2)), and by an alarm where nobody can reach this node.
+    """Bind to the launcher's cores, and end with the launcher (prctl(2)), or by an alarm.
 
-    The alarm's default action ends the process from within the kernel, whatever a library hangs in.
+    The alarm ends the process from within the kernel, even if a library hangs and nobody can reach this node.
     """
     signal.alarm(int(os.environ["RINGSIDE_ALARM_S"]))
     if cores := os.environ.get("RINGSIDE_CORES"):
@@ -109,18 +112,22 @@ def bind_to_launcher() -> None:
 
 
 def bind_unlike(context: Context) -> None:
-    """Take this rank's own cores of those that all ranks of the node were given, where ranks are unlike: schedulers give each as many.
+    """Bind this rank to its own cores of those of the node, if ranks are heterogeneous.
 
-    Where these are fewer than the node has, the last rank has what the others leave, or all share all.
+    Schedulers give each rank equally many. If the node has fewer cores than all ranks need, the last rank
+    gets what remains, or all ranks share all cores.
     """
-    of_ranks, usable = context.spec.get("rank_cores"), sorted(os.sched_getaffinity(0))
-    if of_ranks and "RINGSIDE_CORES" not in os.environ and sum(of_ranks[:-1]) < len(usable):
-        first = sum(of_ranks[: context.local_rank])
+    rank_cores, usable = context.spec.get("rank_cores"), sorted(os.sched_getaffinity(0))
+    if rank_cores and "RINGSIDE_CORES" not in os.environ and sum(rank_cores[:-1]) < len(usable):
+        first = sum(rank_cores[: context.local_rank])
         os.sched_setaffinity(0, usable[first : first + context.cores])
 
 
 def adapter_of(context: Context) -> ModuleType:
-    """The adapter.py of the run's framework, with the cores and the variables set that it and NCCL want before a library is imported."""
+    """Return the adapter.py of the run's framework, after binding cores and setting variables.
+
+    The framework and NCCL read these variables when a library is imported.
+    """
     bind_unlike(context)
     file = Path(context.job["adapter"]) / "adapter.py"
     adapter = ModuleType("adapter")
@@ -131,7 +138,7 @@ def adapter_of(context: Context) -> ModuleType:
 
 
 def nccl_variables(context: Context) -> dict[str, str]:
-    """NCCL on the site's interface, saying in a file of the attempt which transport it took (runs/transport.py)."""
+    """Return variables that set NCCL's interface and let it log its transport (runs/transport.py)."""
     if context.spec["device"] != "cuda":
         return {}
     log = {
@@ -143,16 +150,19 @@ def nccl_variables(context: Context) -> dict[str, str]:
 
 
 def host() -> str:
-    """This node, by the scheduler's name for it where there is one."""
+    """Return the name of this node, the scheduler's where there is one."""
     name = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.encode(errors="replace").decode()
     return "".join(sign if sign.isprintable() else "_" for sign in name)
 
 
 def versions(modules: list[str]) -> str:
-    """Names and versions of the distributions that the framework's modules come from; of one that is no distribution the name."""
+    """Return names and versions of the distributions of the framework's modules.
+
+    A module without one by its name.
+    """
     providers = importlib.metadata.packages_distributions()
-    found = sorted({providers.get(name.split(".")[0], [name])[0] for name in modules})
-    return ", ".join(f"{name} {_version(name)}".strip() for name in found)
+    distributions = sorted({providers.get(name.split(".")[0], [name])[0] for name in modules})
+    return ", ".join(f"{name} {_version(name)}".strip() for name in distributions)
 
 
 def _version(distribution: str) -> str:
@@ -163,7 +173,10 @@ def _version(distribution: str) -> str:
 
 
 def leave_result(context: Context, result: dict[str, Any]) -> None:
-    """Rank 0 writes `result` to the attempt's result.json, whole or not at all; all ranks return when it is there."""
+    """Write `result` to the attempt's result.json on rank 0, whole or not at all.
+
+    All ranks return when it is there.
+    """
     if context.rank == 0:
         partial = context.folder / "result.json.partial"
         partial.write_text(json.dumps(result, indent=2) + "\n")

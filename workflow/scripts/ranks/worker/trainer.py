@@ -1,4 +1,7 @@
-"""What an adapter gives: a trainer. The loop over epochs is here, once for all frameworks that let us have one."""
+"""Trainers, which adapters return.
+
+The loop over epochs is the same for all frameworks that allow one of ours.
+"""
 
 import abc
 import resource
@@ -12,13 +15,13 @@ from ranks.worker.process import versions
 
 
 class Training(abc.ABC):
-    """What a run needs to know of how one rank trains, whoever has the loop over epochs."""
+    """How one rank trains, for our own loop over epochs and for that of a program."""
 
     #: what carries the gradients between ranks, as it goes into the record
     transport = "none"
     #: the device that trains, as it goes into the record
     device = "cpu"
-    #: samples of each rank in a step and its measured speed (record.json, measured.shares), where these are unlike
+    #: samples of each rank in a step and its speed (record.json, measured.shares), on heterogeneous ranks
     shares: list[dict[str, Any]] | None = None
 
     def __init__(self, context: Context) -> None:
@@ -26,31 +29,31 @@ class Training(abc.ABC):
 
     @abc.abstractmethod
     def train(self, meter: Meter) -> None:
-        """Train all epochs, and let `meter` know of each."""
+        """Train all epochs, and report each to `meter`."""
 
     def weights_finite(self) -> bool | None:
-        """Whether all weights are numbers; None where the framework does not show them."""
+        """Return whether all weights are finite; None if the framework does not expose them."""
         return None
 
     def library_version(self) -> str:
-        """Names and versions of what trains."""
+        """Return names and versions of the libraries that train."""
         return versions(self.context.job["modules"])
 
-    def told(self) -> dict[str, Any] | None:
-        """What a program that trains by itself tells beside (record.json, measured.told)."""
+    def program_report(self) -> dict[str, Any] | None:
+        """Return what a program with its own loop reports (record.json, measured.told), else None."""
         return None
 
     def memory_peak_bytes(self) -> int:
-        """Most memory that this rank held."""
+        """Return the peak memory of this rank."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def device_memory_peak_bytes(self) -> int | None:
-        """Most memory that the device held for this rank; None where the library does not tell."""
+        """Return the peak device memory of this rank; None if the library does not report it."""
         return None
 
 
 class Trainer(Training):
-    """Trains one replica of the model on one rank, in a loop of ours."""
+    """Train one replica of the model on one rank, with our loop over epochs."""
 
     def train(self, meter: Meter) -> None:
         """Train all epochs, each opened and closed by `meter`."""
@@ -60,9 +63,10 @@ class Trainer(Training):
             meter.close_epoch(seen, self.evaluate)
 
     def evaluate(self) -> Seen:
-        """Evaluate this rank's share of the validation split, with the running statistics of all ranks, averaged by samples.
+        """Evaluate this rank's share of the validation split.
 
-        While they train, ranks keep batch statistics of their own: no library exchanges them, so that none pays for it.
+        Running statistics are averaged over all ranks, weighted by samples. During training each rank keeps
+        its own: no library exchanges them, so that none pays for it.
         """
         context = self.context
         if context.spec["replicas"] > 1 and context.graph.statistics:
@@ -70,15 +74,15 @@ class Trainer(Training):
             everyones = context.group.all_gather({name: value.tolist() for name, value in mine.items()})
             weights = [context.samples[context.mesh.replica(rank)] for rank in range(context.ranks)]
             averages = {}
-            for name in mine:  # which other stages of a pipeline do not have
-                having = [rank for rank, theirs in enumerate(everyones) if name in theirs]
+            for name in mine:  # other stages of a pipeline have other statistics
+                having = [rank for rank, statistics in enumerate(everyones) if name in statistics]
                 values = np.array([everyones[rank][name] for rank in having], np.float32)
                 averages[name] = np.average(values, axis=0, weights=[weights[rank] for rank in having])
             self.set_statistics(averages)
         return self.validate()
 
     def weights_finite(self) -> bool:
-        """See Training. Losses alone do not tell: in some libraries the relu of NaN is 0."""
+        """See Training. Losses are not enough to tell: in some libraries the ReLU of NaN is 0."""
         return all(np.isfinite(weight).all() for weight in self.weights().values())
 
     @abc.abstractmethod
@@ -93,13 +97,13 @@ class Trainer(Training):
     def weights(self) -> dict[str, np.ndarray]:
         """Return all weights of the model in the canonical layout (models/graph.py).
 
-        As this rank has them now, or put together of what ranks have: called by all ranks.
+        All ranks call this, since the weights may be assembled from several ranks.
         """
 
     @abc.abstractmethod
     def statistics(self) -> dict[str, np.ndarray]:
-        """The weights that are not trained, this rank's own; of a pipeline, those of its stage."""
+        """Return this rank's own weights that are not trained; in a pipeline, those of its stage."""
 
     @abc.abstractmethod
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
-        """Put others in their place."""
+        """Replace the weights that are not trained."""

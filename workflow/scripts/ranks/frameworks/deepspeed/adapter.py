@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ranks.worker.collectives import Collectives
-from ranks.worker.context import LARGEST_VALIDATED, Context
+from ranks.worker.context import MAX_VALIDATION_BATCH, Context
 from ranks.worker.meter import Seen
 from ranks.worker.phases import End, Untraced
 from ranks.worker.trainer import Trainer
@@ -105,7 +105,7 @@ def trainer(context: Context) -> Trainer:
             """Where parameters are gathered layer by layer, by all ranks, those with fewer batches go on until the last is done."""
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
-                own = -(-seen.samples // min(LARGEST_VALIDATED, context.samples[context.replica]))
+                own = -(-seen.samples // min(MAX_VALIDATION_BATCH, context.samples[context.replica]))
                 some, _ = next(context.epoch(1))
                 for _ in range(max(context.group.all_gather(own)) - own):
                     with torch.no_grad():

@@ -55,7 +55,7 @@ class LbannTraining(Training):
         for number in range(self.context.levels["epochs"]):
             meter.close_told(self._epoch(number) if self.context.rank == 0 else None)
         while self._program and (line := self._program.line()) is not None:
-            self._output.take(line)
+            self._output.read_line(line)
         if len(self._output.epochs) > self.context.levels["epochs"]:
             raise UnreadableError(f"LBANN went on after {self.context.levels['epochs']} epochs")
         if self.context.phases.on:
@@ -106,7 +106,7 @@ class LbannTraining(Training):
             raise RuntimeError(
                 f"LBANN ended after {done} of {self.context.levels['epochs']} epochs: {self._program and self._program.last_words}"
             )
-        self._output.take(line)
+        self._output.read_line(line)
         epochs = self._output.epochs
         if len(epochs) > len(self._trained_at) and set(epochs[-1].train) == PARTS:
             self._trained_at.append(time.monotonic())
@@ -120,7 +120,7 @@ class LbannTraining(Training):
         """See Training. Of the programs that this rank started; this one only wrote their data."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
-    def told(self) -> dict[str, Any]:
+    def program_report(self) -> dict[str, Any]:
         """See Training."""
         return {
             "objective": [finite(epoch.train["objective function"]) for epoch in self._output.epochs],

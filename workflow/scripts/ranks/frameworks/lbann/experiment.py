@@ -73,7 +73,7 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
         noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
         return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
     drawn = int(split == "train"), slice(0, len(found)), np.arange(len(found))
-    inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.take(*drawn)
+    inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.read(*drawn)
     inputs, labels = (
         _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
     )

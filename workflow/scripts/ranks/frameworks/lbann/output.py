@@ -74,7 +74,7 @@ class LastWords:
         self._telling: dict[int, str] = {}  # by their place in _FAILURES, an exception's message before them
         self._caught = False
 
-    def take(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Take a line."""
         said = plain(line)
         if _FRAME.fullmatch(said) or not any(character.isalnum() for character in said):
@@ -105,10 +105,9 @@ class Output:
         self._shape: tuple[int, int] | None = None  # the epoch whose sizes come next, and its steps
         self._timers: dict[str, float] = {}
 
-    def take(self, line: str) -> None:
-        """Take a line; one without an end was cut, and counts for nothing.
-
-        UnreadableError where there are several trainers, or an epoch is missing.
+    def read_line(self, line: str) -> None:
+        """Take a line; one without an end was cut, and counts for nothing. UnreadableError where there are several trainers, or an
+        epoch is missing.
         """
         if not line.endswith("\n"):
             return

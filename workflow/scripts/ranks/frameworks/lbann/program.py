@@ -125,7 +125,7 @@ class Program:
         """The lines of a pipe, each passed on to the log and heard for last words; a carriage return ends none."""
         for line in io.TextIOWrapper(pipe or io.BytesIO(), encoding="utf-8", errors="replace", newline="\n"):
             sys.stdout.write(line)
-            self.last_words.take(line)
+            self.last_words.read_line(line)
             yield line
 
     def _complain(self) -> None:
