@@ -72,12 +72,12 @@ class ThreadLane:
         return Point()
 
     def on_host(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        return self._made(0, shape, dtype)
+        return self._allocate(0, shape, dtype)
 
     def on_device(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        return self._made(1, shape, dtype)
+        return self._allocate(1, shape, dtype)
 
-    def _made(self, side: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def _allocate(self, side: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         memory = np.zeros(shape, dtype)
         self.on_either_side[side].append(memory.nbytes)
         return memory

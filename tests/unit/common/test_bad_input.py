@@ -503,7 +503,7 @@ def test_logs_of_lbann(content: bytes) -> None:
             words.read_line(line)
             output.read_line(line)
         for number, epoch in enumerate(output.epochs):
-            if output.has(number):
+            if output.has_epoch(number):
                 assert row(epoch, 1536)["epoch_time_s"] > 0
     assert "\n" not in str(words)
 

@@ -131,7 +131,7 @@ def run_dtensor(
     """Return the functions of a model by DTensor, without a mesh."""
     import tensorflow as tf
 
-    from ranks.libraries.dtensor import KEPT, learned, rule
+    from ranks.libraries.dtensor import MOMENTS, learned, rule
     from ranks.libraries.dtensor_model import forward
 
     def rows(name: str, weight: Any) -> Any:
@@ -152,7 +152,7 @@ def run_dtensor(
             out, statistics = forward(graph, weights, samples, 1, tf.zeros(2, tf.int32))
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, out))
         for name, gradient in tape.gradient(loss, trainable).items():
-            state = {slot: tf.zeros_like(trainable[name]) for slot in KEPT[optimizer]}
+            state = {slot: tf.zeros_like(trainable[name]) for slot in MOMENTS[optimizer]}
             trainable[name], _ = learned(
                 levels, name, trainable[name], state, tf.convert_to_tensor(gradient), rule(0, rate)
             )

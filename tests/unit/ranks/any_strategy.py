@@ -50,20 +50,24 @@ class Trained:
     def __init__(
         self, name: str, strategy: Mapping[str, Part], rank: int, carries: dist.ProcessGroup | None = None
     ) -> None:
-        made = graph(*MODELS[name])
-        module = build(made)
-        load(module, made, initial_weights(made, 7))
-        before = {name: tensor.detach().double() for name, tensor in tensors(module, made).items()}
-        self.layout = lay_out(made, BATCH, strategy)
-        whole = tensors(module.double(), made)
-        self.runner = Runner(made, self.layout, rank, torch.device("cpu"), whole, carries=carries)
+        model = graph(*MODELS[name])
+        module = build(model)
+        load(module, model, initial_weights(model, 7))
+        before = {name: tensor.detach().double() for name, tensor in tensors(module, model).items()}
+        self.layout = lay_out(model, BATCH, strategy)
+        weights = tensors(module.double(), model)
+        self.runner = Runner(model, self.layout, rank, torch.device("cpu"), weights, carries=carries)
         for task in self.runner.tasks:
             task.part.training = False  # what is dropped is drawn by parts: no two strategies drop alike
-        parameters = [one for many in self.runner.parameters().values() for one in many]
+        parameters = [
+            parameter
+            for parameters_of_name in self.runner.parameters().values()
+            for parameter in parameters_of_name
+        ]
         optimizer = torch.optim.SGD([*parameters, torch.zeros(0)], SMALL_STEPS.get(name, 0.05), momentum=0.9)
         drawn, losses = np.random.default_rng(3), []
         for _ in range(STEPS):
-            loss, _ = self.runner.forward(*_batch(made, drawn, self.runner.wanted))
+            loss, _ = self.runner.forward(*_batch(model, drawn, self.runner.sample_range))
             self.runner.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -73,30 +77,30 @@ class Trained:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Of a rank that has all."""
-        found = {}
+        weights_by_name = {}
         for shard in self.runner.shards.values():
-            found |= {name: weight.detach() for name, weight in shard.trained().items()}
-        return found
+            weights_by_name |= {name: weight.detach() for name, weight in shard.trained().items()}
+        return weights_by_name
 
-    def distance(self, whole: Mapping[str, torch.Tensor]) -> float:
+    def distance(self, weights: Mapping[str, torch.Tensor]) -> float:
         """The largest difference of any weight that this rank has from that of `whole`."""
         pairs = [
-            (weight.detach(), share(name, whole[name], shard.number, shard.of))
+            (weight.detach(), share(name, weights[name], shard.number, shard.n_shares))
             for shard in self.runner.shards.values()
             for name, weight in shard.trained().items()
         ]
-        return max(((mine - one).abs().max().item() for mine, one in pairs), default=0.0)
+        return max(((mine - other_share).abs().max().item() for mine, other_share in pairs), default=0.0)
 
 
-def _batch(made: Any, drawn: Any, wanted: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(model: Any, drawn: Any, sample_range: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """All labels of a batch, and the samples that a rank wants."""
-    if made.vocabulary is None:
-        height, width, channels = made.shape
+    if model.vocabulary is None:
+        height, width, channels = model.shape
         samples = torch.from_numpy(drawn.standard_normal((BATCH, channels, height, width)))
     else:
-        samples = torch.from_numpy(drawn.integers(0, made.vocabulary, (BATCH, *made.shape)))
-    *places, classes = made.operators[-1].shape
-    return samples[slice(*wanted)], torch.from_numpy(drawn.integers(0, classes, (BATCH, *places)))
+        samples = torch.from_numpy(drawn.integers(0, model.vocabulary, (BATCH, *model.shape)))
+    *places, classes = model.operators[-1].shape
+    return samples[slice(*sample_range)], torch.from_numpy(drawn.integers(0, classes, (BATCH, *places)))
 
 
 def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
@@ -108,22 +112,23 @@ def work(rank: int, ranks: int, name: str, seeds: range, port: int) -> None:
     space = divide(graph(*MODELS[name]), BATCH)
     carries = carrier("nccl")  # a group of its own, as on accelerators
     alone = {layer.name: Part((1, 1, 1, 1), (rank,)) for layer in space.layers}
-    one = Trained(name, alone, rank, carries)
-    told: dict[str, Any] = {"rank": rank, "moved": one.moved, "far": {}}
+    single = Trained(name, alone, rank, carries)
+    report: dict[str, Any] = {"rank": rank, "moved": single.moved, "far": {}}
     for seed in seeds:
-        made = Trained(name, _on(space, ranks, seed), rank, carries)
-        dist.all_reduce(made.losses)
-        apart = (made.losses - one.losses).abs().max().item()
-        told["far"][seed] = max(apart, made.distance(one.weights()))
-    os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())  # whole: ranks write to one pipe
+        trained = Trained(name, _fold_devices(space, ranks, seed), rank, carries)
+        dist.all_reduce(trained.losses)
+        apart = (trained.losses - single.losses).abs().max().item()
+        report["far"][seed] = max(apart, trained.distance(single.weights()))
+    os.write(sys.stdout.fileno(), f"{json.dumps(report)}\n".encode())  # whole: ranks write to one pipe
     dist.destroy_process_group()
 
 
-def _on(space: Any, ranks: int, seed: int) -> dict[str, Part]:
+def _fold_devices(space: Any, ranks: int, seed: int) -> dict[str, Part]:
     """A random strategy, of which each layer may have more parts than there are ranks."""
     wide = random_strategy(space, 2 * ranks, seed)
     return {
-        name: Part(part.degrees, tuple(one % ranks for one in part.devices)) for name, part in wide.items()
+        name: Part(part.degrees, tuple(device % ranks for device in part.devices))
+        for name, part in wide.items()
     }
 
 

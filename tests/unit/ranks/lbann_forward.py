@@ -70,7 +70,7 @@ class Lbann:
                 parents = layer.get("parents", [])
                 if name not in outputs and all(parent in outputs for parent in parents):
                     (kind,) = set(layer) - {"name", "parents", "children", "weights"}
-                    inputs = [self._given(outputs[parent], parent, name) for parent in parents]
+                    inputs = [self._layer_input(outputs[parent], parent, name) for parent in parents]
                     if kind == "input":
                         inputs = [fields[layer[kind][0]["data_field"][0]]]
                     if not inputs:  # what is the same for every sample
@@ -83,101 +83,110 @@ class Lbann:
             assert len(outputs) > before, "parents that are not there"
         return outputs
 
-    def _given(self, output: Any, parent: str, child: str) -> torch.Tensor:
+    def _layer_input(self, output: Any, parent: str, child: str) -> torch.Tensor:
         """What a layer gives a child: of several outputs the one in that child's place."""
         return output[self.layers[parent]["children"].index(child)] if isinstance(output, tuple) else output
 
 
 def computed(
-    kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool
+    kind: str, settings: dict[str, Any], inputs: list[Any], weights: list[Any], training: bool
 ) -> torch.Tensor:
     """One layer's output."""
     x = inputs[0]
     match kind:
         case "convolution":
-            assert of["num_dims"] == 2 and len(weights) == 1 + of["has_bias"]["value"][0]
-            groups = of["groups"]["value"][0]
+            assert settings["num_dims"] == 2 and len(weights) == 1 + settings["has_bias"]["value"][0]
+            groups = settings["groups"]["value"][0]
             size, padding = (
-                2 * of[key] if len(of[key]) == 1 else of[key] for key in ("kernel_size", "padding")
+                2 * settings[key] if len(settings[key]) == 1 else settings[key]
+                for key in ("kernel_size", "padding")
             )
-            kernel = weights[0].reshape(of["out_channels"], x.shape[1] // groups, *size)
+            kernel = weights[0].reshape(settings["out_channels"], x.shape[1] // groups, *size)
             bias = weights[1] if len(weights) == 2 else None
-            return functional.conv2d(x, kernel, bias, of["stride"], padding, groups=groups)
+            return functional.conv2d(x, kernel, bias, settings["stride"], padding, groups=groups)
         case "fully_connected":
             flat = x.flatten(1)
-            assert len(weights) == 1 + of["has_bias"] and weights[0].shape == (
-                *of["num_neurons"],
+            assert len(weights) == 1 + settings["has_bias"] and weights[0].shape == (
+                *settings["num_neurons"],
                 flat.shape[1],
             )
-            return flat @ weights[0].T + (weights[1] if of["has_bias"] else 0)
+            return flat @ weights[0].T + (weights[1] if settings["has_bias"] else 0)
         case "batch_normalization":
             scale, offset, mean, variance = (weight.reshape(-1, 1, 1) for weight in weights)
-            assert of["statistics_group_size"] == 1
+            assert settings["statistics_group_size"] == 1
             if training:
                 samples = x.numel() / x.shape[1]
                 mean = x.mean((0, 2, 3), keepdim=True)
                 biased = (x * x).mean((0, 2, 3), keepdim=True) - mean * mean
-                variance = samples * biased / (samples - (not of["no_bessel_correction"]))
-                variance = variance.clamp(min=of["epsilon"])
-            return scale * (x - mean) / torch.sqrt(variance + of["epsilon"]) + offset
+                variance = samples * biased / (samples - (not settings["no_bessel_correction"]))
+                variance = variance.clamp(min=settings["epsilon"])
+            return scale * (x - mean) / torch.sqrt(variance + settings["epsilon"]) + offset
         case "pooling":
-            pool = {"max": functional.max_pool2d, "average": functional.avg_pool2d}[of["pool_mode"]]
-            return pool(functional.pad(x, 4 * [of["pool_pads_i"]]), of["pool_dims_i"], of["pool_strides_i"])
+            pool = {"max": functional.max_pool2d, "average": functional.avg_pool2d}[settings["pool_mode"]]
+            return pool(
+                functional.pad(x, 4 * [settings["pool_pads_i"]]),
+                settings["pool_dims_i"],
+                settings["pool_strides_i"],
+            )
         case "operator_layer":
-            function = of["ops"]["parameters"][0]["type_url"][0]
+            function = settings["ops"]["parameters"][0]["type_url"][0]
             return OPERATORS[function.rpartition(".")[2]](x)
         case "concatenation":
-            return torch.cat(inputs, 1 + of["axis"])  # its axes are those of a sample
+            return torch.cat(inputs, 1 + settings["axis"])  # its axes are those of a sample
         case "reshape":
-            return x.reshape(-1, *of["dims"])
+            return x.reshape(-1, *settings["dims"])
         case "tessellate":
-            return x.repeat(1, *(new // old for new, old in zip(of["dims"], x.shape[1:], strict=True)))
+            return x.repeat(1, *(new // old for new, old in zip(settings["dims"], x.shape[1:], strict=True)))
         case "reduction":
-            assert of["mode"] == "sum"
+            assert settings["mode"] == "sum"
             return x.flatten(1).sum(1, keepdim=True)
         case "weighted_sum":
-            return sum(factor * one for factor, one in zip(of["scaling_factors"], inputs, strict=True))
+            return sum(
+                factor * value for factor, value in zip(settings["scaling_factors"], inputs, strict=True)
+            )
         case "dropout":
-            assert of["keep_prob"] == 1.0, "nothing is random here"
+            assert settings["keep_prob"] == 1.0, "nothing is random here"
             return x
-    return SIMPLE[kind](*inputs) if kind in SIMPLE else of_sequences(kind, of, inputs, weights)
+    return SIMPLE[kind](*inputs) if kind in SIMPLE else of_sequences(kind, settings, inputs, weights)
 
 
-def of_sequences(kind: str, of: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
+def of_sequences(kind: str, settings: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
     """The output of a layer that models of sequences have; a slice's are several."""
     x = inputs[0]
     match kind:
         case "channelwise_fully_connected":
-            has_bias, transposed = of["bias"]["value"][0], of["transpose"]["value"][0]
+            has_bias, transposed = settings["bias"]["value"][0], settings["transpose"]["value"][0]
             matrix = weights[0].T if transposed else weights[0]
             assert len(weights) == 1 + has_bias and matrix.shape == (
-                *of["output_channel_dims"],
+                *settings["output_channel_dims"],
                 x[0, 0].numel(),
             )
             return x.flatten(2) @ matrix.T + (weights[1] if has_bias else 0)
         case "embedding":
-            assert weights[0].shape == (of["embedding_dim"], of["num_embeddings"])
+            assert weights[0].shape == (settings["embedding_dim"], settings["num_embeddings"])
             return weights[0].T[x.long()]
         case "slice":
-            points = of["slice_points"]
-            return tuple(x.narrow(1 + of["axis"], at, to - at) for at, to in itertools.pairwise(points))
+            points = settings["slice_points"]
+            return tuple(x.narrow(1 + settings["axis"], at, to - at) for at, to in itertools.pairwise(points))
         case "weights_layer":
-            return weights[0].reshape(1, *of["dims"]).expand(len(x), *of["dims"])
+            return weights[0].reshape(1, *settings["dims"]).expand(len(x), *settings["dims"])
         case "constant":
-            return torch.full((len(x), *of["num_neurons"]), of["value"], dtype=torch.float64)
+            return torch.full((len(x), *settings["num_neurons"]), settings["value"], dtype=torch.float64)
         case "matmul":
-            return (x.mT if of["transpose_a"] else x) @ (inputs[1].mT if of["transpose_b"] else inputs[1])
+            return (x.mT if settings["transpose_a"] else x) @ (
+                inputs[1].mT if settings["transpose_b"] else inputs[1]
+            )
         case "instance_norm":
             flat = x.flatten(2)
             centred = flat - flat.mean(2, keepdim=True)
             variance = (centred * centred).mean(2, keepdim=True)
-            return (centred / torch.sqrt(variance + of["epsilon"]["value"][0])).reshape(x.shape)
+            return (centred / torch.sqrt(variance + settings["epsilon"]["value"][0])).reshape(x.shape)
         case "layer_norm":
-            assert of["scale"] and of["bias"]
-            return functional.layer_norm(x, x.shape[1:], *weights, of["epsilon"]["value"][0])
+            assert settings["scale"] and settings["bias"]
+            return functional.layer_norm(x, x.shape[1:], *weights, settings["epsilon"]["value"][0])
         case "one_hot":
             assert x[0].numel() == 1
-            return functional.one_hot(x.flatten().long(), of["size"]).double()
+            return functional.one_hot(x.flatten().long(), settings["size"]).double()
     raise AssertionError(f"nothing is known of {kind}")
 
 
@@ -192,30 +201,32 @@ def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict
     labels = torch.from_numpy(random.integers(classes, size=(SAMPLES, *positions)))
     one_hot = functional.one_hot(labels, classes).double()
     if graph.vocabulary is None:
-        given = images = torch.from_numpy(random.normal(size=(SAMPLES, *graph.shape))).permute(0, 3, 1, 2)
+        inputs = images = torch.from_numpy(random.normal(size=(SAMPLES, *graph.shape))).permute(0, 3, 1, 2)
     else:
-        given = images = torch.from_numpy(random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape)))
+        inputs = images = torch.from_numpy(random.integers(graph.vocabulary, size=(SAMPLES, *graph.shape)))
         if positions:
-            given = torch.cat([images, labels], 1)
+            inputs = torch.cat([images, labels], 1)
 
     (term,) = model["objective_function"][0]["layer_term"]
     scores = "logits" if positions else "log_probabilities"
     with torch.no_grad():
-        logits = lbann(given, one_hot, training=False)[lbann.layers[scores]["parents"][0]]
+        logits = lbann(inputs, one_hot, training=False)[lbann.layers[scores]["parents"][0]]
         expected = module.eval()(images)
-    loss = term["scale_factor"][0] * lbann(given, one_hot, training=True)[term["layer"][0]].mean()
+    loss = term["scale_factor"][0] * lbann(inputs, one_hot, training=True)[term["layer"][0]].mean()
     loss.backward()
     expected_loss = cross_entropy(module.train()(images), labels)
     expected_loss.backward()
 
     errors = []
-    found = tensors(module, graph)
+    weights_by_name = tensors(module, graph)
     for name in filter(is_trained, graph.weights()):
         operator = graph.by_name[name.rpartition(".")[0]]
         gradient = lbann.weights[name].grad.numpy()
-        ours = canonical(gradient.T if operator.kind == "embedding" else gradient, operator, graph)
-        theirs = canonical(found[name].grad.numpy(), operator, graph)
-        errors.append(np.abs(ours - theirs).max() / max(1e-6, np.abs(theirs).max()))
+        lbann_gradient = canonical(gradient.T if operator.kind == "embedding" else gradient, operator, graph)
+        pytorch_gradient = canonical(weights_by_name[name].grad.numpy(), operator, graph)
+        errors.append(
+            np.abs(lbann_gradient - pytorch_gradient).max() / max(1e-6, np.abs(pytorch_gradient).max())
+        )
     return {
         "logits": logits.numpy(),
         "expected_logits": expected.numpy(),
@@ -231,7 +242,7 @@ def main() -> None:
         weights = dict(np.load(case["weights"]))
         model = parsed(Path(case["prototext"]).read_text())["model"][0]
         compared = compare(from_json(case["graph"]), model, weights)
-        results |= {f"{key}.{what}": value for what, value in compared.items()}
+        results |= {f"{key}.{part}": value for part, value in compared.items()}
     np.savez(sys.argv[2], **results)
 
 

@@ -55,15 +55,17 @@ def through(
     return lengths, user.read
 
 
-def same(ours: list[Batch], theirs: list[Batch]) -> bool:
-    pairs = zip(ours, theirs, strict=True)
-    return all(np.array_equal(a, b) for mine, other in pairs for a, b in zip(mine, other, strict=True))
+def are_equal(left: list[Batch], right: list[Batch]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(
+        np.array_equal(a, b) for mine, counterpart in pairs for a, b in zip(mine, counterpart, strict=True)
+    )
 
 
 def test_the_device_reads_what_was_sent_in_order_with_the_short_last_batch() -> None:
     sent = batches(20)
     lengths, read = through(ThreadLane(), iter(sent))
-    assert lengths == [8] * 19 + [5] and same(read, sent)
+    assert lengths == [8] * 19 + [5] and are_equal(read, sent)
 
 
 class Forgetful(Point):
@@ -98,14 +100,14 @@ def test_every_wait_is_needed(forgotten: str) -> None:
 
     sent = batches(20)
     slow = 10 * COPY_S if forgotten.startswith("copied") else COPY_S
-    assert any(not same(through(Careless(slow), iter(sent))[1], sent) for _ in range(10))
+    assert any(not are_equal(through(Careless(slow), iter(sent))[1], sent) for _ in range(10))
 
 
 def test_memory_does_not_grow_with_the_batches_nor_with_the_epochs() -> None:
     lane = ThreadLane()
     ahead = Ahead(lane)
     for number in (5, 20):
-        assert same(through(lane, batches(number), ahead)[1], batches(number))
+        assert are_equal(through(lane, batches(number), ahead)[1], batches(number))
     image, label = 8 * 4 * 4 * 3, 8 * 8
     assert [sorted(side) for side in lane.on_either_side] == [[label] * SLOTS + [image] * SLOTS] * 2
 
@@ -114,7 +116,7 @@ def test_buffers_grow_with_a_larger_batch() -> None:
     lane = ThreadLane()
     ahead = Ahead(lane)
     for size in (8, 32, 8):
-        assert same(through(lane, batches(10, size), ahead)[1], batches(10, size))
+        assert are_equal(through(lane, batches(10, size), ahead)[1], batches(10, size))
     assert sum(lane.on_either_side[0]) == sum(lane.on_either_side[1]) == SLOTS * (8 + 32) * (4 * 4 * 3 + 8)
 
 
@@ -150,7 +152,7 @@ def test_an_error_of_the_reading_thread_arrives_after_the_batches_before_it() ->
     with pytest.raises(OSError, match="gone"):
         next(handed)
     lane.training.synchronize()
-    assert same(user.read, sent)
+    assert are_equal(user.read, sent)
 
 
 def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
@@ -162,20 +164,20 @@ def test_who_stops_early_leaves_no_thread_and_loses_no_buffer() -> None:
     assert threading.active_count() == threads + 1
     handed.close()
     assert threading.active_count() == threads
-    assert same(through(lane, batches(6), ahead)[1], batches(6))
+    assert are_equal(through(lane, batches(6), ahead)[1], batches(6))
     assert len(lane.on_either_side[0]) == 2 * SLOTS, "the next epoch has the same buffers"
 
 
 def test_two_at_once_do_not_share_buffers() -> None:
     lane = ThreadLane()
     ahead, first, second = Ahead(lane), User(lane.training), User(lane.training)
-    one, other = batches(6), batches(9, 4, 3)
-    handed = ahead.batches(iter(one), first)
+    six, nine = batches(6), batches(9, 4, 3)
+    handed = ahead.batches(iter(six), first)
     next(handed)
-    list(ahead.batches(iter(other), second))
+    list(ahead.batches(iter(nine), second))
     list(handed)
     lane.training.synchronize()
-    assert same(first.read, one) and same(second.read, other)
+    assert are_equal(first.read, six) and are_equal(second.read, nine)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +203,8 @@ def test_pytorch_trains_to_the_same_weights_by_batches_sent_ahead(
     assert_same(weights(ahead / "after.npz"), weights(plain / "after.npz"), 0)
     assert np.array_equal(np.load(ahead / "seen.0.npy"), np.load(plain / "seen.0.npy"))
     columns = ("train_loss", "validation_loss", "validation_accuracy")
-    ours, theirs = ([[row[column] for column in columns] for row in epochs(each)] for each in (ahead, plain))
-    assert ours == theirs and len(ours) == levels.get("epochs", 1)
+    actual, expected = (
+        [[row[column] for column in columns] for row in epochs(folder)] for folder in (ahead, plain)
+    )
+    assert actual == expected and len(actual) == levels.get("epochs", 1)
     assert "sent ahead" in (ahead / "log.txt").read_text()

@@ -24,11 +24,11 @@ def images(number: int, side: int = 16) -> np.ndarray:
     "split", [Noise(7, 64, (5, 5, 3), 10), Counting(7, 64, 12, 50), Topics(7, 64, 12, 50, 4)]
 )
 def test_a_fresh_sample_depends_on_its_place_and_not_on_who_draws_it(split: Fresh) -> None:
-    whole, labels = split.read(2, slice(0, 64), np.arange(64))
+    samples, labels = split.read(2, slice(0, 64), np.arange(64))
     parts = [split.read(2, slice(first, first + 16), np.arange(16)) for first in range(0, 64, 16)]
-    assert np.array_equal(np.concatenate([part for part, _ in parts]), whole)
+    assert np.array_equal(np.concatenate([part for part, _ in parts]), samples)
     assert np.array_equal(np.concatenate([part for _, part in parts]), labels)
-    assert not np.array_equal(whole, split.read(3, slice(0, 64), np.arange(64))[0]), (
+    assert not np.array_equal(samples, split.read(3, slice(0, 64), np.arange(64))[0]), (
         "an epoch has samples of its own"
     )
 
@@ -75,11 +75,11 @@ def test_where_a_model_has_logits_of_the_last_positions_these_have_labels(tmp_pa
         assert context.positions == logits[0]
         return [*context.epoch(1), *context.validation()]
 
-    for (tokens, whole), (same, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
+    for (tokens, all_values), (same_tokens, last) in zip(batches((6, 9)), batches((2, 9)), strict=True):
         assert (
-            tokens.shape == whole.shape == (8, 6)
-            and np.array_equal(tokens, same)
-            and np.array_equal(whole[:, 4:], last)
+            tokens.shape == all_values.shape == (8, 6)
+            and np.array_equal(tokens, same_tokens)
+            and np.array_equal(all_values[:, 4:], last)
         )
 
 
@@ -96,15 +96,17 @@ def test_validation_is_the_same_in_all_epochs_and_however_it_is_shared_out(tmp_p
         spec = {"seed": 7, "ranks": ranks, "local_batch": 8, "replicas_per_rank": 1}
         job = {"data": str(tmp_path), "spec": spec}
         contexts = [Context(tmp_path, job, rank, 0, cast(Group, None)) for rank in range(ranks)]
-        return [images for each in contexts for images, _ in each.validation()]
+        return [images for context in contexts for images, _ in context.validation()]
 
-    whole = np.concatenate(shares(1))
-    assert whole.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, "no more at once than in training"
-    assert np.array_equal(whole, np.concatenate(shares(1))) and np.array_equal(
-        whole, np.concatenate(shares(3))
+    all_values = np.concatenate(shares(1))
+    assert all_values.shape == (50, 4, 4, 1) and max(map(len, shares(1))) == 8, (
+        "no more at once than in training"
+    )
+    assert np.array_equal(all_values, np.concatenate(shares(1))) and np.array_equal(
+        all_values, np.concatenate(shares(3))
     )
     training, _ = Noise(7, 64, (4, 4, 1), 3).read(0, slice(0, 50), np.arange(50))
-    assert not np.array_equal(whole, training)
+    assert not np.array_equal(all_values, training)
 
 
 def test_unlike_ranks_have_cores_accelerators_and_samples_of_their_own(tmp_path: Path) -> None:
@@ -137,24 +139,24 @@ def test_ranks_of_one_replica_see_the_same_samples_and_one_of_them_counts(tmp_pa
 
 
 def test_without_augmentation_images_stay_as_they_are() -> None:
-    kept = images(8)
-    assert np.array_equal(Augmentation("none", 1, 1, 8, 16)(kept.copy(), np.arange(8)), kept)
+    originals = images(8)
+    assert np.array_equal(Augmentation("none", 1, 1, 8, 16)(originals.copy(), np.arange(8)), originals)
 
 
 def test_half_of_the_images_are_mirrored() -> None:
-    kept = images(400, 4)
-    changed = Augmentation("flip", 1, 1, 400, 4)(kept.copy(), np.arange(400))
-    mirrored = [np.array_equal(new, old[:, ::-1]) for new, old in zip(changed, kept, strict=True)]
-    same = [np.array_equal(new, old) for new, old in zip(changed, kept, strict=True)]
-    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 150 < sum(mirrored) < 250
+    originals = images(400, 4)
+    changed = Augmentation("flip", 1, 1, 400, 4)(originals.copy(), np.arange(400))
+    mirrored = [np.array_equal(new, old[:, ::-1]) for new, old in zip(changed, originals, strict=True)]
+    unchanged = [np.array_equal(new, old) for new, old in zip(changed, originals, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, unchanged, strict=True)) and 150 < sum(mirrored) < 250
 
 
 def test_a_crop_moves_an_image_by_an_eighth_of_its_height_at_most() -> None:
-    kept, augment = images(300), Augmentation("flip-crop", 1, 1, 300, 16)
-    changed = augment(kept.copy(), np.arange(300))
+    originals, augment = images(300), Augmentation("flip-crop", 1, 1, 300, 16)
+    changed = augment(originals.copy(), np.arange(300))
     moves = set()
     for number, new in enumerate(changed):
-        old = kept[number][:, ::-1] if augment.flips[number] else kept[number]
+        old = originals[number][:, ::-1] if augment.flips[number] else originals[number]
         padded = np.pad(old, ((2, 2), (2, 2), (0, 0)))
         top, left = augment.corners[number]
         left = 4 - left if augment.flips[number] else left  # mirrored after it was cut
@@ -164,8 +166,8 @@ def test_a_crop_moves_an_image_by_an_eighth_of_its_height_at_most() -> None:
 
 
 def test_augmentation_belongs_to_the_sample_and_the_epoch() -> None:
-    kept, numbers = images(32), np.arange(32)
-    whole = Augmentation("flip-crop", 1, 1, 32, 16)(kept.copy(), numbers)
-    half = Augmentation("flip-crop", 1, 1, 32, 16)(kept[16:].copy(), numbers[16:])
-    assert np.array_equal(whole[16:], half), "it does not matter who takes it"
-    assert not np.array_equal(whole, Augmentation("flip-crop", 1, 2, 32, 16)(kept.copy(), numbers))
+    originals, numbers = images(32), np.arange(32)
+    augmented = Augmentation("flip-crop", 1, 1, 32, 16)(originals.copy(), numbers)
+    half = Augmentation("flip-crop", 1, 1, 32, 16)(originals[16:].copy(), numbers[16:])
+    assert np.array_equal(augmented[16:], half), "it does not matter who takes it"
+    assert not np.array_equal(augmented, Augmentation("flip-crop", 1, 2, 32, 16)(originals.copy(), numbers))

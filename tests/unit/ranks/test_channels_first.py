@@ -10,47 +10,47 @@ from ranks.libraries.channels_first import canonical, channels_first
 
 
 @pytest.mark.parametrize(
-    "made",
+    "model",
     [
         *(graph(name, (32, 32, 3), 10) for name in ("lenet-5", "resnet-18", "efficientnet-b0")),
         graph("gpt-nano", (6,), 9, 9, "next"),
     ],
-    ids=lambda made: made.model,
+    ids=lambda model: model.model,
 )
-def test_channels_first_and_back_is_where_one_began(made: Graph) -> None:
-    for key, weight in initial_weights(made, 1).items():
-        operator = made.by_name[key.rpartition(".")[0]]
-        turned = channels_first(weight, operator, made)
-        assert turned.flags.c_contiguous and np.array_equal(canonical(turned, operator, made), weight)
+def test_channels_first_and_back_is_where_one_began(model: Graph) -> None:
+    for key, weight in initial_weights(model, 1).items():
+        operator = model.by_name[key.rpartition(".")[0]]
+        turned = channels_first(weight, operator, model)
+        assert turned.flags.c_contiguous and np.array_equal(canonical(turned, operator, model), weight)
 
 
 def test_a_dense_kernel_takes_what_was_flattened_channels_first() -> None:
     builder = Builder("test", (3, 4, 2), "he")
     dense = builder.dense(builder.dropout(builder.flatten(builder.input), 0.5), 5)
-    made = builder.graph()
-    image = np.random.default_rng(1).normal(size=made.shape)
-    kernel = initial_weights(made, 1)[f"{dense}.kernel"]
-    turned = channels_first(kernel, made.by_name[dense], made)
+    model = builder.graph()
+    image = np.random.default_rng(1).normal(size=model.shape)
+    kernel = initial_weights(model, 1)[f"{dense}.kernel"]
+    turned = channels_first(kernel, model.by_name[dense], model)
     np.testing.assert_allclose(turned @ image.transpose(2, 0, 1).ravel(), image.ravel() @ kernel, rtol=1e-5)
 
 
 def test_kernels_begin_with_what_they_give() -> None:
-    made = graph("efficientnet-b0", (32, 32, 3), 10)
-    weights = initial_weights(made, 1)
+    model = graph("efficientnet-b0", (32, 32, 3), 10)
+    weights = initial_weights(model, 1)
 
     def shape(name: str) -> tuple[int, ...]:
-        return channels_first(weights[f"{name}.kernel"], made.by_name[name], made).shape
+        return channels_first(weights[f"{name}.kernel"], model.by_name[name], model).shape
 
     assert shape("stem_conv") == (32, 3, 3, 3) and shape("stage1_block1_depthwise_conv") == (32, 1, 3, 3)
-    assert shape(made.operators[-1].name) == (10, 1280)
+    assert shape(model.operators[-1].name) == (10, 1280)
 
 
 def test_tables_stay_as_they_are_and_matrices_are_turned() -> None:
-    made = graph("gpt-nano", (6,), 9, 9, "next")
-    weights = initial_weights(made, 1)
+    model = graph("gpt-nano", (6,), 9, 9, "next")
+    weights = initial_weights(model, 1)
 
     def shape(name: str) -> tuple[int, ...]:
-        return channels_first(weights[name], made.by_name[name.partition(".")[0]], made).shape
+        return channels_first(weights[name], model.by_name[name.partition(".")[0]], model).shape
 
     assert (shape("embedding.table"), shape("positions.table")) == ((9, 64), (6, 64))
     assert shape("block1_expand.kernel") == (256, 64)

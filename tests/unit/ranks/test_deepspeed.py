@@ -1,5 +1,6 @@
-"""DeepSpeed really trains on a sharded axis: ZeRO's stages train as one rank does with the whole batch, and
-share what they say.
+"""DeepSpeed really trains on a sharded axis.
+
+ZeRO's stages train as one rank does with the whole batch, and share what they say.
 """
 
 from typing import Any
@@ -38,8 +39,8 @@ def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(
         float(np.abs(before[name] - weight).max()) for name, weight in weights(alone / "after.npz").items()
     )
     assert moved > 0.01, "it has trained at all"
-    ours, theirs = (float(epochs(folder)[0]["validation_loss"]) for folder in (shared, alone))
-    assert ours == pytest.approx(theirs, rel=1e-4)
+    actual, expected = (float(epochs(folder)[0]["validation_loss"]) for folder in (shared, alone))
+    assert actual == pytest.approx(expected, rel=1e-4)
 
 
 @EVERY
@@ -48,25 +49,28 @@ def test_an_epoch_on_two_ranks_trains_like_one_rank_with_the_whole_batch(
 def test_momentum_decay_and_adam_are_those_of_one_rank(
     trainings: Trainings, sharding: str, recipe: dict[str, Any]
 ) -> None:
-    told = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20, **recipe}
-    alone = trainings.weights("pytorch-single", batch_size=64, **told)
-    assert_same(trainings.weights("deepspeed", **zero(sharding, **told)), alone, 1e-4)
+    levels_of_both = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20, **recipe}
+    alone = trainings.weights("pytorch-single", batch_size=64, **levels_of_both)
+    assert_same(trainings.weights("deepspeed", **zero(sharding, **levels_of_both)), alone, 1e-4)
 
 
 @EVERY
 def test_ranks_with_unlike_numbers_of_batches_validate_shared_parameters(trainings: Trainings) -> None:
-    told = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
-    ours, theirs = (
+    levels_of_both = {"batch_size": 26, "nodes": 2}  # of 261 samples, one rank has 130, the other 131
+    actual, expected = (
         epochs(trainings.of(name, **levels))[0]
-        for name, levels in (("deepspeed", zero("parameters", **told)), ("pytorch-ddp", told))
+        for name, levels in (
+            ("deepspeed", zero("parameters", **levels_of_both)),
+            ("pytorch-ddp", levels_of_both),
+        )
     )
-    assert float(ours["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=1e-4)
-    assert ours["validation_accuracy"] == theirs["validation_accuracy"]
+    assert float(actual["validation_loss"]) == pytest.approx(float(expected["validation_loss"]), rel=1e-4)
+    assert actual["validation_accuracy"] == expected["validation_accuracy"]
 
 
 @EVERY
 @pytest.mark.parametrize(
-    "told",
+    "levels_of_both",
     [
         {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 2, "learning_rate": 1e-3},
         {
@@ -78,9 +82,11 @@ def test_ranks_with_unlike_numbers_of_batches_validate_shared_parameters(trainin
     ],
     ids=["batch statistics", "a weight of two operators"],
 )
-def test_models_of_which_most_is_shared_train_as_with_ddp(trainings: Trainings, told: dict[str, Any]) -> None:
-    theirs = trainings.weights("pytorch-ddp", batch_size=32, nodes=2, **told)
-    assert_same(trainings.weights("deepspeed", **zero("parameters", **told)), theirs, 1e-4)
+def test_models_of_which_most_is_shared_train_as_with_ddp(
+    trainings: Trainings, levels_of_both: dict[str, Any]
+) -> None:
+    expected = trainings.weights("pytorch-ddp", batch_size=32, nodes=2, **levels_of_both)
+    assert_same(trainings.weights("deepspeed", **zero("parameters", **levels_of_both)), expected, 1e-4)
 
 
 @EVERY
@@ -89,16 +95,16 @@ def test_what_ranks_exchange_tells_what_they_share(trainings: Trainings, shardin
     folder = trainings.of("deepspeed", **zero(sharding, sync_every=SYNC_EVERY, trace="phases"))
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0 and rank == 0")
-    found, own = phases[phases["phase"] == "exchange"], phases[phases["phase"] != "exchange"]
+    exchanges, own = phases[phases["phase"] == "exchange"], phases[phases["phase"] != "exchange"]
 
     def during(phase: str) -> set[int]:
         """The steps in which an exchange begins in this phase."""
-        pairs = found.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
+        pairs = exchanges.merge(own[own["phase"] == phase], on="step", suffixes=("", "_of"))
         return set(pairs.query("start_of <= start <= end_of")["step"])
 
     assert during("backward") == (EXCHANGING if sharding == "optimizer" else set(range(1, 25)))
     assert during("optimizer") >= EXCHANGING, "parameters, of which each rank has updated a share"
     assert (len(during("forward")) > 20) == (sharding == "parameters")
-    with np.load(folder / "after.npz") as kept:
+    with np.load(folder / "after.npz") as arrays:
         plain = trainings.weights("deepspeed", **zero(sharding, sync_every=SYNC_EVERY))
-        assert_same({name: kept[name] for name in kept.files}, plain, 1e-6)
+        assert_same({name: arrays[name] for name in arrays.files}, plain, 1e-6)

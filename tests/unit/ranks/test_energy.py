@@ -61,14 +61,19 @@ def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_energy_of_packages_is_that_of_all_and_nothing_twice(powercap: Path) -> None:
-    made = Meters([])
-    assert made.read() == {"package": pytest.approx(3.0)}, (
+    meter = Meters([])
+    assert meter.read() == {"package": pytest.approx(3.0)}, (
         "joules of packages 0 and 1: no cores, memory, platform or second interface"
     )
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
-    assert made.read() == {"package": pytest.approx(8.5)}
-    (said,) = made.describe()
-    assert (said["source"], said["scope"], said["method"], said["reason"]) == (
+    assert meter.read() == {"package": pytest.approx(8.5)}
+    (entry,) = meter.describe()
+    assert (
+        entry["source"],
+        entry["scope"],
+        entry["method"],
+        entry["reason"],
+    ) == (
         "rapl",
         "package",
         "counter",
@@ -87,11 +92,13 @@ def test_a_counter_that_wraps_around_goes_on(tmp_path: Path) -> None:
 
 def test_a_package_that_may_not_be_read_leaves_no_number_and_says_why(powercap: Path) -> None:
     (powercap / "intel-rapl:1" / "energy_uj").unlink()
-    made = Meters([])
-    assert made.read() == {}, "one package is not the machine"
-    (said,) = made.describe()
+    meter = Meters([])
+    assert meter.read() == {}, "one package is not the machine"
+    (entry,) = meter.describe()
     assert (
-        said["source"] == "rapl" and "cannot be read" in said["reason"] and "intel-rapl:1" in said["reason"]
+        entry["source"] == "rapl"
+        and "cannot be read" in entry["reason"]
+        and "intel-rapl:1" in entry["reason"]
     )
 
 
@@ -99,9 +106,9 @@ def test_a_machine_without_meters_says_nothing_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
-    made, threads = Meters([]), threading.active_count()
-    made.sample(tmp_path / "power.csv")
-    assert (made.read(), made.describe()) == ({}, [])
+    meter, threads = Meters([]), threading.active_count()
+    meter.sample(tmp_path / "power.csv")
+    assert (meter.read(), meter.describe()) == ({}, [])
     assert not (tmp_path / "power.csv").exists() and threading.active_count() == threads
 
 
@@ -109,7 +116,7 @@ def test_a_machine_without_meters_says_nothing_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("joules", "seconds", "said"),
+    ("joules", "seconds", "reason"),
     [
         (50.0, 1.0, None),
         (50.0, 0.9, "an epoch of 0.9 s is shorter than the 1 s that nvml can resolve (new every 0.1 s)"),
@@ -120,9 +127,9 @@ def test_a_machine_without_meters_says_nothing_and_writes_nothing(
     ],
 )
 def test_a_window_that_a_meter_cannot_resolve_has_a_reason(
-    joules: float | None, seconds: float, said: str | None
+    joules: float | None, seconds: float, reason: str | None
 ) -> None:
-    assert NVML.objection(joules, seconds) == said
+    assert NVML.objection(joules, seconds) == reason
 
 
 @pytest.mark.parametrize("length_s", [1.0, 1.07, 2.03])
@@ -135,15 +142,17 @@ def test_the_shortest_window_that_is_taken_is_right_to_a_tenth(length_s: float) 
 
 
 def test_an_epoch_too_short_is_empty_and_the_record_has_the_first_reason(powercap: Path) -> None:
-    made = Meters([])
-    before = made.read()
+    meter = Meters([])
+    before = meter.read()
     (powercap / "intel-rapl:1" / "energy_uj").write_text("7500000\n")
-    after = made.read()
-    assert made.between(before, after, 0.5, "an epoch") == {"package": pytest.approx(5.5)}
-    assert made.describe()[0]["reason"] is None
-    assert made.between(before, after, 0.002, "an epoch") == {"package": None}
-    assert made.between(before, before, 0.5, "an epoch") == {"package": None}
-    assert made.describe()[0]["reason"].startswith("an epoch of 0.002 s is shorter than the 0.01 s that rapl")
+    after = meter.read()
+    assert meter.between(before, after, 0.5, "an epoch") == {"package": pytest.approx(5.5)}
+    assert meter.describe()[0]["reason"] is None
+    assert meter.between(before, after, 0.002, "an epoch") == {"package": None}
+    assert meter.between(before, before, 0.5, "an epoch") == {"package": None}
+    assert meter.describe()[0]["reason"].startswith(
+        "an epoch of 0.002 s is shorter than the 0.01 s that rapl"
+    )
 
 
 # The vendors' libraries, by module objects that have their functions.
@@ -187,29 +196,29 @@ def test_nvml_counts_the_accelerators_that_the_run_uses(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    made = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), [0, 1])
-    assert made.joules() == pytest.approx(expected) and made.kind == NVML
+    meter = energy.nvml(nvml([1.0, 2.0, 4.0, 8.0], [0.0] * 4), [0, 1])
+    assert meter.joules() == pytest.approx(expected) and meter.kind == NVML
 
 
 def test_an_accelerator_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watts = [100.0, 50.0]
-    made = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
-    start, before = time.monotonic(), made.joules()
+    meter = energy.nvml(nvml([0.0, 0.0], watts, counts=False), [0, 1])
+    start, before = time.monotonic(), meter.joules()
     time.sleep(0.35)
-    after, seconds = made.joules(), time.monotonic() - start
-    assert made.kind == NVML_POWER and before is not None and after is not None
+    after, seconds = meter.joules(), time.monotonic() - start
+    assert meter.kind == NVML_POWER and before is not None and after is not None
     assert after - before == pytest.approx(150 * seconds, rel=0.1)
 
 
 def test_power_that_grows_is_integrated_by_trapezoids() -> None:
     start = time.monotonic()
-    made = Integrated(lambda: 100 * (time.monotonic() - start), 0.02)
+    meter = Integrated(lambda: 100 * (time.monotonic() - start), 0.02)
     began = time.monotonic() - start
-    before = made()
+    before = meter()
     time.sleep(0.3)
-    found, ended = made() - before, time.monotonic() - start
-    assert found == pytest.approx(50 * (ended**2 - began**2), rel=0.05)
+    joules, ended = meter() - before, time.monotonic() - start
+    assert joules == pytest.approx(50 * (ended**2 - began**2), rel=0.05)
 
 
 def amd(counted: list[int], power: Any = 300, name: str = "energy_accumulator") -> ModuleType:
@@ -245,15 +254,15 @@ def test_amd_smi_counts_in_units_of_its_own_and_numbers_as_hip_does(
 ) -> None:
     for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
-    made = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
-    assert made.joules() == pytest.approx(3_000_000 * 15.259e-6) and made.kind == AMD
+    meter = energy.amd_smi(amd([1_000_000, 2_000_000, 3_000_000], name=name), [0])
+    assert meter.joules() == pytest.approx(3_000_000 * 15.259e-6) and meter.kind == AMD
 
 
 def test_amd_smi_without_a_counter_has_its_power_integrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = energy.amd_smi(amd([0], power=300), [0])
-    start, before = time.monotonic(), made.joules() or 0.0
+    meter = energy.amd_smi(amd([0], power=300), [0])
+    start, before = time.monotonic(), meter.joules() or 0.0
     time.sleep(0.25)
-    assert (made.joules() or 0.0) - before == pytest.approx(300 * (time.monotonic() - start), rel=0.1)
+    assert (meter.joules() or 0.0) - before == pytest.approx(300 * (time.monotonic() - start), rel=0.1)
     with pytest.raises(StopIteration):
         energy.amd_smi(amd([0], power="N/A"), [0])
 
@@ -264,9 +273,12 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    made = Meters([0])
-    assert made.read() == {} and [said["source"] for said in made.describe()] == ["nvml", "amd-smi"]
-    assert all("it does not tell: ModuleNotFoundError" in said["reason"] for said in made.describe())
+    meter = Meters([0])
+    assert meter.read() == {} and [entry["source"] for entry in meter.describe()] == [
+        "nvml",
+        "amd-smi",
+    ]
+    assert all("it does not tell: ModuleNotFoundError" in entry["reason"] for entry in meter.describe())
     monkeypatch.setitem(sys.modules, "amdsmi", amd([1_000_000]))
     assert Meters([0]).read() == {"device": pytest.approx(15.259)}
     monkeypatch.setitem(sys.modules, "pynvml", nvml([7.0], [1.0]))
@@ -276,21 +288,24 @@ def test_a_run_on_accelerators_asks_whoever_is_there(monkeypatch: pytest.MonkeyP
 # What a run's record says.
 
 
-def said(reason: str | None = None, kind: energy.Kind = RAPL) -> list[dict[str, Any]]:
+def make_entries(reason: str | None = None, kind: energy.Kind = RAPL) -> list[dict[str, Any]]:
     return [energy.entry(kind, reason)]
 
 
 def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> None:
-    (one,) = together([("a", said()), ("b", said())])
-    assert one["reason"] is None and one["window"] == "epochs"
-    assert together([("a", said()), ("b", said("too short"))])[0]["reason"] == "b: too short"
-    assert together([("a", said()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
-    assert together([("a", said("too short"))])[0]["reason"] == "too short"
-    assert [meter["source"] for meter in together([("a", said() + said(kind=NVML))])] == ["rapl", "nvml"]
+    (combined,) = together([("a", make_entries()), ("b", make_entries())])
+    assert combined["reason"] is None and combined["window"] == "epochs"
+    assert together([("a", make_entries()), ("b", make_entries("too short"))])[0]["reason"] == "b: too short"
+    assert together([("a", make_entries()), ("b", [])])[0]["reason"] == "1 of 2 machines have it"
+    assert together([("a", make_entries("too short"))])[0]["reason"] == "too short"
+    assert [meter["source"] for meter in together([("a", make_entries() + make_entries(kind=NVML))])] == [
+        "rapl",
+        "nvml",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("told", "device", "scope"),
+    ("scopes", "device", "scope"),
     [
         ("device package node", "cuda", "node"),
         ("device package node", "cpu", "node"),
@@ -303,9 +318,9 @@ def test_meters_of_several_machines_are_one_and_one_that_lacks_it_is_said() -> N
     ],
 )
 def test_the_response_is_the_widest_scope_and_never_the_package_alone_of_accelerators(
-    told: str, device: str, scope: str | None
+    scopes: str, device: str, scope: str | None
 ) -> None:
-    energies = {f"energy_{name}_j": 1.0 if name in told.split() else None for name in energy.SCOPES}
+    energies = {f"energy_{name}_j": 1.0 if name in scopes.split() else None for name in energy.SCOPES}
     assert widest(energies, device) == scope
 
 
@@ -351,7 +366,7 @@ def hanging_nvml(hang: Callable[[], bool]) -> ModuleType:
     for name in ("nvmlInit", "nvmlDeviceGetTotalEnergyConsumption"):
         works = getattr(library, name)
         setattr(
-            library, name, lambda *told, works=works: threading.Event().wait() if hang() else works(*told)
+            library, name, lambda *scopes, works=works: threading.Event().wait() if hang() else works(*scopes)
         )
     return library
 
@@ -362,29 +377,29 @@ def test_a_driver_that_hangs_holds_up_no_rank(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     hangs = [False]
     monkeypatch.setitem(sys.modules, "pynvml", hanging_nvml(lambda: hangs[0]))
-    made = Meters([0])
-    before = made.read()
+    meter = Meters([0])
+    before = meter.read()
     assert before == {"device": 7.0}
     hangs[0] = True
     began = time.monotonic()
-    assert [made.read() for _ in range(20)] == [{"device": None}] * 20
+    assert [meter.read() for _ in range(20)] == [{"device": None}] * 20
     assert time.monotonic() - began < 1.0, "it is asked once"
-    assert made.between(before, made.read(), 1.0, "an epoch") == {"device": None}
-    assert made.describe()[0]["reason"] == "nvml stopped telling"
+    assert meter.between(before, meter.read(), 1.0, "an epoch") == {"device": None}
+    assert meter.describe()[0]["reason"] == "nvml stopped telling"
 
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     refused = Meters([0]).describe()  # now even its first call hangs
-    assert "TimeoutError" in next(said["reason"] for said in refused if said["source"] == "nvml")
+    assert "TimeoutError" in next(entry["reason"] for entry in refused if entry["source"] == "nvml")
 
 
 def test_a_counter_that_was_reset_tells_nothing_from_then_on(powercap: Path) -> None:
-    made = Meters([])
+    meter = Meters([])
     (powercap / "intel-rapl:1" / "energy_uj").write_text("90000000000\n")
-    assert made.read() == {"package": pytest.approx(90_001.0)}
+    assert meter.read() == {"package": pytest.approx(90_001.0)}
     (powercap / "intel-rapl:1" / "energy_uj").write_text("1000000\n")  # a wrap would be 170 kJ at once
-    assert made.read() == {"package": None}
+    assert meter.read() == {"package": None}
     (powercap / "intel-rapl:1" / "energy_uj").write_text("2000000\n")
-    assert made.read() == {"package": None}
+    assert meter.read() == {"package": None}
 
 
 def test_a_clock_that_is_set_changes_no_power(

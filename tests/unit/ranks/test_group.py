@@ -22,13 +22,13 @@ def test_gather_and_broadcast(tmp_path: Path, size: int) -> None:
 
 
 def test_nobody_leaves_a_barrier_before_all_have_come(tmp_path: Path) -> None:
-    def come(group: Group) -> tuple[float, float]:
+    def arrive(group: Group) -> tuple[float, float]:
         time.sleep(0.1 * group.rank)
         came = time.monotonic()
         group.barrier()
         return came, time.monotonic()
 
-    times = on_ranks(3, tmp_path, come)
+    times = on_ranks(3, tmp_path, arrive)
     assert min(left for _, left in times) >= max(came for came, _ in times)
 
 
@@ -57,9 +57,9 @@ def test_a_stranger_is_turned_away(tmp_path: Path) -> None:
     meeting = tmp_path / "rendezvous.json"
     while not meeting.exists():
         time.sleep(0.01)
-    found = json.loads(meeting.read_text())
+    meeting_point = json.loads(meeting.read_text())
     assert meeting.stat().st_mode & 0o077 == 0, "the token is the owner's alone"
-    with socket.create_connection((found["address"], found["port"])) as stranger:
+    with socket.create_connection((meeting_point["address"], meeting_point["port"])) as stranger:
         hello = json.dumps({"rank": 1, "token": "guessed"}).encode()
         stranger.sendall(len(hello).to_bytes(4, "big") + hello)
         assert stranger.recv(1) == b"", "its connection is closed"

@@ -29,7 +29,7 @@ from ranks.frameworks.lbann.sequences import constants
 from ranks.worker.batches import split_of
 from support.prototexts import Fields, parsed
 
-HERE = Path(__file__)
+THIS_FILE = Path(__file__)
 CASES = {
     "lenet-5": ((28, 28, 1), "cpu"),
     "cnn-cifar10": ((32, 32, 3), "cpu"),
@@ -135,7 +135,7 @@ BUILT = {
 }
 
 
-def made_of(name: str) -> Graph:
+def graph_named(name: str) -> Graph:
     """The graph of a case."""
     shape, _ = CASES[name]
     if name in models():
@@ -147,23 +147,25 @@ def made_of(name: str) -> Graph:
 
 def of_model(name: str, shape: tuple[int, ...]) -> Graph:
     """A model for images of this shape, or for sequences of VOCABULARY."""
-    told = {IMAGES: (10,), TEXTS: (4, VOCABULARY), TOKENS: (VOCABULARY, VOCABULARY, "next")}
-    return graph(name, shape, *told[models()[name].sample_kind])
+    label_shapes = {IMAGES: (10,), TEXTS: (4, VOCABULARY), TOKENS: (VOCABULARY, VOCABULARY, "next")}
+    return graph(name, shape, *label_shapes[models()[name].sample_kind])
 
 
-def perturbed(made: Graph) -> dict[str, np.ndarray]:
+def perturbed(built_graph: Graph) -> dict[str, np.ndarray]:
     """Weights in which nothing is 0 or 1 everywhere, so that none can stand for another."""
     random = np.random.default_rng(5)
-    weights = initial_weights(made, 3)
+    weights = initial_weights(built_graph, 3)
     for name, weight in weights.items():
         if not name.endswith(".kernel"):
             weights[name] = (weight + random.uniform(0.1, 0.3, weight.shape)).astype(np.float32)
     return weights
 
 
-def without_dropout(made: Graph) -> Graph:
-    operators = (replace(o, settings={"rate": 0.0}) if o.kind == "dropout" else o for o in made.operators)
-    return replace(made, operators=tuple(operators))
+def without_dropout(built_graph: Graph) -> Graph:
+    operators = (
+        replace(o, settings={"rate": 0.0}) if o.kind == "dropout" else o for o in built_graph.operators
+    )
+    return replace(built_graph, operators=tuple(operators))
 
 
 @pytest.fixture(scope="module")
@@ -172,19 +174,19 @@ def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, n
     folder = tmp_path_factory.mktemp("lbann")
     cases = {}
     for name, (_, device) in CASES.items():
-        made = without_dropout(made_of(name))
+        built_graph = without_dropout(graph_named(name))
         own = folder / name
         own.mkdir()
-        weights = perturbed(made)
-        save(weights, made, own)
+        weights = perturbed(built_graph)
+        save(weights, built_graph, own)
         np.savez(folder / f"{name}.npz", **weights)
-        (folder / f"{name}.prototext").write_text(text({"model": model(made, own, device=device)}))
+        (folder / f"{name}.prototext").write_text(text({"model": model(built_graph, own, device=device)}))
         files = {"weights": f"{folder / name}.npz", "prototext": f"{folder / name}.prototext"}
-        cases[name] = {"graph": made.to_json(), **files}
+        cases[name] = {"graph": built_graph.to_json(), **files}
     (folder / "cases.json").write_text(json.dumps(cases))
     environment = real("pytorch")
-    program = [environment["python"]["executable"], str(HERE.with_name("lbann_forward.py"))]
-    paths = os.pathsep.join(map(str, (SCRIPTS, HERE.parents[2])))
+    program = [environment["python"]["executable"], str(THIS_FILE.with_name("lbann_forward.py"))]
+    paths = os.pathsep.join(map(str, (SCRIPTS, THIS_FILE.parents[2])))
     done = subprocess.run(
         [*program, str(folder / "cases.json"), str(folder / "out.npz")],
         env={**os.environ, **environment["variables"], "PYTHONPATH": paths},
@@ -198,8 +200,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory, real: Any) -> dict[str, n
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_layers_compute_what_pytorch_computes(compared: dict[str, np.ndarray], name: str) -> None:
-    ours, theirs = compared[f"{name}.logits"], compared[f"{name}.expected_logits"]
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9 * float(np.abs(theirs).max()))
+    lbann_values, pytorch_values = compared[f"{name}.logits"], compared[f"{name}.expected_logits"]
+    np.testing.assert_allclose(
+        lbann_values, pytorch_values, rtol=0, atol=1e-9 * float(np.abs(pytorch_values).max())
+    )
     loss, expected = compared[f"{name}.losses"]
     assert loss == pytest.approx(expected, rel=1e-9)
 
@@ -209,8 +213,8 @@ def test_every_weight_gets_the_gradient_that_pytorch_gives_it(
     compared: dict[str, np.ndarray], name: str
 ) -> None:
     assert compared[f"{name}.gradients"].max() < 1e-6
-    untrained = {weight for weight in made_of(name).weights() if not is_trained(weight)}
-    assert set(compared[f"{name}.without_gradient"]) == untrained | set(constants(made_of(name)))
+    untrained = {weight for weight in graph_named(name).weights() if not is_trained(weight)}
+    assert set(compared[f"{name}.without_gradient"]) == untrained | set(constants(graph_named(name)))
 
 
 def assert_known(fields: Fields, message: str) -> None:
@@ -233,22 +237,26 @@ def assert_known(fields: Fields, message: str) -> None:
     ],
 )
 def test_every_model_is_written_in_fields_that_lbann_has(name: str, shape: tuple[int, ...]) -> None:
-    made = of_model(name, shape)
-    (written,) = parsed(text({"model": model(made, Path("/w"), device="cuda", weight_decay=1e-4)}))["model"]
+    built_graph = of_model(name, shape)
+    (written,) = parsed(text({"model": model(built_graph, Path("/w"), device="cuda", weight_decay=1e-4)}))[
+        "model"
+    ]
     assert_known(written, "model")
     masks = ["causal_mask.6"] if name.startswith("gpt") else []
-    assert [entry["name"][0] for entry in written["weights"]] == [*made.weights(), *masks]
+    assert [entry["name"][0] for entry in written["weights"]] == [*built_graph.weights(), *masks]
     (decayed,) = written["objective_function"][0]["l2_weight_regularization"]
     assert all(weight.endswith("kernel") for weight in decayed["weights"])
 
     by_name = {layer["name"][0]: layer for layer in written["layer"]}
     assert len(by_name) == len(written["layer"]), "names are not given twice"
     used = [weight for layer in by_name.values() for weight in layer.get("weights", [])]
-    assert set(used) == {*made.weights(), *masks}, "every weight belongs to a layer"
+    assert set(used) == {*built_graph.weights(), *masks}, "every weight belongs to a layer"
     assert shape == (6,) or len(used) == len(set(used)), "to one"
     for layer_name, layer in by_name.items():
         assert len(set(layer) & set(KINDS)) == 1
-        children = [child for child, other in by_name.items() if layer_name in other.get("parents", [])]
+        children = [
+            child for child, other_layer in by_name.items() if layer_name in other_layer.get("parents", [])
+        ]
         assert layer.get("children", []) == children
 
 
@@ -259,9 +267,9 @@ def test_a_plain_cnn_is_written_like_one_that_lbann_has_run() -> None:
     (written,) = parsed(text({"model": model(builder.graph(), Path("/w"))}))["model"]
     ran = parsed(EXCERPT)["layer"]
     assert [kind_of(layer) for layer in written["layer"]] == ["input"] + [kind_of(layer) for layer in ran]
-    for ours, theirs in zip(written["layer"][1:], ran, strict=True):
-        kind = kind_of(theirs)
-        assert theirs[kind][0].items() <= ours[kind][0].items()
+    for lbann_values, pytorch_values in zip(written["layer"][1:], ran, strict=True):
+        kind = kind_of(pytorch_values)
+        assert pytorch_values[kind][0].items() <= lbann_values[kind][0].items()
     assert written["objective_function"][0]["layer_term"] == [{"scale_factor": [1.0], "layer": ["loss"]}]
     loss, accuracy = (metric["layer_metric"][0] for metric in written["metric"])
     assert loss == {"layer": ["loss"], "name": ["cross-entropy"], "unit": [" nats"]}, (
@@ -280,28 +288,29 @@ def settings_of(name: str, kind: str, device: str = "cpu") -> list[dict[str, Any
 
 
 def test_what_only_training_shows_is_set_as_in_other_libraries() -> None:
-    assert [of["keep_prob"] for of in settings_of("cnn-cifar10", "dropout")] == [0.75, 0.75, 0.5]
-    assert {(of["decay"], of["epsilon"]) for of in settings_of("resnet-18", "batch_normalization")} == {
-        (0.9, 1e-5)
-    }
+    assert [settings["keep_prob"] for settings in settings_of("cnn-cifar10", "dropout")] == [0.75, 0.75, 0.5]
+    assert {
+        (settings["decay"], settings["epsilon"])
+        for settings in settings_of("resnet-18", "batch_normalization")
+    } == {(0.9, 1e-5)}
     norms = settings_of("efficientnet-b0", "batch_normalization", "cuda")
-    assert {(of["decay"], of["epsilon"]) for of in norms} == {(0.99, 1e-3)}
+    assert {(settings["decay"], settings["epsilon"]) for settings in norms} == {(0.99, 1e-3)}
 
 
 @pytest.mark.parametrize(("device", "named"), [("cpu", "CPU"), ("cuda", "GPU")])
 def test_operators_are_on_the_device_of_their_layers(device: str, named: str) -> None:
-    assert {of["ops"]["device_allocation"] for of in settings_of("lenet-5", "operator_layer", device)} == {
-        named
-    }
+    assert {
+        settings["ops"]["device_allocation"] for settings in settings_of("lenet-5", "operator_layer", device)
+    } == {named}
     assert model(graph("lenet-5", (32, 32, 3), 10), Path("/w"), device=device)["disable_cuda"] is (
         device == "cpu"
     )
 
 
 def test_weights_are_saved_in_the_layout_that_lbann_reads(tmp_path: Path) -> None:
-    made = graph("lenet-5", (28, 28, 1), 10)
-    save(initial_weights(made, 1), made, tmp_path)
-    loaded = {name: np.load(file_of(name, tmp_path)) for name in made.weights()}
+    built_graph = graph("lenet-5", (28, 28, 1), 10)
+    save(initial_weights(built_graph, 1), built_graph, tmp_path)
+    loaded = {name: np.load(file_of(name, tmp_path)) for name in built_graph.weights()}
     assert loaded["conv2.kernel"].shape == (16, 6, 5, 5) and loaded["conv2.bias"].shape == (16,)
     assert loaded["dense1.kernel"].shape == (120, 400)
     assert all(weight.dtype == np.float32 and weight.flags.c_contiguous for weight in loaded.values())
@@ -314,7 +323,7 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
     folder.mkdir()
     prepare(dataset, data)
     manifest = json.loads((data / "manifest.json").read_text())
-    made = of_model("rnn-nano" if dataset.startswith("synthetic-tokens") else "rnn-text-nano", (6,))
+    built_graph = of_model("rnn-nano" if dataset.startswith("synthetic-tokens") else "rnn-text-nano", (6,))
     levels = {
         "weight_decay": 0.0,
         "momentum": 0.9,
@@ -325,13 +334,13 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
     }
     experiment.write(
         SimpleNamespace(
-            graph=made,
+            graph=built_graph,
             levels=levels,
             manifest=manifest,
             job={"data": str(data)},
             spec={"device": "cpu", "local_batch": 4, "replicas": 1, "seed": 5},
-            positions=math.prod(made.operators[-1].shape[:-1]),
-            initial_weights=lambda: initial_weights(made, 5),
+            positions=math.prod(built_graph.operators[-1].shape[:-1]),
+            initial_weights=lambda: initial_weights(built_graph, 5),
             learning_rate=lambda update: 0.1,
         ),
         folder,
@@ -346,28 +355,25 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
 
 
 def test_on_processors_depthwise_convolutions_are_refused() -> None:
-    made = graph("efficientnet-b0", (32, 32, 3), 10)
-    said = (
-        "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its "
-        "convolutions have one group, not 32"
-    )
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        layers(made, "cpu")
-    assert layers(made, "cuda")
+    built_graph = graph("efficientnet-b0", (32, 32, 3), 10)
+    reason = "LBANN cannot compute stage1_block1_depthwise_conv of efficientnet-b0: on processors its convolutions have one group, not 32"
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        layers(built_graph, "cpu")
+    assert layers(built_graph, "cuda")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_refused_when_planned_is_what_lbann_cannot_compute(device: str) -> None:
     refused = set(load_framework("lbann").without[device])
     for name, entry in models().items():
-        made = of_model(
+        built_graph = of_model(
             name, (28, 28, 1) if name == "lenet-5" else (96, 96, 3) if entry.sample_kind == IMAGES else (6,)
         )
-        if refused & {operator.kind for operator in made.operators}:
+        if refused & {operator.kind for operator in built_graph.operators}:
             with pytest.raises(ValueError, match=f"LBANN cannot compute .* of {name}: "):
-                layers(made, device)
+                layers(built_graph, device)
         else:
-            assert layers(made, device)
+            assert layers(built_graph, device)
 
 
 def test_dense_layers_of_sequences_are_not_divided() -> None:
@@ -376,9 +382,9 @@ def test_dense_layers_of_sequences_are_not_divided() -> None:
     ):
         layers(of_model("rnn-nano", (6,)), parallelism="dense")
     divided = [
-        one["name"]
-        for one in layers(of_model("rnn-text-nano", (6,)), parallelism="dense")
-        if "data_layout" in one
+        layer_entry["name"]
+        for layer_entry in layers(of_model("rnn-text-nano", (6,)), parallelism="dense")
+        if "data_layout" in layer_entry
     ]
     assert divided == ["head"]
 
@@ -399,13 +405,13 @@ def test_a_reshape_is_overwritten_only_where_nothing_below_it_needs_its_output()
     builder = Builder("viewed", (6,), "uniform", VOCABULARY)
     x = builder.step(builder.embedding(builder.input, 4), -1)
     builder.dense(builder.activation(x, "relu"), 4)
-    made = layers(builder.graph())
-    assert made
-    by_name = {one["name"]: one for one in made}
+    built_graph = layers(builder.graph())
+    assert built_graph
+    by_name = {layer_entry["name"]: layer_entry for layer_entry in built_graph}
     del by_name["step1.part"]["slice"]
     by_name["step1.part"]["operator_layer"] = {}
     with pytest.raises(ValueError, match=r"overwrite the output of step1.part, which may need it"):
-        _check_in_place(made, builder.graph())
+        _check_in_place(built_graph, builder.graph())
 
 
 def test_what_hands_its_output_to_a_sum_alone_does_not_work_in_place() -> None:
@@ -436,7 +442,7 @@ def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "reason"),
     [
         (
             {"kind": "sequence"},
@@ -449,13 +455,13 @@ def test_an_operator_with_the_name_of_another_layer_is_refused(name: str) -> Non
         ),
     ],
 )
-def test_what_lbann_is_not_known_to_have_is_refused(changed: dict[str, Any], said: str) -> None:
+def test_what_lbann_is_not_known_to_have_is_refused(changed: dict[str, Any], reason: str) -> None:
     builder = Builder("other", (8, 8, 1), "he")
     builder.dense(builder.flatten(builder.batch_norm(builder.input)), 10)
-    made = builder.graph()
-    operators = [replace(o, **changed) if o.kind == "batch_norm" else o for o in made.operators]
-    with pytest.raises(ValueError, match=said):
-        layers(replace(made, operators=tuple(operators)))
+    built_graph = builder.graph()
+    operators = [replace(o, **changed) if o.kind == "batch_norm" else o for o in built_graph.operators]
+    with pytest.raises(ValueError, match=reason):
+        layers(replace(built_graph, operators=tuple(operators)))
 
 
 def test_text_is_quoted_and_enumerations_are_not() -> None:

@@ -25,7 +25,7 @@ def read(text: str) -> Output:
 
 def test_every_epoch_is_read_as_it_was_printed():
     output = read(VALIDATED)
-    assert [output.has(number) for number in range(6)] == [True] * 5 + [False]
+    assert [output.has_epoch(number) for number in range(6)] == [True] * 5 + [False]
     assert row(output.epochs[4], 1536) == {
         "epoch_time_s": 0.898678,
         "validation_time_s": 0.0588005,
@@ -44,9 +44,9 @@ def test_every_epoch_is_read_as_it_was_printed():
 
 
 def test_an_epoch_without_all_samples_is_refused():
-    few = VALIDATED.replace("iter/epoch = [26/5/0/0]", "iter/epoch = [13/5/0/0]")
+    too_few = VALIDATED.replace("iter/epoch = [26/5/0/0]", "iter/epoch = [13/5/0/0]")
     with pytest.raises(UnreadableError, match="trained on 743 samples in an epoch, not on 1536"):
-        row(read(few).epochs[4], 1536)
+        row(read(too_few).epochs[4], 1536)
 
 
 def test_shares_come_from_the_table_of_training_not_of_validation():
@@ -64,18 +64,18 @@ def test_a_last_test_is_no_validation():
     output = read(UNVALIDATED)
     assert len(output.epochs) == 3
     assert [epoch.validation for epoch in output.epochs] == [{}, {}, {}]
-    assert not output.has(0)
+    assert not output.has_epoch(0)
 
 
 @pytest.mark.parametrize("cut", range(0, len(VALIDATED) - VALIDATED.index("[3] Epoch"), 97))
 def test_output_that_is_cut_has_only_whole_epochs(cut):
     output = read(VALIDATED[: VALIDATED.index("[3] Epoch") + cut])
-    whole = sum(output.has(number) for number in range(5))
-    assert 3 <= whole <= 5
+    n_epochs = sum(output.has_epoch(number) for number in range(5))
+    assert 3 <= n_epochs <= 5
     everything = read(VALIDATED)
-    assert output.epochs[:whole] == [
+    assert output.epochs[:n_epochs] == [
         replace(epoch, steps_s=output.epochs[number].steps_s)
-        for number, epoch in enumerate(everything.epochs[:whole])
+        for number, epoch in enumerate(everything.epochs[:n_epochs])
     ]
 
 
@@ -86,10 +86,10 @@ def test_what_is_no_number_stays_none(value):
 
 
 def test_statistics_of_no_steps_are_empty():
-    said = "0.0345395s mean, 0.0345745s median, 0.042403s max, 0.00921228s min, 0.0060149s stdev"
-    output = read(VALIDATED.replace(said, "N/A mean, nans median, -1.5s max, N/A min, infs stdev"))
+    message = "0.0345395s mean, 0.0345745s median, 0.042403s max, 0.00921228s min, 0.0060149s stdev"
+    output = read(VALIDATED.replace(message, "N/A mean, nans median, -1.5s max, N/A min, infs stdev"))
     assert set(output.epochs[4].steps_s.values()) == {None}
-    assert output.has(4)
+    assert output.has_epoch(4)
 
 
 def test_exponents_colours_and_progress_bars_are_read():
@@ -102,7 +102,7 @@ def test_exponents_colours_and_progress_bars_are_read():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (VALIDATED.replace("Trainers              : 1", "Trainers              : 2"), "made 2 trainers"),
         (VALIDATED.replace("model0 (instance 0) training epoch 1 run",
@@ -114,8 +114,8 @@ def test_exponents_colours_and_progress_bars_are_read():
          "for an epoch that had it already"),
     ],
 )  # fmt: skip
-def test_what_no_run_of_ours_prints_is_refused(text, said):
-    with pytest.raises(UnreadableError, match=said):
+def test_what_no_run_of_ours_prints_is_refused(text, message):
+    with pytest.raises(UnreadableError, match=message):
         read(text)
 
 
@@ -130,7 +130,7 @@ def test_what_no_run_of_ours_prints_is_refused(text, said):
 def test_a_number_that_is_cut_by_what_another_rank_says_is_none(line):
     start = line.index(": ") + 2
     for cut in range(start, len(line)):
-        assert not read(VALIDATED.replace(line, f"{line[:cut]}\nmca: {line[cut:]}")).has(4)
+        assert not read(VALIDATED.replace(line, f"{line[:cut]}\nmca: {line[cut:]}")).has_epoch(4)
 
 
 def test_other_scripts_digits_are_none():

@@ -43,13 +43,13 @@ def test_what_it_says_is_passed_on_until_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "message"),
     [(0, "it ended well"), (3, "Error: LBANN ended with status 3: LBANN error on rank 0: bad")],
 )
-def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, status: int, said: str) -> None:
+def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, status: int, message: str) -> None:
     done = started(f"{LINGERS}; echo 'LBANN error on rank 0: bad'; echo more; exit {status}", tmp_path)
     assert done.returncode == bool(status)
-    assert done.stdout.rstrip().endswith(said)
+    assert done.stdout.rstrip().endswith(message)
 
 
 def test_a_killed_one_is_told_with_its_signal(tmp_path: Path) -> None:

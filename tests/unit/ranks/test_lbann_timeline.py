@@ -46,27 +46,27 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_steps_phases_follow_each_other(tmp_path: Path) -> None:
-    found = {
+    steps = {
         (epoch, step): parts for epoch, step, parts in phases(read(written(tmp_path, TEXT)), {1: 0, 2: 2})
     }
-    assert list(found) == [(1, 1), (1, 2), (2, 1)]
-    assert found[1, 2] == [
+    assert list(steps) == [(1, 1), (1, 2), (2, 1)]
+    assert steps[1, 2] == [
         ("data", 0.007, 0.0105),
         ("forward", 0.0105, 0.012),
         ("backward", 0.012, 0.013),
         ("metrics", 0.013, 0.0135),
         ("optimizer", 0.0135, 0.017),
     ]
-    assert [part[0] for part in found[2, 1]] == ["forward", "backward", "metrics", "optimizer"], (
+    assert [part[0] for part in steps[2, 1]] == ["forward", "backward", "metrics", "optimizer"], (
         "validation came before"
     )
 
 
 def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) -> None:
-    told = list(Layers(read(written(tmp_path, TEXT)), range(1, 2), zero=100.0).events())
+    message = list(Layers(read(written(tmp_path, TEXT)), range(1, 2), zero=100.0).events())
     layers = [
         (event["name"], event["tid"], event["ts"] / 1e6, event["dur"] / 1e6)
-        for event in told
+        for event in message
         if event["ph"] == "X"
     ]
     assert len(layers) == 6
@@ -75,7 +75,7 @@ def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         (TEXT.replace("opt-conv1.kernel:1.0035:1.006\n", ""), "not as many steps"),
         (TEXT.replace("opt-", "fp-"), "not as many steps"),
@@ -83,8 +83,8 @@ def test_layers_are_operators_of_the_steps_that_are_asked_for(tmp_path: Path) ->
         ("", "not as many steps"),
     ],
 )
-def test_a_timeline_that_is_not_whole_is_refused(tmp_path: Path, changed: str, told: str) -> None:
-    with pytest.raises(UnreadableError, match=told):
+def test_a_timeline_that_is_not_whole_is_refused(tmp_path: Path, changed: str, message: str) -> None:
+    with pytest.raises(UnreadableError, match=message):
         read(written(tmp_path, changed))
 
 
@@ -94,18 +94,18 @@ def test_a_real_timeline_is_read_whole(rank: int) -> None:
     assert {part: sum(kind == part for kind, _ in times) for part, _ in times} == {
         "forward": 21, "backward": 17, "optimizer": 8,
     }  # fmt: skip
-    found = list(phases(times, {1: 0, 2: 2}))
-    assert [(epoch, step) for epoch, step, _ in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    for _, _, parts in found:
+    steps = list(phases(times, {1: 0, 2: 2}))
+    assert [(epoch, step) for epoch, step, _ in steps] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for _, _, parts in steps:
         assert all(end == begin for (_, _, end), (_, begin, _) in pairwise(parts)), (
             "each begins where the last ended"
         )
         assert all(begin <= end for _, begin, end in parts)
-    computed = sum(end - begin for each in times.values() for begin, end in each)
-    told = sum(
+    computed = sum(end - begin for intervals in times.values() for begin, end in intervals)
+    message = sum(
         end - begin
-        for _, _, parts in found
+        for _, _, parts in steps
         for phase, begin, end in parts
         if phase not in ("data", "metrics")
     )
-    assert told == pytest.approx(computed, rel=0.01), "between layers there is next to nothing"
+    assert message == pytest.approx(computed, rel=0.01), "between layers there is next to nothing"

@@ -52,12 +52,14 @@ def test_before_anything_is_learnt_it_computes_what_pytorch_computes(
     trainings: Trainings, model: str, dataset: str
 ) -> None:
     """The same samples, normalized alike, go through the same model with the same weights."""
-    told = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
-    ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("lbann", "pytorch-single"))
-    assert float(ours["validation_loss"]) == pytest.approx(float(theirs["validation_loss"]), rel=1e-4)
-    assert float(ours["validation_accuracy"]) == pytest.approx(float(theirs["validation_accuracy"]), abs=1e-4)
+    levels_of_both = {"model": model, "dataset": dataset, "batch_size": 64, "learning_rate": STILL}
+    lbann, pytorch = (epochs(trainings.of(name, **levels_of_both))[0] for name in ("lbann", "pytorch-single"))
+    assert float(lbann["validation_loss"]) == pytest.approx(float(pytorch["validation_loss"]), rel=1e-4)
+    assert float(lbann["validation_accuracy"]) == pytest.approx(
+        float(pytorch["validation_accuracy"]), abs=1e-4
+    )
     # The others leave a rest of samples out, another one every epoch; LBANN trains it.
-    assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=2e-2)
+    assert float(lbann["train_loss"]) == pytest.approx(float(pytorch["train_loss"]), rel=2e-2)
 
 
 @pytest.mark.parametrize(
@@ -75,23 +77,28 @@ def test_a_step_on_all_samples_changes_the_loss_as_pytorch_does(
 
     Drawn ones are others in PyTorch's second epoch.
     """
-    told = {"model": model, "dataset": dataset, "learning_rate": rate, "epochs": 1 if dataset == TEXT else 3}
-    ours = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **told))
-    theirs = epochs(trainings.of("pytorch-single", batch_size=1280, **told))
+    levels_of_both = {
+        "model": model,
+        "dataset": dataset,
+        "learning_rate": rate,
+        "epochs": 1 if dataset == TEXT else 3,
+    }
+    lbann = epochs(trainings.of("lbann", batch_size=1280 // nodes, nodes=nodes, **levels_of_both))
+    pytorch = epochs(trainings.of("pytorch-single", batch_size=1280, **levels_of_both))
     for loss in ("train_loss", "validation_loss"):
-        expected = [float(row[loss]) for row in theirs]
-        assert [float(row[loss]) for row in ours] == pytest.approx(expected, rel=1e-4)
-    changed = abs(float(theirs[-1]["validation_loss"]) / float(theirs[0]["train_loss"]) - 1)
+        expected = [float(row[loss]) for row in pytorch]
+        assert [float(row[loss]) for row in lbann] == pytest.approx(expected, rel=1e-4)
+    changed = abs(float(pytorch[-1]["validation_loss"]) / float(pytorch[0]["train_loss"]) - 1)
     assert changed > 2e-3, "by much more than that"
 
 
 @pytest.mark.parametrize("levels", [{}, {"parallelism": "dense"}], ids=["data", "dense"])
 def test_two_ranks_train_like_one(trainings: Trainings, levels: dict[str, str]) -> None:
     """To five digits in the first epoch, before rounding has told them apart."""
-    one = trainings.losses("lbann", batch_size=64, epochs=3)
+    single_rank = trainings.losses("lbann", batch_size=64, epochs=3)
     two = trainings.losses("lbann", batch_size=32, nodes=2, epochs=3, **levels)
-    assert two[0] == pytest.approx(one[0], rel=1e-4)
-    assert two == pytest.approx(one, rel=0.05)
+    assert two[0] == pytest.approx(single_rank[0], rel=1e-4)
+    assert two == pytest.approx(single_rank, rel=0.05)
 
 
 ADAM = {"optimizer": "adam", "learning_rate": 0.001}
@@ -105,36 +112,38 @@ def test_it_learns_as_well_as_pytorch(
     trainings: Trainings, dataset: str, nodes: int, optimizer: dict[str, Any]
 ) -> None:
     """The mean of replicates lies within what the mean of as many of PyTorch's would, at 99 %."""
-    told = {"dataset": dataset, "epochs": 5, **optimizer}
-    ours, theirs = (
+    levels_of_both = {"dataset": dataset, "epochs": 5, **optimizer}
+    lbann, pytorch = (
         [
             float(
-                epochs(trainings.of(name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **told))[-1][
-                    "validation_accuracy"
-                ]
+                epochs(
+                    trainings.of(name, batch_size=64 // ranks, nodes=ranks, seed=SEED + i, **levels_of_both)
+                )[-1]["validation_accuracy"]
             )
             for i in range(REPLICATES)
         ]
         for name, ranks in (("lbann", nodes), ("pytorch-single", 1))
     )
-    half = stats.t.ppf(0.995, REPLICATES - 1) * np.std(theirs, ddof=1) * (2 / REPLICATES) ** 0.5
-    assert abs(np.mean(ours) - np.mean(theirs)) <= max(half, 0.01), (ours, theirs)
+    half = stats.t.ppf(0.995, REPLICATES - 1) * np.std(pytorch, ddof=1) * (2 / REPLICATES) ** 0.5
+    assert abs(np.mean(lbann) - np.mean(pytorch)) <= max(half, 0.01), (lbann, pytorch)
 
 
 def test_weight_decay_is_that_of_the_others(trainings: Trainings) -> None:
-    told = {"batch_size": 64, "learning_rate": STILL}
-    plain, decayed = (objective(trainings.of("lbann", weight_decay=decay, **told)) for decay in (0.0, 0.1))
-    weights = trainings.weights("pytorch-single", weight_decay=0.1, **told)
+    levels_of_both = {"batch_size": 64, "learning_rate": STILL}
+    plain, decayed = (
+        objective(trainings.of("lbann", weight_decay=decay, **levels_of_both)) for decay in (0.0, 0.1)
+    )
+    weights = trainings.weights("pytorch-single", weight_decay=0.1, **levels_of_both)
     kernels = sum(float((weight**2).sum()) for name, weight in weights.items() if name.endswith(".kernel"))
     assert decayed - plain == pytest.approx(0.05 * kernels, rel=1e-3)
-    losses = [trainings.losses("lbann", weight_decay=decay, **told)[0] for decay in (0.0, 0.1)]
+    losses = [trainings.losses("lbann", weight_decay=decay, **levels_of_both)[0] for decay in (0.0, 0.1)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4), "the loss is told apart from it"
 
 
 def objective(folder: Path) -> float:
     """What LBANN made smaller in the last epoch of an attempt."""
-    told: list[float] = json.loads((folder / "result.json").read_text())["told"]["objective"]
-    return told[-1]
+    objectives: list[float] = json.loads((folder / "result.json").read_text())["told"]["objective"]
+    return objectives[-1]
 
 
 def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
@@ -148,9 +157,9 @@ def test_every_epoch_tells_what_lbann_prints(trainings: Trainings) -> None:
         assert float(row["sent_bytes"]) > 24 * 544_522 * 4 / 2, "gradients go through the interface"
     result = json.loads((folder / "result.json").read_text())
     assert result["transport"] == "mpi" and "LBANN" in result["library_version"]
-    told = result["told"]
-    assert len(told["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in told["steps_s"])
-    assert 0 < told["forward_share"] < 1 and 0 < told["backward_share"] < 1
+    report = result["told"]
+    assert len(report["steps_s"]) == 3 and all(epoch["mean"] > 0 for epoch in report["steps_s"])
+    assert 0 < report["forward_share"] < 1 and 0 < report["backward_share"] < 1
     assert (folder / "experiment.prototext").read_text().startswith("data_reader {")
     assert result["foreign_cpu_share"] < 0.5, "what LBANN uses is the run's own"
 
@@ -165,25 +174,25 @@ def test_a_traced_run_tells_of_every_step_of_every_rank(trainings: Trainings) ->
     assert set(steps["phase"]) == {"data", "forward", "backward", "metrics", "optimizer"}
     for row in epochs(folder):
         own = steps[steps["epoch"] == int(row["epoch"])]
-        for _, each in own.groupby("rank"):
-            took = each["end"].max() - each["start"].min()
+        for _, intervals in own.groupby("rank"):
+            took = intervals["end"].max() - intervals["start"].min()
             assert took == pytest.approx(float(row["epoch_time_s"]), rel=0.05), "by LBANN's own clock"
     # Ranks meet in every step: none is in the next one before the last has computed its gradients.
     forward = steps[steps["phase"] == "forward"].groupby(["epoch", "step"])["start"].max().to_numpy()
     done = steps[steps["phase"] == "optimizer"].groupby(["epoch", "step"])["end"].min().to_numpy()
     assert (forward < done + 5e-3).all()
     for rank in range(2):
-        told = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
-        assert {"conv1", "dense2", "conv1.kernel"} <= {event["name"] for event in told}
+        events = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
+        assert {"conv1", "dense2", "conv1.kernel"} <= {event["name"] for event in events}
     assert not list(folder.glob("timeline*"))
 
 
 def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Trainings) -> None:
     folder = trainings.of("lbann", batch_size=64, epochs=2, learning_rate=1e6)
     assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
-    told = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
-    assert None in told["objective"]
-    check_value(told, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
+    report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["told"]
+    assert None in report["objective"]
+    check_value(report, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
 
 
 def test_what_lbann_refuses_is_told_in_its_own_words(
@@ -207,10 +216,10 @@ def test_a_rank_that_is_killed_ends_the_run_with_lbanns_own_word(trainings: Trai
     def kill_one() -> None:
         while True:
             time.sleep(0.05)
-            found = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
-            if len(found) == 2:
+            processes = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if _is_rank(folder)]
+            if len(processes) == 2:
                 time.sleep(1)
-                os.kill(found[1], signal.SIGKILL)
+                os.kill(processes[1], signal.SIGKILL)
                 return
 
     threading.Thread(target=kill_one, daemon=True).start()

@@ -21,7 +21,7 @@ FIRST = [  # of each axis one, and of pairs of axes one
     ("sharded2", {}),
     ("data2-tensor2", {}),
 ]
-OTHERS = [
+FURTHER_MESHES = [
     ("pipeline2", {"microbatches": 2, "schedule": "gpipe"}),
     ("sharded2", {"sharding": "gradients", "sync_every": 5}),
     ("sharded2-tensor2", {"sync_every": 5}),
@@ -86,22 +86,22 @@ def check(
         trainings.of(framework, **of_mesh, **levels),
         trainings.of("pytorch-single", batch_size=BATCH, **alone),
     )
-    with np.load(folder / "after.npz") as ours, np.load(reference / "after.npz") as theirs:
-        assert_same(dict(ours), dict(theirs), tolerance)
+    with np.load(folder / "after.npz") as trained, np.load(reference / "after.npz") as single_rank:
+        assert_same(dict(trained), dict(single_rank), tolerance)
         with np.load(folder / "before.npz") as before:
-            assert max(float(np.abs(before[name] - weight).max()) for name, weight in ours.items()) > 1e-3
+            assert max(float(np.abs(before[name] - weight).max()) for name, weight in trained.items()) > 1e-3
     (row,), (expected,) = epochs(folder), epochs(reference)
     assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
     for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
         assert float(row[column]) == pytest.approx(float(expected[column]), abs=1e-3), column
     job = json.loads((folder / "spec.json").read_text())
-    asked = needs(
+    rank_needs = needs(
         from_json(job["model"]),
         mesh_from_spec(job["spec"]),
         job["spec"]["local_batch"],
         job["spec"]["levels"],
     )
-    sent = sum(sum(need.sent.values()) for need in asked) * ranks / len(asked)
+    sent = sum(sum(need.sent.values()) for need in rank_needs) * ranks / len(rank_needs)
     assert float(row["sent_bytes"]) > 0.98 * of_formula * sent * float(row["exchanges"]), (
         "others may use the loopback, too"
     )
@@ -113,7 +113,7 @@ def test_a_mesh_trains_as_one_rank_does(trainings: Trainings, mesh: str, levels:
 
 
 @pytest.mark.every_framework
-@pytest.mark.parametrize(("mesh", "levels"), OTHERS)
+@pytest.mark.parametrize(("mesh", "levels"), FURTHER_MESHES)
 def test_axes_and_levels_in_other_combinations_train_alike(
     trainings: Trainings, mesh: str, levels: dict[str, Any]
 ) -> None:
@@ -156,9 +156,9 @@ def test_dtensor_trains_alike(trainings: Trainings, mesh: str, levels: dict[str,
 @pytest.mark.every_framework
 def test_a_traced_stage_computes_its_microbatches_and_waits_between_them(trainings: Trainings) -> None:
     levels = {"parallelism": "pipeline2", "nodes": 2, "batch_size": BATCH, "microbatches": 2}
-    folder, plain = (trainings.of("pytorch-mesh", **levels, **more) for more in ({"trace": "phases"}, {}))
-    with np.load(folder / "after.npz") as ours, np.load(plain / "after.npz") as theirs:
-        assert_same(dict(ours), dict(theirs), 1e-6)
+    folder, plain = (trainings.of("pytorch-mesh", **levels, **traced) for traced in ({"trace": "phases"}, {}))
+    with np.load(folder / "after.npz") as trained, np.load(plain / "after.npz") as single_rank:
+        assert_same(dict(trained), dict(single_rank), 1e-6)
     merge_phases(folder)
     phases = pd.read_csv(folder / "phases.csv").query("step > 0")
     for _, own in phases.groupby(["rank", "step"]):

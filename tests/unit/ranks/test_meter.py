@@ -27,8 +27,8 @@ class Clock:
         return Reading(0.0, 0, {"package": time.monotonic()})
 
     def since(self, before: Reading) -> dict[str, float | None]:
-        nothing = dict.fromkeys(("throttled_s", "sent_bytes", "energy_device_j", "energy_node_j"))
-        return {**nothing, "energy_package_j": time.monotonic() - (before.joules["package"] or 0.0)}
+        empty = dict.fromkeys(("throttled_s", "sent_bytes", "energy_device_j", "energy_node_j"))
+        return {**empty, "energy_package_j": time.monotonic() - (before.joules["package"] or 0.0)}
 
 
 class Context:
@@ -57,11 +57,11 @@ def test_every_node_counts_the_epoch_that_rank_0_is_told_of(
     monkeypatch.setattr(meter, "machine", lambda: next(machines))
 
     def work(group: Group) -> None:
-        ours = meter.Meter(Context(group, tmp_path))  # type: ignore[arg-type]
+        rank_meter = meter.Meter(Context(group, tmp_path))  # type: ignore[arg-type]
         for _ in range(2):
             if group.rank == 0:
                 time.sleep(EPOCH_S)  # reads what the program prints
-            ours.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
+            rank_meter.close_told({"train_loss": 1.0, "validation_loss": 1.0} if group.rank == 0 else None)
 
     began = time.time()
     on_ranks(2, tmp_path, work)

@@ -111,8 +111,8 @@ def test_memory_is_the_nodes_or_what_its_control_groups_leave(
 
 def test_the_system_is_told_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = f"Linux {os.uname().release}"
-    distribution, _, told = node.system().rpartition(", ")
-    assert told == kernel and distribution == platform.freedesktop_os_release()["PRETTY_NAME"]
+    distribution, _, kernel_name = node.system().rpartition(", ")
+    assert kernel_name == kernel and distribution == platform.freedesktop_os_release()["PRETTY_NAME"]
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: (_ for _ in ()).throw(OSError))
     assert node.system() == kernel, "a system without that file"
 
@@ -176,10 +176,10 @@ def test_processor_time_is_the_control_groups_where_they_tell(
 
 def test_what_one_of_two_readings_does_not_tell_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "sent_bytes", lambda interface: 350)
-    made = Node("lo", [])
-    monkeypatch.setattr(made, "_throttling", [])
-    found = made.since(Reading(throttled_s=0.5, sent_bytes=100))
-    assert (found["throttled_s"], found["sent_bytes"]) == (None, 250)
+    counters = Node("lo", [])
+    monkeypatch.setattr(counters, "_throttling", [])
+    increase = counters.since(Reading(throttled_s=0.5, sent_bytes=100))
+    assert (increase["throttled_s"], increase["sent_bytes"]) == (None, 250)
 
 
 def test_two_nodes_on_one_machine_know_that_they_are() -> None:
@@ -199,15 +199,15 @@ def test_an_accelerator_is_told_by_its_driver_or_else_by_what_it_is(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "said"),
+    ("cpuinfo", "model"),
     [
         ("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC  7R13 Processor\n", "AMD EPYC 7R13 Processor"),
         ("processor\t: 0\nCPU part\t: 0xd40\n", platform.machine()),  # as arm64 kernels have it
     ],
 )
 def test_a_processor_is_told_by_its_model_or_else_by_its_architecture(
-    cpuinfo: str, said: str, tmp_path: Path
+    cpuinfo: str, model: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    assert node.processor(tmp_path / "cpuinfo") == said
+    assert node.processor(tmp_path / "cpuinfo") == model
     assert node.processor(), "of this machine"

@@ -41,12 +41,12 @@ def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
     def begun(name: str) -> subprocess.Popen[bytes]:
         folder = tmp_path / name
         folder.mkdir()
-        told = {
+        variables = {
             "PYTHONPATH": str(SCRIPTS),
             "RINGSIDE_ALARM_S": "60",
             "RINGSIDE_SCRATCH": str(tmp_path / "scratch"),
         }
-        rank = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**os.environ, **told})
+        rank = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env={**os.environ, **variables})
         end = time.monotonic() + 60
         while not (folder / "began").exists():
             assert rank.poll() is None and time.monotonic() < end, "it did not begin"
@@ -81,10 +81,10 @@ def run(folder):
 
 as_rank(run)
 """
-    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    variables = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
     command = [sys.executable, "-c", program, str(tmp_path)]
     ended = subprocess.run(
-        command, env={**os.environ, **told}, capture_output=True, text=True, timeout=30, check=False
+        command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=30, check=False
     )
     assert ended.returncode == 1 and ended.stderr.endswith("ArithmeticError: no sum\n")
     assert left(tmp_path) == []
@@ -106,9 +106,11 @@ def run(folder):
 
 as_rank(run)
 """
-    told = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
+    variables = {"PYTHONPATH": str(SCRIPTS), "RINGSIDE_ALARM_S": "60", "RINGSIDE_SCRATCH": str(tmp_path)}
     command = [sys.executable, "-c", program, str(tmp_path)]
-    ended = subprocess.run(command, env={**os.environ, **told}, capture_output=True, timeout=30, check=False)
+    ended = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, timeout=30, check=False
+    )
     assert ended.returncode == (0 if left_library else 1) and (tmp_path / "left").exists() == left_library
 
 
@@ -120,7 +122,7 @@ def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_livin
     elsewhere = scratch / "ringside-on-another-node"
     elsewhere.mkdir()
     (elsewhere / "held").write_text("another-node")
-    kept = left(scratch)
+    folders = left(scratch)
 
     living, killed = start("living"), start("killed")
     killed.kill()
@@ -131,42 +133,43 @@ def test_what_a_killed_rank_left_is_removed_by_the_next_and_nothing_of_the_livin
     for name in ("living", "after"):
         (tmp_path / name / "go-on").touch()
     assert living.wait(60) == after.wait(60) == 0
-    assert left(scratch) == kept
+    assert left(scratch) == folders
 
 
 @pytest.mark.parametrize(
-    ("there", "cores"),
+    ("n_cores", "cores"),
     [(8, [{0, 1}, {2, 3}, {4, 5, 6, 7}]), (6, [{0, 1}, {2, 3}, {4, 5}]), (4, [None, None, None])],
 )
 def test_unlike_ranks_take_their_own_of_the_cores_that_all_were_given(
-    there: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
+    n_cores: int, cores: list[set[int] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[set[int] | None] = []
+    bound: list[set[int] | None] = []
     monkeypatch.delenv("RINGSIDE_CORES", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(there)))
-    monkeypatch.setattr("os.sched_setaffinity", lambda _, own: taken.__setitem__(-1, set(own)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(n_cores)))
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, own: bound.__setitem__(-1, set(own)))
     for rank in range(3):
-        taken.append(None)
+        bound.append(None)
         process.bind_unlike(
             Context(Path(), {"spec": {"rank_cores": [2, 2, 4]}}, rank, rank, cast(Group, None))
         )
-    assert taken == cores
+    assert bound == cores
 
 
 def test_processes_may_have_any_name(tmp_path: Path) -> None:
     """A name of 15 bytes may end in the middle of a letter; whoever owns the process."""
-    program = (
-        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', "
-        "flush=True); time.sleep(60)"
+    program = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'ein-prozess-fu\\xc3'); print('named', flush=True); time.sleep(60)"
+    process_with_odd_name = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
     )
-    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
-        assert other.stdout is not None and other.stdout.readline() == "named\n"
-        assert b"\xc3)" in Path("/proc", str(other.pid), "stat").read_bytes()
+        assert (
+            process_with_odd_name.stdout is not None and process_with_odd_name.stdout.readline() == "named\n"
+        )
+        assert b"\xc3)" in Path("/proc", str(process_with_odd_name.pid), "stat").read_bytes()
         assert load.own_cpu_s() > 0
     finally:
-        other.kill()
-        other.wait()
+        process_with_odd_name.kill()
+        process_with_odd_name.wait()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "other bytes"])

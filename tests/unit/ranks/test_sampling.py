@@ -29,12 +29,12 @@ def test_an_epoch_sees_no_sample_twice_and_drops_less_than_a_step(
 
 
 def test_a_step_sees_the_same_samples_however_they_are_shared_out() -> None:
-    one = epoch_batches(5, 3, 1536, 64, ALL)
+    reference = epoch_batches(5, 3, 1536, 64, ALL)
     accumulated = epoch_batches(5, 3, 1536, 16, ALL).reshape(-1, 64)
     for samples in ([32, 32], [50, 14], [1, 40, 23]):
         together = [epoch_batches(5, 3, 1536, 64, part) for part in parts(*samples)]
-        assert np.array_equal(np.concatenate(together, axis=1), one)
-    assert np.array_equal(accumulated, one), "four batches of 16 are one of 64"
+        assert np.array_equal(np.concatenate(together, axis=1), reference)
+    assert np.array_equal(accumulated, reference), "four batches of 16 are one of 64"
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:

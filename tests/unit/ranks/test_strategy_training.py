@@ -23,7 +23,7 @@ TOKENS = {
     "optimizer": "adam",
     "learning_rate": 1e-3,
 }
-OTHERS: list[tuple[str, int, dict[str, Any]]] = [
+FURTHER_STRATEGIES: list[tuple[str, int, dict[str, Any]]] = [
     ("data", 2, {"sync_every": 5, "weight_decay": 0.01}),
     ("expert", 2, {"optimizer": "adam", "learning_rate": 1e-3}),
     ("random2", 4, {"optimizer": "adam", "learning_rate": 1e-3, "weight_decay": 0.01}),
@@ -38,10 +38,10 @@ OTHERS: list[tuple[str, int, dict[str, Any]]] = [
 
 def random_strategies(real: Any, model: str, ranks: int, seeds: range) -> None:
     """Hold random strategies against one rank (any_strategy.py)."""
-    told = [model, str(ranks), str(seeds.start), str(len(seeds))]
+    arguments = [model, str(ranks), str(seeds.start), str(len(seeds))]
     python, path = real("pytorch")["python"]["executable"], os.pathsep.join(map(str, (launch.SCRIPTS, TESTS)))
     done = subprocess.run(
-        [python, "-m", "any_strategy", *told],
+        [python, "-m", "any_strategy", *arguments],
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
@@ -93,10 +93,10 @@ def check(trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]) 
     of_strategy = {"parallelism": level, "nodes": ranks, "batch_scope": "global", "batch_size": BATCH}
     folder = trainings.of("pytorch-strategy", **of_strategy, **levels)
     reference = trainings.of("pytorch-single", batch_size=BATCH, **levels)
-    with np.load(folder / "after.npz") as ours, np.load(reference / "after.npz") as theirs:
-        assert_same(dict(ours), dict(theirs), 5e-4 if "model" in levels else 1e-4)
+    with np.load(folder / "after.npz") as trained, np.load(reference / "after.npz") as single_rank:
+        assert_same(dict(trained), dict(single_rank), 5e-4 if "model" in levels else 1e-4)
         with np.load(folder / "before.npz") as before:
-            assert max(float(np.abs(before[name] - weight).max()) for name, weight in ours.items()) > 1e-3
+            assert max(float(np.abs(before[name] - weight).max()) for name, weight in trained.items()) > 1e-3
     (row,), (expected,) = epochs(folder), epochs(reference)
     assert row["samples_trained"] == expected["samples_trained"], "each sample counts once"
     for column in ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy"):
@@ -109,7 +109,7 @@ def test_a_strategy_trains_as_one_rank_does(trainings: Trainings, level: str) ->
 
 
 @pytest.mark.every_framework
-@pytest.mark.parametrize(("level", "ranks", "levels"), OTHERS)
+@pytest.mark.parametrize(("level", "ranks", "levels"), FURTHER_STRATEGIES)
 def test_strategies_and_levels_in_other_combinations_train_alike(
     trainings: Trainings, level: str, ranks: int, levels: dict[str, Any]
 ) -> None:

@@ -58,17 +58,19 @@ def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_las
         "pytorch-fsdp",
         "pytorch-mesh",
     )  # which gathers parameters, too, in every forward pass
-    found = phases[(phases["phase"] == "exchange") & (phases["step"] > 0)]
+    exchanges = phases[(phases["phase"] == "exchange") & (phases["step"] > 0)]
     if not sharded:
-        assert sorted(found["step"].unique()) == EXCHANGING
-    assert len(set(found.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, (
+        assert sorted(exchanges["step"].unique()) == EXCHANGING
+    assert len(set(exchanges.groupby(["rank", "step"]).size().unstack("step").nunique())) == 1, (
         "as many on all ranks"
     )
-    for (rank, step), each in found[found["step"].isin(EXCHANGING)].groupby(["rank", "step"]):
+    for (rank, step), exchanges_of_step in exchanges[exchanges["step"].isin(EXCHANGING)].groupby(
+        ["rank", "step"]
+    ):
         parts = phases[(phases["rank"] == rank) & (phases["step"] == step)].groupby("phase")
         earliest = parts.get_group("forward" if sharded else "backward")["start"].min()
-        assert each["start"].min() >= earliest
-        waits, last = parts.get_group("wait"), each["end"].max()
+        assert exchanges_of_step["start"].min() >= earliest
+        waits, last = parts.get_group("wait"), exchanges_of_step["end"].max()
         assert ((waits["start"] <= last) & (last <= waits["end"] + 1e-4)).any(), f"rank {rank}, step {step}"
 
 
@@ -76,8 +78,8 @@ def test_exchanges_are_marked_where_gradients_are_and_the_rank_waits_for_the_las
 def test_to_be_traced_changes_no_weight(trainings: Trainings, framework: str) -> None:
     folder, _ = traced(trainings, framework)
     plain = trainings.weights(framework, **of_64(framework), sync_every=SYNC_EVERY)
-    with np.load(folder / "after.npz") as kept:
-        assert_same({name: kept[name] for name in kept.files}, plain, 1e-6)
+    with np.load(folder / "after.npz") as arrays:
+        assert_same({name: arrays[name] for name in arrays.files}, plain, 1e-6)
 
 
 def test_the_clocks_of_one_machine_are_found_to_be_the_same(trainings: Trainings) -> None:
@@ -99,9 +101,9 @@ OPERATORS = {  # of the forward pass; XLA names what it has fused, here a relu
 def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")
     for rank, own in phases.groupby("rank"):
-        told = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
+        events = json.loads((folder / f"operators-{rank}.json").read_text())["traceEvents"]
         (name,) = (name for library, name in OPERATORS.items() if library in framework)
-        begun = [event["ts"] / 1e6 for event in told if event["ph"] == "X" and event["name"].endswith(name)]
+        begun = [event["ts"] / 1e6 for event in events if event["ph"] == "X" and event["name"].endswith(name)]
         forward = own[(own["phase"] == "forward") & own["step"].isin(WATCHED)]
         inside = [
             forward["step"][(forward["start"] - LATE_S <= at) & (at <= forward["end"] + LATE_S)].to_list()
@@ -117,9 +119,16 @@ def test_operators_lie_below_the_phases_that_they_belong_to(trainings: Trainings
 )
 def test_horovods_timeline_agrees_with_our_exchanges(trainings: Trainings, framework: str) -> None:
     folder, phases = traced(trainings, framework, trace="full")
-    told = json.loads((folder / "operators-0.json").read_text())["traceEvents"]
-    reduced = [(event["ts"] / 1e6, event["dur"] / 1e6) for event in told if event.get("name") == "ALLREDUCE"]
-    ours = phases[(phases["rank"] == 0) & (phases["phase"] == "exchange") & (phases["step"] == SYNC_EVERY)]
+    events = json.loads((folder / "operators-0.json").read_text())["traceEvents"]
+    reduced = [
+        (event["ts"] / 1e6, event["dur"] / 1e6) for event in events if event.get("name") == "ALLREDUCE"
+    ]
+    own_exchanges = phases[
+        (phases["rank"] == 0) & (phases["phase"] == "exchange") & (phases["step"] == SYNC_EVERY)
+    ]
     assert len(reduced) == 8, "every tensor, in the one of these steps that exchanges"
     for begin, took in reduced:
-        assert ours["start"].min() - LATE_S <= begin and begin + took <= ours["end"].max() + LATE_S
+        assert (
+            own_exchanges["start"].min() - LATE_S <= begin
+            and begin + took <= own_exchanges["end"].max() + LATE_S
+        )

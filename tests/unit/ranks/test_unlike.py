@@ -47,32 +47,32 @@ def test_one_step_has_the_gradient_of_one_rank_with_all_samples(
 ) -> None:
     reference = trainings.of("pytorch-single", **GRADIENT)
     folder = trainings.of("pytorch-hybrid", nodes=ranks, shares=of_each, **GRADIENT)
-    after, theirs = weights(folder / "after.npz"), weights(reference / "after.npz")
-    assert_same(after, theirs, 1e-6)
+    after, expected = weights(folder / "after.npz"), weights(reference / "after.npz")
+    assert_same(after, expected, 1e-6)
     before = weights(folder / "before.npz")
     assert max(float(np.abs(before[name] - weight).max()) for name, weight in after.items()) > 0.01
-    (ours,), (alone,) = epochs(folder), epochs(reference)
-    assert ours["samples_trained"] == alone["samples_trained"] == str(BLOCK)
-    assert ours["train_accuracy"] == alone["train_accuracy"]
+    (actual,), (alone,) = epochs(folder), epochs(reference)
+    assert actual["samples_trained"] == alone["samples_trained"] == str(BLOCK)
+    assert actual["train_accuracy"] == alone["train_accuracy"]
     for loss in ("train_loss", "validation_loss"):
-        assert float(ours[loss]) == pytest.approx(float(alone[loss]), abs=1e-6)
+        assert float(actual[loss]) == pytest.approx(float(alone[loss]), abs=1e-6)
     if of_each == "equal":
         assert shares(folder) is None
     elif of_each != "measured":
-        wanted = divided(BLOCK, [float(share) for share in of_each.split("/")])
-        assert shares(folder) == [{"samples": samples, "samples_s": None} for samples in wanted]
-        assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == wanted
+        expected_samples = divided(BLOCK, [float(share) for share in of_each.split("/")])
+        assert shares(folder) == [{"samples": samples, "samples_s": None} for samples in expected_samples]
+        assert [len(np.load(folder / f"seen.{rank}.npy")) for rank in range(ranks)] == expected_samples
 
 
 def test_accumulated_batches_of_unlike_ranks_train_like_whole_ones(trainings: Trainings) -> None:
-    told = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
-    reference = trainings.weights("pytorch-single", **told)
-    assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **told), reference, 1e-5)
+    levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
+    reference = trainings.weights("pytorch-single", **levels)
+    assert_same(trainings.weights("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels), reference, 1e-5)
 
 
 def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Trainings) -> None:
-    told = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
-    folder = trainings.of("pytorch-hybrid", nodes=2, shares="0.7/0.3", **told)
+    levels = {"batch_size": 64, "batch_scope": "global", "sync_every": 5}
+    folder = trainings.of("pytorch-hybrid", nodes=2, shares="0.7/0.3", **levels)
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
     seen = [np.load(folder / f"seen.{rank}.npy") for rank in (0, 1)]
     assert [len(part) for part in seen] == [24 * 45, 24 * 19]
@@ -88,21 +88,26 @@ def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> Non
     What lies above differs a little, since each rank normalizes by its own samples, as in every framework.
     """
     reference, folder = (
-        trainings.of(name, **NORMALIZED, **more)
-        for name, more in (("pytorch-single", {}), ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}))
+        trainings.of(name, **NORMALIZED, **further_levels)
+        for name, further_levels in (
+            ("pytorch-single", {}),
+            ("pytorch-hybrid", {"nodes": 2, "shares": "0.8/0.2"}),
+        )
     )
     graph = from_json(json.loads((folder / "spec.json").read_text())["model"])
     first = next(name for name in graph.statistics if name.endswith(".mean"))
-    ours, theirs = (weights(each / "after.npz")[first] for each in (folder, reference))
-    np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
-    assert np.abs(theirs).max() > 1e-3
+    actual, expected = (weights(folder_of_run / "after.npz")[first] for folder_of_run in (folder, reference))
+    np.testing.assert_allclose(actual, expected, atol=1e-6, rtol=0)
+    assert np.abs(expected).max() > 1e-3
 
 
 def test_speeds_are_measured_before_the_clock_starts_and_decide_about_shares(trainings: Trainings) -> None:
     folder = trainings.of("pytorch-hybrid", nodes=2, shares="measured", **GRADIENT)
-    one, other = shares(folder)
-    assert one["samples"] + other["samples"] == BLOCK
-    assert [one["samples"], other["samples"]] == divided(BLOCK, [one["samples_s"], other["samples_s"]])
-    assert min(one["samples_s"], other["samples_s"]) > 100
+    first_rank, second_rank = shares(folder)
+    assert first_rank["samples"] + second_rank["samples"] == BLOCK
+    assert [first_rank["samples"], second_rank["samples"]] == divided(
+        BLOCK, [first_rank["samples_s"], second_rank["samples_s"]]
+    )
+    assert min(first_rank["samples_s"], second_rank["samples_s"]) > 100
     (epoch,) = epochs(folder)
     assert (epoch["steps"], epoch["exchanges"]) == ("1", "1"), "what was trained to measure is in no epoch"

@@ -34,48 +34,50 @@ def oldest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str
     """Environments of the oldest software, named as a site names what it has installed; kept in the cache."""
     folder = SITE.cache / "oldest"
 
-    def made(name: str) -> dict[str, Any]:
+    def build_oldest(name: str) -> dict[str, Any]:
         (version,) = read(name).supported.values()
         prefix = folder / f"{name}-{version}"
         if not (prefix / "whole").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", prefix], check=True)
-            wanted = [requirement.format(version) for requirement in OLDEST[name]]
+            requirements = [requirement.format(version) for requirement in OLDEST[name]]
             subprocess.run(
-                [prefix / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted], check=True
+                [prefix / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements], check=True
             )
             (prefix / "whole").touch()
-        has = Installed(str(prefix / "bin" / "python"))
-        return build(read(name), folder, realization=Realization(installed=((name, has),)))
+        python = Installed(str(prefix / "bin" / "python"))
+        return build(read(name), folder, realization=Realization(installed=((name, python),)))
 
-    return made
+    return build_oldest
 
 
 @pytest.fixture(scope="module")
-def both(
+def old_and_new(
     tmp_path_factory: pytest.TempPathFactory, oldest: Callable[[str], dict[str, Any]], real: Any
 ) -> tuple[Trainings, Trainings]:
     """Trainings in the oldest and in the newest software."""
     names = ("old", "new")
     old, new = (
-        Trainings(tmp_path_factory.mktemp(name), made)
-        for name, made in zip(names, (oldest, real), strict=True)
+        Trainings(tmp_path_factory.mktemp(name), build_oldest)
+        for name, build_oldest in zip(names, (oldest, real), strict=True)
     )
     return old, new
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_oldest_software_trains_like_the_newest(
-    both: tuple[Trainings, Trainings], framework: str
+    old_and_new: tuple[Trainings, Trainings], framework: str
 ) -> None:
-    told = {**FRAMEWORKS[framework], **TWENTY_STEPS}
-    ours, theirs = (one.losses(framework, **told) for one in both)
-    assert len(theirs) == 20 and np.ptp(theirs) > 0.02, "the steps differ from each other"
-    np.testing.assert_allclose(ours, theirs, atol=1e-3, rtol=0)
-    assert_same(*(weights(one.of(framework, **told) / "after.npz") for one in both), 2e-4)
+    levels = {**FRAMEWORKS[framework], **TWENTY_STEPS}
+    actual, expected = (trainings.losses(framework, **levels) for trainings in old_and_new)
+    assert len(expected) == 20 and np.ptp(expected) > 0.02, "the steps differ from each other"
+    np.testing.assert_allclose(actual, expected, atol=1e-3, rtol=0)
+    assert_same(
+        *(weights(trainings.of(framework, **levels) / "after.npz") for trainings in old_and_new), 2e-4
+    )
 
 
 def test_the_versions_are_those_that_the_page_names(oldest: Callable[[str], dict[str, Any]]) -> None:
     for name in OLDEST:
-        said = oldest(name)["selftest"]["framework"].partition("+")[0]
+        found_version = oldest(name)["selftest"]["framework"].partition("+")[0]
         ((library, version),) = read(name).supported.items()
-        assert said == f"{library} {version}.0"
+        assert found_version == f"{library} {version}.0"

@@ -39,7 +39,7 @@ class Spy:
         return self.inner(images)
 
 
-def shown(epoch: Any) -> Any:
+def keep_inputs(epoch: Any) -> Any:
     """A context's batches, whose inputs are kept as they are taken."""
 
     def batches(number: int) -> Any:
@@ -68,32 +68,36 @@ def noise(trainer: Any) -> np.ndarray:
     samples = np.ones((4, *trainer.context.graph.shape), np.int64 if of_tokens else np.float32)
     if (torch := sys.modules.get("torch")) is not None:
         trainer.module.train()
-        given = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
-        made = [trainer.module(given).detach().numpy() for _ in range(2)]
+        inputs = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
+        logits_of_draws = [trainer.module(inputs).detach().numpy() for _ in range(2)]
     elif (jax := sys.modules.get("jax")) is not None:
         from ranks.libraries.jax_model import forward
 
         weights, rank = trainer.weights(), trainer.context.rank
         keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
-        made = [np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys]
+        logits_of_draws = [
+            np.asarray(forward(trainer.context.graph, weights, samples, key)[0]) for key in keys
+        ]
     elif (library := sys.modules.get("ranks.libraries.dtensor")) is not None:
         import tensorflow as tf
 
         layout, weights = (
             trainer.layout,
-            {name: each.read_value() for name, each in trainer.variables.items()},
+            {name: variable.read_value() for name, variable in trainer.variables.items()},
         )
 
         @tf.function(autograph=False)
         def logits(samples: Any, seed: Any) -> Any:
             return library.forward(trainer.context.graph, weights, samples, layout.replicas, seed)[0]
 
-        made = [layout.own(logits(layout.joined(samples), trainer.seed_of(number))) for number in range(2)]
+        logits_of_draws = [
+            layout.own(logits(layout.joined(samples), trainer.seed_of(number))) for number in range(2)
+        ]
     else:
         run = trainer.strategy.run
         values = [run(lambda: trainer.model(samples, training=True)) for _ in range(2)]
-        made = [trainer.strategy.experimental_local_results(value)[0].numpy() for value in values]
-    return np.stack(made)
+        logits_of_draws = [trainer.strategy.experimental_local_results(value)[0].numpy() for value in values]
+    return np.stack(logits_of_draws)
 
 
 def train(folder: Path) -> None:
@@ -105,7 +109,7 @@ def train(folder: Path) -> None:
         if {"jax", "ranks.libraries.dtensor"} & set(
             sys.modules
         ):  # whose steps can call nothing where they are divided
-            context.epoch = shown(context.epoch)
+            context.epoch = keep_inputs(context.epoch)
         else:
             Spy(self)
 

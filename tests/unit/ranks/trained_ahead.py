@@ -1,5 +1,6 @@
-"""Run inside PyTorch's environment: `trained`, but batches are sent ahead as to an accelerator, to the
-processor itself.
+"""Run inside PyTorch's environment.
+
+`trained`, but batches are sent ahead as to an accelerator, to the processor itself.
 """
 
 from pathlib import Path
@@ -18,8 +19,8 @@ from support.streams import Point, ThreadLane
 class TensorLane(ThreadLane):
     """Copies tensors in a thread of its own; who trains is no stream here, but waits."""
 
-    def _made(self, side: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        return torch.from_numpy(super()._made(side, shape, dtype))
+    def _allocate(self, side: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return torch.from_numpy(super()._allocate(side, shape, dtype))
 
     def wait(self, event: Point) -> None:
         event.synchronize()

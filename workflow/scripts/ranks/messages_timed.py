@@ -25,7 +25,7 @@ from ranks.worker.node import machine
 from ranks.worker.process import adapter_of, as_rank, host, leave_result, versions
 
 REPETITIONS = 5
-MOST = 200  # messages in one
+MAX_MESSAGES = 200  # messages in one
 ITEM_BYTES = 4
 
 
@@ -34,10 +34,10 @@ def handed(
 ) -> tuple[float, float]:
     """Messages from rank 0 to rank 1: processor seconds of this rank for one, and seconds."""
     began, used = time.perf_counter(), time.process_time()
-    given = torch.zeros(elements, device=device)
+    tensor = torch.zeros(elements, device=device)
     for tag in range(count):
         if rank == 0:
-            lying = given.detach().contiguous().cpu()
+            lying = tensor.detach().contiguous().cpu()
             dist.isend(lying, 1, group=carries, tag=tag).wait()
         else:
             room = torch.empty(elements)
@@ -55,14 +55,14 @@ def timed(
     def repetition(count: int) -> list[tuple[float, float]]:
         group.barrier()
         return [
-            (one[0], one[1])
-            for one in group.all_gather(handed(context.rank, elements, count, device, carries))
+            (times_of_rank[0], times_of_rank[1])
+            for times_of_rank in group.all_gather(handed(context.rank, elements, count, device, carries))
         ]
 
     repetition(1)
     one_s = max(seconds for _, seconds in repetition(3))
     longest_s = context.spec["budget_s"] / REPETITIONS / len(context.spec["sizes"])
-    count = max(1, min(MOST, int(longest_s / one_s)))
+    count = max(1, min(MAX_MESSAGES, int(longest_s / one_s)))
     times = [repetition(count) for _ in range(REPETITIONS)]
     return {
         "bytes": size,

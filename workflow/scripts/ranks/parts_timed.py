@@ -40,7 +40,7 @@ STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
-class Taken:
+class InputSizes:
     """The sizes of what a part takes, in the order in which it does: of samples, of other layers' outputs, of states of an LSTM."""
 
     reads: tuple[tuple[int, ...], ...]
@@ -50,18 +50,18 @@ class Taken:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a layer: what it is, and all that decides how long it takes (`alike`)."""
+    """A part of a layer: what it is, and all that decides how long it takes (`timing_key`)."""
 
     place: int
     degrees: Degrees
     number: int
-    taken: Taken
-    alike: tuple[Any, ...]
+    inputs: InputSizes
+    timing_key: tuple[Any, ...]
 
 
-def taken(graph: Graph, space: Space, place: int, degrees: Degrees, number: int) -> Taken:
+def input_sizes(graph: Graph, space: Space, place: int, degrees: Degrees, number: int) -> InputSizes:
     """What the part with this number takes; see ranks.libraries.pytorch_strategy.Runner."""
-    shape, made = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
+    shape, computed = graph.operators[0].shape, region_of(space.layers[place], degrees, number)
     outputs, states = [], []
     for edge, needed, of_state in needs(space, degrees, (place, number)):
         source = space.layers[place if edge is None else space.edges[edge].source]
@@ -69,8 +69,8 @@ def taken(graph: Graph, space: Space, place: int, degrees: Degrees, number: int)
             states.append(state_size(needed[0], source))
         else:
             outputs.append(size_of(needed, dimensions(source, graph), source.cell))
-    read = (size_of(region, len(shape), 1) for region in reads(space, shape, place, made))
-    return Taken(tuple(read), tuple(outputs), tuple(states))
+    read = (size_of(region, len(shape), 1) for region in reads(space, shape, place, computed))
+    return InputSizes(tuple(read), tuple(outputs), tuple(states))
 
 
 def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
@@ -78,15 +78,19 @@ def pieces(graph: Graph, space: Space, devices: int) -> Iterator[Piece]:
     for place, layer in enumerate(space.layers):
         for degrees in layer.configurations(devices):
             number = math.prod(degrees) // 2
-            takes = taken(graph, space, place, degrees, number)
+            inputs = input_sizes(graph, space, place, degrees, number)
             sizes = tuple(end - first for first, end in region_of(layer, degrees, number))
-            of = tuple(_settings(graph, name) for name in layer.operators)
-            where = region_of(layer, degrees, number)[
+            settings = tuple(_settings(graph, name) for name in layer.operators)
+            inner_region = region_of(layer, degrees, number)[
                 1:3
             ]  # which decides what lies beyond the edges, or behind a mask
             last = layer.chain and part_of(number, degrees)[POSITIONS] == degrees[POSITIONS] - 1
             yield Piece(
-                place, degrees, number, takes, (of, where, _shares(layer, degrees), sizes, takes, last)
+                place,
+                degrees,
+                number,
+                inputs,
+                (settings, inner_region, _shares(layer, degrees), sizes, inputs, last),
             )
 
 
@@ -98,15 +102,18 @@ def _settings(graph: Graph, name: str) -> tuple[Any, ...]:
 
 
 class Work:
-    """A part with all that it takes, and the gradient of what it makes: `forward` and `backward` can be called again and again."""
+    """A part with all that it takes, and the gradient of what it makes.
+
+    `forward` and `backward` can be called again and again.
+    """
 
     def __init__(self, graph: Graph, space: Space, piece: Piece, shard: Shard, device: torch.device) -> None:
         layer = space.layers[piece.place]
         self._part = Part(graph, space, piece.place, region_of(layer, piece.degrees, piece.number), shard)
-        self._reads = [_samples(graph, size, device) for size in piece.taken.reads]
+        self._reads = [_samples(graph, size, device) for size in piece.inputs.reads]
         self._outputs, self._states = (
             [torch.randn(size, device=device).requires_grad_() for size in sizes]
-            for sizes in (piece.taken.outputs, piece.taken.states)
+            for sizes in (piece.inputs.outputs, piece.inputs.states)
         )
         self._leaves = [*self._outputs, *self._states, *shard.parameters()]
         self._labels: Tensor | None = None
@@ -120,19 +127,19 @@ class Work:
         self._hands_on = (
             layer.chain and part_of(piece.number, piece.degrees)[POSITIONS] < piece.degrees[POSITIONS] - 1
         )
-        self._gradients = [torch.randn_like(made) for made in self._all()]
-        self.has_gradient = self._made.requires_grad
+        self._gradients = [torch.randn_like(output) for output in self._all()]
+        self.has_gradient = self._output.requires_grad
 
     def _all(self) -> list[Tensor]:
         """What it made, with the state where another part takes that."""
-        return [self._made, self._state] if self._hands_on else [self._made]
+        return [self._output, self._state] if self._hands_on else [self._output]
 
     def forward(self) -> None:
         """As Runner.forward."""
-        self._made, self._state = self._part([*self._reads, *self._outputs], self._states)
+        self._output, self._state = self._part([*self._reads, *self._outputs], self._states)
         if self._labels is not None:
-            logits = self._made
-            self._made = cross_entropy(logits, self._labels, "sum") / self._labels.numel()
+            logits = self._output
+            self._output = cross_entropy(logits, self._labels, "sum") / self._labels.numel()
             self._met = (logits.argmax(-1) == self._labels).sum()
 
     def backward(self) -> None:
@@ -140,7 +147,7 @@ class Work:
         for leaf in self._leaves:
             leaf.grad = None
         if self._labels is not None:
-            self._made.backward(retain_graph=True)
+            self._output.backward(retain_graph=True)
             return
         torch.autograd.backward(self._all(), self._gradients, retain_graph=True)
 
@@ -152,22 +159,22 @@ def _samples(graph: Graph, size: tuple[int, ...], device: torch.device) -> Tenso
 
 
 class Clock:
-    """Times calls, within what is left of a budget that `things` share."""
+    """Times calls, within what is left of a budget that `n_calls` calls share."""
 
-    def __init__(self, device: torch.device, things: int, budget_s: float) -> None:
-        self._device, self._left, self._end = device, things, time.perf_counter() + budget_s
+    def __init__(self, device: torch.device, n_calls: int, budget_s: float) -> None:
+        self._device, self._left, self._end = device, n_calls, time.perf_counter() + budget_s
 
     def times(self, call: Callable[[], object]) -> list[float]:
         """Seconds of one call, in each repetition; the first ones, by which it is found how many calls a repetition has, do not count."""
         share = (self._end - time.perf_counter()) / max(1, self._left)
         self._left -= 1
         began, count = time.perf_counter(), 1
-        while (one := self._repetition(call, count)) < LEAST_S:
-            count = max(2 * count, min(10 * count, math.ceil(1.2 * count * LEAST_S / max(one, 1e-9))))
-        found: list[float] = []
-        while len(found) < FEWEST or (len(found) < REPETITIONS and time.perf_counter() - began < share):
-            found.append(self._repetition(call, count) / count)
-        return found
+        while (seconds := self._repetition(call, count)) < LEAST_S:
+            count = max(2 * count, min(10 * count, math.ceil(1.2 * count * LEAST_S / max(seconds, 1e-9))))
+        times: list[float] = []
+        while len(times) < FEWEST or (len(times) < REPETITIONS and time.perf_counter() - began < share):
+            times.append(self._repetition(call, count) / count)
+        return times
 
     def _repetition(self, call: Callable[[], object], count: int) -> float:
         began = time.perf_counter()
@@ -178,15 +185,18 @@ class Clock:
 
 
 def timed(context: Context, device: torch.device) -> dict[str, Any]:
-    """All that is timed: `parts` by their number, the `layers` that have them, `updates` of layers' shares, and a step without any."""
+    """All that is timed.
+
+    `parts` by their number, the `layers` that have them, `updates` of layers' shares, and a step without any.
+    """
     graph, spec = context.graph, context.spec
     space = divide(graph, spec["batch"])
     weights: Mapping[str, Tensor] = tensors(build(graph), graph)
     every = list(pieces(graph, space, spec["devices"]))
     distinct: dict[tuple[Any, ...], Piece] = {}
     for piece in every:
-        distinct.setdefault(piece.alike, piece)
-    numbers = {alike: number for number, alike in enumerate(distinct)}
+        distinct.setdefault(piece.timing_key, piece)
+    numbers = {timing_key: number for number, timing_key in enumerate(distinct)}
     shares = [
         (place, count)
         for place, layer in enumerate(space.layers)
@@ -204,17 +214,25 @@ def timed(context: Context, device: torch.device) -> dict[str, Any]:
             {"forward": forward, "backward": clock.times(work.backward) if work.has_gradient else []}
         )
     updates = []
-    known: dict[tuple[Any, ...], list[float]] = {}
+    update_times: dict[tuple[Any, ...], list[float]] = {}
     for place, count in shares:
         trained = Shard(space.layers[place], graph, 0, count, weights).to(device).trained()
-        alike = tuple((tuple(one.shape), is_decayed(name)) for name, one in trained.items())
-        if alike not in known:
-            known[alike] = clock.times(_step({name: [one] for name, one in trained.items()}, context.levels))
-        updates.append({"layer": space.layers[place].name, "shares": count, "seconds": known[alike]})
+        timing_key = tuple((tuple(weight.shape), is_decayed(name)) for name, weight in trained.items())
+        if timing_key not in update_times:
+            update_times[timing_key] = clock.times(
+                _step({name: [weight] for name, weight in trained.items()}, context.levels)
+            )
+        updates.append(
+            {"layer": space.layers[place].name, "shares": count, "seconds": update_times[timing_key]}
+        )
     return {
         "parts": parts,
         "layers": [
-            {"layer": space.layers[piece.place].name, "degrees": piece.degrees, "part": numbers[piece.alike]}
+            {
+                "layer": space.layers[piece.place].name,
+                "degrees": piece.degrees,
+                "part": numbers[piece.timing_key],
+            }
             for piece in every
         ],
         "updates": updates,
@@ -229,8 +247,8 @@ def _shares(layer: Layer, degrees: Degrees) -> int:
 def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[[], object]:
     """A step of the optimizer of some weights, whose gradients stay."""
     optimizer = optimizer_of(parameters, levels, 0.0)
-    for each in parameters.values():
-        for parameter in each:
+    for group in parameters.values():
+        for parameter in group:
             parameter.grad = torch.randn_like(parameter)
     optimizer.step()
     return optimizer.step
@@ -252,7 +270,7 @@ def run(folder: Path) -> None:
     device = configured(context)
     torch.manual_seed(context.spec["seed"])
     (of_node, resident), load = memory(device, context.spec["ranks_per_node"]), Load(context.group)
-    found = timed(context, device)
+    measured = timed(context, device)
     foreign_cpu_share, _ = load.shares()
     mine = {"host": host(), "machine": machine(), "device": device_name(device)}
     result = {
@@ -260,7 +278,7 @@ def run(folder: Path) -> None:
         "foreign_cpu_share": foreign_cpu_share,
         "node_memory_bytes": of_node,
         "resident_bytes": resident,
-        **found,
+        **measured,
         "python_version": platform.python_version(),
         "library_version": versions(context.job["modules"]),
     }

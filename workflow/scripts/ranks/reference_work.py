@@ -1,7 +1,10 @@
-"""A fixed piece of work, on all cores of all ranks at once: `python -m ranks.reference_work FOLDER`, started by a launcher beside a run.
+"""A fixed piece of work, on all cores of all ranks at once.
 
-Rank 0 leaves result.json: the kind of the work with its version, and of each rank the host and the seconds that it took. It stands
-outside of ranks/worker/, whose files are part of a run's key: what it does changes no training.
+`python -m ranks.reference_work FOLDER`, started by a launcher beside a run.
+
+Rank 0 leaves result.json: the kind of the work with its version, and of each rank the host and the seconds
+that it took. It stands outside of ranks/worker/, whose files are part of a run's key: what it does changes no
+training.
 """
 
 import os
@@ -27,9 +30,12 @@ KIND = "RINGSIDE_REFERENCE"  # variable: another kind than the usual one, for ma
 
 @dataclass(frozen=True)
 class Kind:
-    """What a core does in each of `steps`: `products` of matrices, and an update of `updated_mib` MiB of weights by as many of gradients.
+    """What a core does in each of `steps`.
 
-    A change of a number, or of what is done with it, is a new version: times of one version alone are compared.
+    `products` of matrices, and an update of `updated_mib` MiB of weights by as many of gradients.
+
+    A change of a number, or of what is done with it, is a new version: times of one version alone are
+    compared.
     """
 
     version: int

@@ -1,10 +1,13 @@
-"""One rank of one sweep: `python -m ranks.sweep ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+"""One rank of one sweep.
 
-All ranks do one collective with float32 messages of growing size by the framework's own library. A first pass, sizes
-ascending, checks what comes out and estimates how long one takes. Then come rounds: each has every size once, in an order of
-its own, and of every size some repetitions. A repetition is opened by our own barrier; each rank's clock runs from its release
-until the result is there and the device idle; the repetition's time is the slowest rank's. So it holds what the barrier lets
-the ranks start apart, tens of microseconds on most networks.
+`python -m ranks.sweep ATTEMPT_FOLDER`, started by a launcher, in the framework's environment.
+
+All ranks do one collective with float32 messages of growing size by the framework's own library. A first
+pass, sizes ascending, checks what comes out and estimates how long one takes. Then come rounds: each has
+every size once, in an order of its own, and of every size some repetitions. A repetition is opened by our own
+barrier; each rank's clock runs from its release until the result is there and the device idle; the
+repetition's time is the slowest rank's. So it holds what the barrier lets the ranks start apart, tens of
+microseconds on most networks.
 
 Rank 0 leaves sweep.json's measured part, result.json, in the attempt's folder, whole or not at all.
 """
@@ -29,13 +32,13 @@ BUDGET_S = 1.2  # for the repetitions of one size in all rounds
 LONGEST_S = 3.0  # a size of which one would take longer is left out, and so are all above it
 GROWTH = 4
 ITEM_BYTES = 4
-WHOLE = ("all_reduce", "point_to_point")  # of which no rank has a share
+UNSHARED = ("all_reduce", "point_to_point")  # of which no rank has a share
 
 
 def elements_of(collective: str, size: int, ranks: int) -> int:
     """Elements of a message of `size` bytes; where ranks have shares of it, as many more as make these alike."""
     elements = size // ITEM_BYTES
-    return elements if collective in WHOLE else -(-elements // ranks) * ranks
+    return elements if collective in UNSHARED else -(-elements // ranks) * ranks
 
 
 def message(elements: int, ranks: int) -> np.ndarray:
@@ -71,19 +74,19 @@ def expected(collective: str, elements: int, rank: int, ranks: int) -> np.ndarra
     return results[collective]()
 
 
-def check(found: np.ndarray, collective: str, elements: int, rank: int, ranks: int) -> None:
+def check(result: np.ndarray, collective: str, elements: int, rank: int, ranks: int) -> None:
     """ArithmeticError where `found` is not what the collective makes of what was `loaded`."""
     right = expected(collective, elements, rank, ranks)
-    if found.shape != right.shape:
+    if result.shape != right.shape:
         raise ArithmeticError(
-            f"{collective} over {ranks} ranks gives rank {rank} an array {found.shape}, expected {right.shape}"
+            f"{collective} over {ranks} ranks gives rank {rank} an array {result.shape}, expected {right.shape}"
         )
-    wrong = np.flatnonzero(found != right)
-    if len(wrong):
-        first = wrong[0]
+    mismatches = np.flatnonzero(result != right)
+    if len(mismatches):
+        first = mismatches[0]
         raise ArithmeticError(
-            f"{collective} of {ITEM_BYTES * elements} bytes over {ranks} ranks is wrong in {len(wrong)} of {len(found)} elements "
-            f"on rank {rank}: element {first} is {found[first]:g}, expected {right[first]:g}"
+            f"{collective} of {ITEM_BYTES * elements} bytes over {ranks} ranks is wrong in {len(mismatches)} of {len(result)} elements "
+            f"on rank {rank}: element {first} is {result[first]:g}, expected {right[first]:g}"
         )
 
 
@@ -112,18 +115,18 @@ def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
 
 def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> dict[int, float]:
     """Size in bytes -> seconds of one, for the sizes that can be measured in time; every result is checked."""
-    found: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     collective, rank, ranks = context.spec["collective"], context.rank, context.ranks
     for size in sizes:
-        if found and GROWTH * max(found.values()) > LONGEST_S:
+        if seconds and GROWTH * max(seconds.values()) > LONGEST_S:
             break
         elements = elements_of(collective, size, ranks)
         collectives.load(loaded(collective, elements, rank, ranks))
         collectives.do(collective)
         check(collectives.result(), collective, elements, rank, ranks)
         load_zeros(context, collectives, size)
-        found[size] = timed(context, collectives, 1)[0]
-    return found
+        seconds[size] = timed(context, collectives, 1)[0]
+    return seconds
 
 
 def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Batches on their way to a device that computes by itself: read, copied and trained on at the same time, in memory of fixed size.
 
-A thread reads batches into buffers from which the device copies by itself, and asks for the copies, which go by a stream of
-their own. Who trains lets the device wait for a copy, not the processor. A library brings what is its own (Lane).
+A thread reads batches into buffers from which the device copies by itself, and asks for the copies, which go
+by a stream of their own. Who trains lets the device wait for a copy, not the processor. A library brings what
+is its own (Lane).
 """
 
 import queue
@@ -63,7 +64,10 @@ class Lane(Protocol):
 
 
 class Slot:
-    """Place for one batch on either side. `copied`: the host's side may be written again; `used`: the device's side may."""
+    """Place for one batch on either side.
+
+    `copied`: the host's side may be written again; `used`: the device's side may.
+    """
 
     def __init__(self, lane: Lane) -> None:
         self.lane, self.copied, self.used = lane, lane.event(), lane.event()

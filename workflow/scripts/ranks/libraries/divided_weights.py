@@ -20,7 +20,7 @@ DIVIDED = {
 
 def divided(graph: Graph, parts: int) -> dict[str, int]:
     """Weights that are divided among `parts` ranks -> the axis along which they are."""
-    found: dict[str, int] = {}
-    for name, how in (tensor_parts(graph, parts) if parts > 1 else {}).items():
-        found |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[how].items()}
-    return found
+    axes: dict[str, int] = {}
+    for name, kind in (tensor_parts(graph, parts) if parts > 1 else {}).items():
+        axes |= {f"{name}.{weight}": axis for weight, axis in DIVIDED[kind].items()}
+    return axes

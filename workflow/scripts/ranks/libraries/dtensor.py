@@ -1,8 +1,8 @@
 """Training with TensorFlow's DTensor: one program for all ranks, weights and samples laid out over a mesh of them.
 
-Samples are laid out along `data`, weights along `tensor`; from that DTensor derives what each rank computes and
-what is sent. A gradient gets the layout of its weight before it is used: otherwise steps are wrong, without an
-error (docs/development/decisions/0048-dtensor-without-keras.md).
+Samples are laid out along `data`, weights along `tensor`; from that DTensor derives what each rank computes
+and what is sent. A gradient gets the layout of its weight before it is used: otherwise steps are wrong,
+without an error (docs/development/decisions/0048-dtensor-without-keras.md).
 """
 
 import math
@@ -26,7 +26,7 @@ from ranks.worker.trainer import Trainer
 
 TRANSPORT = "ring over grpc"
 ADAM = {"mean": 0.9, "square": 0.999, "epsilon": 1e-8}
-KEPT = {"sgd": ("velocity",), "adam": ("mean", "square")}  # of every weight, by the optimizer
+MOMENTS = {"sgd": ("velocity",), "adam": ("mean", "square")}  # of every weight, by the optimizer
 
 
 def join(context: Context) -> None:
@@ -41,21 +41,25 @@ def join(context: Context) -> None:
 def rule(update: int, rate: float) -> np.ndarray:
     """What changes in an optimizer's rule from step to step (0 is the first): the rate, and by what Adam divides its moments, float32 [3]."""
     return np.array(
-        [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in KEPT["adam"])], np.float32
+        [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in MOMENTS["adam"])],
+        np.float32,
     )
 
 
 def learned(
-    levels: Mapping[str, Any], name: str, weight: Any, kept: Mapping[str, Any], gradient: Any, rule: Any
+    levels: Mapping[str, Any], name: str, weight: Any, moments: Mapping[str, Any], gradient: Any, rule: Any
 ) -> tuple[Any, Tensors]:
-    """A weight and what is kept for it, after an optimizer step: SGD with momentum, or Adam (Kingma & Ba 2015)."""
+    """A weight and what is kept for it, after an optimizer step.
+
+    SGD with momentum, or Adam (Kingma & Ba 2015).
+    """
     if levels["weight_decay"] and is_decayed(name):
         gradient = gradient + levels["weight_decay"] * weight
     if levels["optimizer"] == "sgd":
-        velocity = levels["momentum"] * kept["velocity"] + gradient
+        velocity = levels["momentum"] * moments["velocity"] + gradient
         return weight - rule[0] * velocity, {"velocity": velocity}
-    mean = ADAM["mean"] * kept["mean"] + (1 - ADAM["mean"]) * gradient
-    square = ADAM["square"] * kept["square"] + (1 - ADAM["square"]) * tf.square(gradient)
+    mean = ADAM["mean"] * moments["mean"] + (1 - ADAM["mean"]) * gradient
+    square = ADAM["square"] * moments["square"] + (1 - ADAM["square"]) * tf.square(gradient)
     change = mean / rule[1] / (tf.sqrt(square / rule[2]) + ADAM["epsilon"])
     return weight - rule[0] * change, {"mean": mean, "square": square}
 
@@ -88,10 +92,10 @@ class Layout:
 
     def placed(self, value: np.ndarray, layout: Any) -> Any:
         """An array, which all ranks have, laid out."""
-        (here,) = self.mesh.local_device_locations()
+        (device_place,) = self.mesh.local_device_locations()
         for axis, along in enumerate(layout.sharding_specs):
             if along != dtensor.UNSHARDED:
-                value = np.split(value, self.mesh.dim_size(along), axis)[here[along]]
+                value = np.split(value, self.mesh.dim_size(along), axis)[device_place[along]]
         return dtensor.pack([tf.constant(value)], layout)
 
     def joined(self, mine: np.ndarray) -> Any:
@@ -103,13 +107,16 @@ class Layout:
         (part,) = dtensor.unpack(value)
         return part.numpy()
 
-    def whole(self, value: Any) -> np.ndarray:
+    def to_numpy(self, value: Any) -> np.ndarray:
         """All of an array; called by all ranks."""
         return self.own(dtensor.relayout(value, self.everywhere(len(value.shape))))
 
 
 class DTensorTrainer(Trainer):
-    """The training loop. Every value of a step is computed from what variables had before it, and only then are they assigned."""
+    """The training loop.
+
+    Every value of a step is computed from what variables had before it, and only then are they assigned.
+    """
 
     transport = TRANSPORT
 
@@ -126,12 +133,12 @@ class DTensorTrainer(Trainer):
         for name in graph.statistics:
             initial[name] = np.repeat(initial[name][None], layout.replicas, axis=0)
         self.variables = {name: self._variable(name, value) for name, value in initial.items()}
-        self._kept = KEPT[context.levels["optimizer"]]
+        self._moment_names = MOMENTS[context.levels["optimizer"]]
         self.moments = {
-            (name, what): self._variable(name, np.zeros_like(value))
+            (name, moment): self._variable(name, np.zeros_like(value))
             for name, value in initial.items()
             if is_trained(name)
-            for what in self._kept
+            for moment in self._moment_names
         }
         self._updates = 0
         self._step = tf.function(self._training_step, autograph=False)
@@ -146,15 +153,15 @@ class DTensorTrainer(Trainer):
         for samples, labels in self.context.epoch(epoch):
             phases.step()
             phases.enter("data")
-            given = self.layout.joined(samples), self.layout.joined(labels)
+            batch_tensors = self.layout.joined(samples), self.layout.joined(labels)
             phases.enter("forward")
-            told = self._step(*given, self.seed_of(self._updates), self._rule())
+            sums = self._step(*batch_tensors, self.seed_of(self._updates), self._rule())
             self._updates += 1
-            seen.append(told)
+            seen.append(sums)
             if meter.wants_steps:
-                self.layout.own(told)
+                self.layout.own(sums)
                 meter.step()
-        loss, correct = np.array([self.layout.own(told)[0] for told in seen], np.float64).sum(axis=0)
+        loss, correct = np.array([self.layout.own(sums)[0] for sums in seen], np.float64).sum(axis=0)
         return Seen(float(loss), int(correct), len(seen) * batch)
 
     def seed_of(self, number: int) -> Any:
@@ -163,68 +170,68 @@ class DTensorTrainer(Trainer):
         return self.layout.placed(seed, self.layout.everywhere(1))
 
     def _rule(self) -> Any:
-        told = rule(self._updates, self.context.learning_rate(self._updates))
-        return self.layout.placed(told, self.layout.everywhere(1))
+        factors = rule(self._updates, self.context.learning_rate(self._updates))
+        return self.layout.placed(factors, self.layout.everywhere(1))
 
     def _training_step(self, samples: Any, labels: Any, seed: Any, rule: Any) -> Any:
         """The sum of each replica's losses, and how many it has right, float32 [replicas, 2]."""
         weights = {name: variable.read_value() for name, variable in self.variables.items()}
-        ours = {name: weight for name, weight in weights.items() if is_trained(name)}
+        trained = {name: weight for name, weight in weights.items() if is_trained(name)}
         with tf.GradientTape() as tape:
-            tape.watch(list(ours.values()))
+            tape.watch(list(trained.values()))
             logits, statistics = self._forward(weights, samples, seed)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         mean = tf.fill(losses.shape, 1 / math.prod(losses.shape))  # of the losses of all replicas
-        gradients = tape.gradient(losses, ours, output_gradients=mean)
-        told = self._told(losses, logits, labels)
+        gradients = tape.gradient(losses, trained, output_gradients=mean)
+        sums = self._loss_and_correct(losses, logits, labels)
         now = [(self.variables[name], value) for name, value in statistics.items()]
         for name, gradient in gradients.items():
             layout = self.layout.weight(name, len(gradient.shape))
             gradient = dtensor.relayout(tf.convert_to_tensor(gradient), layout)
-            kept = {what: self.moments[name, what].read_value() for what in self._kept}
-            weight, kept = learned(self.context.levels, name, weights[name], kept, gradient, rule)
+            moments = {moment: self.moments[name, moment].read_value() for moment in self._moment_names}
+            weight, moments = learned(self.context.levels, name, weights[name], moments, gradient, rule)
             now += [
                 (self.variables[name], weight),
-                *((self.moments[name, what], kept[what]) for what in kept),
+                *((self.moments[name, moment], moments[moment]) for moment in moments),
             ]
         for variable, value in now:
             variable.assign(dtensor.relayout(value, variable.layout))
-        return told
+        return sums
 
     def _forward(self, weights: Mapping[str, Any], samples: Any, seed: Any = None) -> tuple[Any, Tensors]:
         return forward(self.context.graph, weights, self._normalized(samples), self.layout.replicas, seed)
 
-    def _told(self, losses: Any, logits: Any, labels: Any, counts: Any = None) -> Any:
+    def _loss_and_correct(self, losses: Any, logits: Any, labels: Any, counts: Any = None) -> Any:
         """Of samples with 1.0 in `counts` [N], of all without it: see _training_step."""
         right = tf.cast(tf.argmax(logits, -1) == labels, tf.float32)
-        each = []
+        sums = []
         for value in (losses / self.context.positions, right):
             of_samples = tf.reduce_sum(value, -1) if len(value.shape) > 1 else value
             if counts is not None:
                 of_samples = of_samples * counts
-            each.append(tf.reduce_sum(tf.reshape(of_samples, (self.layout.replicas, -1)), 1))
-        return dtensor.relayout(tf.stack(each, 1), self.layout.samples(2))
+            sums.append(tf.reduce_sum(tf.reshape(of_samples, (self.layout.replicas, -1)), 1))
+        return dtensor.relayout(tf.stack(sums, 1), self.layout.samples(2))
 
     def validate(self) -> Seen:
         """See Trainer."""
-        layout, told = self.layout, np.zeros(3)
+        layout, totals = self.layout, np.zeros(3)
         for samples, labels, count in validation(self.context):
             counts = (np.arange(len(labels)) < count).astype(np.float32)
-            found = self._evaluate(*(layout.joined(each) for each in (samples, labels, counts)))
-            told += [*layout.own(found)[0], count]
-        return Seen(float(told[0]), int(told[1]), int(told[2]))
+            sums = self._evaluate(*(layout.joined(array) for array in (samples, labels, counts)))
+            totals += [*layout.own(sums)[0], count]
+        return Seen(float(totals[0]), int(totals[1]), int(totals[2]))
 
     def _evaluation_step(self, samples: Any, labels: Any, counts: Any) -> Any:
         weights = {name: variable.read_value() for name, variable in self.variables.items()}
         logits, _ = self._forward(weights, samples)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return self._told(losses, logits, labels, counts)
+        return self._loss_and_correct(losses, logits, labels, counts)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
         statistics = self.statistics()
         return {
-            name: statistics[name] if name in statistics else self.layout.whole(variable.read_value())
+            name: statistics[name] if name in statistics else self.layout.to_numpy(variable.read_value())
             for name, variable in self.variables.items()
         }
 
@@ -255,7 +262,7 @@ class DTensorCollectives(Collectives):
     def __init__(self, context: Context) -> None:
         join(context)
         self._mesh = dtensor.create_distributed_mesh([("ranks", context.ranks)], device_type="CPU")
-        self._made = {
+        self._functions = {
             name: tf.function(getattr(self, f"_{name}"), autograph=False)
             for name in ("all_reduce", "all_gather")
         }
@@ -275,7 +282,7 @@ class DTensorCollectives(Collectives):
 
     def do(self, collective: str) -> None:
         """See Collectives."""
-        (self._done,) = dtensor.unpack(self._made[collective](self._loaded))
+        (self._done,) = dtensor.unpack(self._functions[collective](self._loaded))
         tf.reshape(self._done, [-1])[:1].numpy()  # which waits for it
 
     def result(self) -> np.ndarray:

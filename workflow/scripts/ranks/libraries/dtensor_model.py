@@ -1,8 +1,10 @@
-"""A model as a pure function of its weights, for TensorFlow's DTensor. Weights, samples and shapes have the graph's own layout, channels last.
+"""A model as a pure function of its weights, for TensorFlow's DTensor.
 
-Nothing is said of the mesh but the number of replicas, whose samples follow each other in a batch: DTensor derives from the layouts of
-weights and samples what each rank computes. It has no rules for some operations, nor for others if they are divided: where a function here
-says an operation in two others, that is why.
+Weights, samples and shapes have the graph's own layout, channels last.
+
+Nothing is said of the mesh but the number of replicas, whose samples follow each other in a batch: DTensor
+derives from the layouts of weights and samples what each rank computes. It has no rules for some operations,
+nor for others if they are divided: where a function here says an operation in two others, that is why.
 """
 
 import math
@@ -34,31 +36,28 @@ def forward(
 ) -> tuple[Any, Tensors]:
     """Return the logits of the samples of `replicas` replicas, and the running statistics after them.
 
-    Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length].
-    Statistics [replicas, C] are each replica's own, as those that are given.
-
     With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this
     batch.
     """
-    made = {graph.operators[0].name: samples}
+    outputs = {graph.operators[0].name: samples}
     statistics: Tensors = {}
     for number, operator in enumerate(graph.operators[1:]):
-        inputs = [made[name] for name in operator.inputs]
+        inputs = [outputs[name] for name in operator.inputs]
         own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
         match operator.kind:
             case "batch_norm":
-                made[operator.name], kept = _batch_norm(
+                outputs[operator.name], batch_statistics = _batch_norm(
                     operator, inputs[0], own, replicas, training=seed is not None
                 )
-                statistics |= {f"{operator.name}.{name}": value for name, value in kept.items()}
+                statistics |= {f"{operator.name}.{name}": value for name, value in batch_statistics.items()}
             case "dropout":
                 drawn_from = None if seed is None else seed + tf.constant([number, 0], tf.int32)
-                made[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+                outputs[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
             case "tied_dense":
-                made[operator.name] = _product(inputs[0], tf.transpose(weights[f"{operator['of']}.table"]))
+                outputs[operator.name] = _product(inputs[0], tf.transpose(weights[f"{operator['of']}.table"]))
             case _:
-                made[operator.name] = _applied(operator, inputs, own)
-    return made[graph.operators[-1].name], statistics
+                outputs[operator.name] = _applied(operator, inputs, own)
+    return outputs[graph.operators[-1].name], statistics
 
 
 def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
@@ -69,7 +68,7 @@ def _applied(operator: Operator, inputs: list[Any], own: Weights) -> Any:
             return x + own["bias"] if operator["bias"] else x
         case "depthwise_conv":
             kernel = tf.reshape(own["kernel"], (-1, x.shape[-1]))
-            x = tf.add_n([there * kernel[place] for place, there in enumerate(_windows(operator, x))])
+            x = tf.add_n([window * kernel[place] for place, window in enumerate(_windows(operator, x))])
             return x + own["bias"] if operator["bias"] else x
         case "dense":
             return _product(x, own["kernel"]) + own["bias"]
@@ -118,19 +117,19 @@ def _attention(operator: Operator, x: Any, to: Any, own: Weights) -> Any:
     """By heads, of which a tensor axis gives each rank some: so kernels are three-dimensional here."""
     heads = operator["heads"]
 
-    def projected(part: str, of: Any) -> Any:
+    def projected(part: str, inputs: Any) -> Any:
         kernel, bias = own[f"{part}_kernel"], own[f"{part}_bias"]
         kernel = tf.reshape(kernel, (kernel.shape[0], heads, kernel.shape[1] // heads))
-        return tf.einsum("npi,ihd->nphd", of, kernel) + tf.reshape(bias, (heads, bias.shape[0] // heads))
+        return tf.einsum("npi,ihd->nphd", inputs, kernel) + tf.reshape(bias, (heads, bias.shape[0] // heads))
 
     query, key, value = projected("query", x), projected("key", to), projected("value", to)
     scores = tf.einsum("nphd,nqhd->nhpq", query, key) * query.shape[-1] ** -0.5
     if operator["causal"]:
         unseen = np.triu(np.full(scores.shape[2:], scores.dtype.min / 2, np.float32), 1)
         scores = scores + tf.constant(unseen)
-    made = tf.einsum("nhpq,nqhd->nphd", tf.nn.softmax(scores), value)
+    attended = tf.einsum("nhpq,nqhd->nphd", tf.nn.softmax(scores), value)
     kernel = tf.reshape(own["output_kernel"], (heads, -1, own["output_kernel"].shape[1]))
-    return tf.einsum("nphd,hdo->npo", made, kernel) + own["output_bias"]
+    return tf.einsum("nphd,hdo->npo", attended, kernel) + own["output_bias"]
 
 
 def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
@@ -149,33 +148,33 @@ def _batch_norm(
     """
     shape, units = x.shape, x.shape[-1]
     x = tf.reshape(x, (replicas, shape[0] // replicas, *shape[1:]))
-    each = (
+    broadcast_shape = (
         replicas,
         *[1] * (len(shape) - 1),
         units,
     )  # so that a replica's numbers stand beside all of its samples
-    kept: Tensors = {}
+    batch_statistics: Tensors = {}
     if training:
         axes, samples = list(range(1, len(shape))), math.prod(shape[:-1]) // replicas
         mean = tf.reduce_mean(x, axes)
-        x = x - tf.reshape(mean, each)
+        x = x - tf.reshape(mean, broadcast_shape)
         variance = tf.reduce_mean(tf.square(x), axes)
         share = operator["momentum"]
-        kept = {
+        batch_statistics = {
             "mean": share * own["mean"] + (1 - share) * mean,
             "variance": share * own["variance"] + (1 - share) * variance * (samples / (samples - 1)),
         }
     else:
-        x, variance = x - tf.reshape(own["mean"], each), own["variance"]
-    x = x * tf.reshape(tf.math.rsqrt(variance + operator["epsilon"]), each)
-    return tf.reshape(x, shape) * own["scale"] + own["offset"], kept
+        x, variance = x - tf.reshape(own["mean"], broadcast_shape), own["variance"]
+    x = x * tf.reshape(tf.math.rsqrt(variance + operator["epsilon"]), broadcast_shape)
+    return tf.reshape(x, shape) * own["scale"] + own["offset"], batch_statistics
 
 
 def _dropout(x: Any, rate: float, seed: Any) -> Any:
     if seed is None or rate == 0:
         return x
-    kept = tf.cast(tf.random.stateless_uniform(x.shape, seed) >= rate, x.dtype)
-    return x * kept / (1 - rate)
+    mask = tf.cast(tf.random.stateless_uniform(x.shape, seed) >= rate, x.dtype)
+    return x * mask / (1 - rate)
 
 
 WITHOUT_WEIGHTS: dict[str, Callable[..., Any]] = {

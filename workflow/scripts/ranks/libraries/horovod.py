@@ -37,7 +37,10 @@ def placed(context: Context) -> dict[str, str]:
 
 
 class Timeline:
-    """Horovod's own timeline as ranks/worker/operators.py wants it: what became of each tensor. Only rank 0 writes one."""
+    """Horovod's own timeline as ranks/worker/operators.py wants it: what became of each tensor.
+
+    Only rank 0 writes one.
+    """
 
     def __init__(self, hvd: Any) -> None:
         self._hvd = hvd
@@ -52,29 +55,32 @@ class Timeline:
         self._hvd.stop_timeline()
 
     def events(self) -> list[Event]:
-        """See Profiler. Every tensor is a thread; what begins and ends apart in the file becomes one event."""
+        """See Profiler.
+
+        Every tensor is a thread; what begins and ends apart in the file becomes one event.
+        """
         text = self._file.read_text() if self._file.exists() else ""
         if not text:  # of another rank, or nothing was reduced
             return []
-        first, *told = json.loads(text)
+        first, *entries = json.loads(text)
         began_us = first["args"]["start_time_since_epoch_in_micros"] - 1e6 * unix_ahead()
-        found: list[Event] = []
+        converted: list[Event] = []
         under_way: dict[int, list[Event]] = defaultdict(list)
-        for event in told:
+        for event in entries:
             place = {"pid": PROCESS, "tid": event["pid"]}
             match event["ph"]:
                 case "M" if event["name"] == "process_name":
-                    found.append({"ph": "M", "name": "thread_name", **place, "args": event["args"]})
+                    converted.append({"ph": "M", "name": "thread_name", **place, "args": event["args"]})
                 case "X":
-                    found.append({**event, **place, "ts": began_us + event["ts"]})
+                    converted.append({**event, **place, "ts": began_us + event["ts"]})
                 case "B":
                     under_way[event["pid"]].append(
                         {**event, **place, "ph": "X", "ts": began_us + event["ts"]}
                     )
                 case "E" if open_ := under_way[event["pid"]]:
                     begun = open_.pop()
-                    found.append({**begun, "dur": began_us + event["ts"] - begun["ts"]})
-        return found
+                    converted.append({**begun, "dur": began_us + event["ts"] - begun["ts"]})
+        return converted
 
 
 def transport(context: Context, hvd: Any) -> str:

@@ -1,4 +1,7 @@
-"""A model as a pure function of its weights, for JAX. Weights, samples and shapes have the graph's own layout, channels last."""
+"""A model as a pure function of its weights, for JAX.
+
+Weights, samples and shapes have the graph's own layout, channels last.
+"""
 
 import functools
 import math
@@ -31,34 +34,34 @@ def forward(
 ) -> tuple[Array, Arrays]:
     """Return the logits of samples, and the running statistics after them.
 
-    Logits [N, classes] or [N, positions, vocabulary], float32, of images [N, H, W, C] or tokens [N, length].
-
     With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products
     are computed in `dtype`.
     """
-    made = {graph.operators[0].name: samples}
+    outputs = {graph.operators[0].name: samples}
     statistics: Arrays = {}
     for number, operator in enumerate(graph.operators[1:]):
-        inputs = [made[name] for name in operator.inputs]
+        inputs = [outputs[name] for name in operator.inputs]
         own = {name: weights[f"{operator.name}.{name}"] for name in operator.weights}
         match operator.kind:
             case "batch_norm":
-                made[operator.name], kept = _batch_norm(operator, inputs[0], own, training=key is not None)
-                statistics |= {f"{operator.name}.{name}": value for name, value in kept.items()}
+                outputs[operator.name], batch_statistics = _batch_norm(
+                    operator, inputs[0], own, training=key is not None
+                )
+                statistics |= {f"{operator.name}.{name}": value for name, value in batch_statistics.items()}
             case "dropout":
                 drawn_from = None if key is None else jax.random.fold_in(key, number)
-                made[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
+                outputs[operator.name] = _dropout(inputs[0], operator["rate"], drawn_from)
             case "tied_dense":
-                made[operator.name] = (
+                outputs[operator.name] = (
                     inputs[0].astype(dtype) @ weights[f"{operator['of']}.table"].astype(dtype).T
                 )
             case "lstm":
-                made[operator.name], made[f"{operator.name}.state"] = _lstm(inputs, own, dtype)
+                outputs[operator.name], outputs[f"{operator.name}.state"] = _lstm(inputs, own, dtype)
             case "final_state":
-                made[operator.name] = made[f"{operator.inputs[0]}.state"]
+                outputs[operator.name] = outputs[f"{operator.inputs[0]}.state"]
             case _:
-                made[operator.name] = _applied(operator, inputs, own, dtype)
-    return made[graph.operators[-1].name].astype(jnp.float32), statistics
+                outputs[operator.name] = _applied(operator, inputs, own, dtype)
+    return outputs[graph.operators[-1].name].astype(jnp.float32), statistics
 
 
 def _applied(operator: Operator, inputs: list[Array], own: Weights, dtype: Any) -> Array:
@@ -94,24 +97,24 @@ def _convolution(operator: Operator, x: Array, own: Weights, dtype: Any) -> Arra
     if operator.kind == "depthwise_conv":
         kernel, groups = kernel.transpose(0, 1, 3, 2), x.shape[-1]
     padding = [(zeros, zeros) for zeros in pair(operator["padding"])]
-    told = {"dimension_numbers": CONVOLUTION, "feature_group_count": groups}
-    x = lax.conv_general_dilated(x.astype(dtype), kernel, pair(operator["stride"]), padding, **told)
+    settings = {"dimension_numbers": CONVOLUTION, "feature_group_count": groups}
+    x = lax.conv_general_dilated(x.astype(dtype), kernel, pair(operator["stride"]), padding, **settings)
     return x + own["bias"].astype(dtype) if operator["bias"] else x
 
 
 def _windows(operator: Operator, x: Array, first: float, combine: Any) -> Array:
     padding = [(0, 0), *((zeros, zeros) for zeros in pair(operator["padding"])), (0, 0)]
-    window, strides = ((1, *pair(operator[what]), 1) for what in ("kernel", "stride"))
+    window, strides = ((1, *pair(operator[setting]), 1) for setting in ("kernel", "stride"))
     return lax.reduce_window(x, first, combine, window, strides, padding)
 
 
 def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any) -> Array:
-    def projected(part: str, of: Array) -> Array:
-        return _dense(of, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
+    def projected(part: str, values: Array) -> Array:
+        return _dense(values, own[f"{part}_kernel"], own[f"{part}_bias"], dtype)
 
     heads = (
-        projected(part, of).reshape(*of.shape[:2], operator["heads"], -1)
-        for part, of in (("query", x), ("key", to), ("value", to))
+        projected(part, values).reshape(*values.shape[:2], operator["heads"], -1)
+        for part, values in (("query", x), ("key", to), ("value", to))
     )
     return projected(
         "output", jax.nn.dot_product_attention(*heads, is_causal=operator["causal"]).reshape(x.shape)
@@ -119,10 +122,13 @@ def _attention(operator: Operator, x: Array, to: Array, own: Weights, dtype: Any
 
 
 def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
-    """The outputs at all positions, and the final state [N, 2, units]: hidden, cell. It begins with a state, or with zeros."""
+    """The outputs at all positions, and the final state [N, 2, units]: hidden, cell.
+
+    It begins with a state, or with zeros.
+    """
     recurrent, units = own["recurrent_kernel"].astype(dtype), own["recurrent_kernel"].shape[0]
-    given = _dense(inputs[0], own["kernel"], own["bias"], dtype)
-    begin = inputs[1].astype(dtype) if inputs[1:] else jnp.zeros((len(given), 2, units), dtype)
+    projected = _dense(inputs[0], own["kernel"], own["bias"], dtype)
+    begin = inputs[1].astype(dtype) if inputs[1:] else jnp.zeros((len(projected), 2, units), dtype)
 
     def step(state: tuple[Array, Array], now: Array) -> tuple[tuple[Array, Array], Array]:
         hidden, cell = state
@@ -131,7 +137,7 @@ def _lstm(inputs: list[Array], own: Weights, dtype: Any) -> tuple[Array, Array]:
         hidden = jax.nn.sigmoid(shows) * jnp.tanh(cell)
         return (hidden, cell), hidden
 
-    state, outputs = lax.scan(step, (begin[:, 0], begin[:, 1]), given.swapaxes(0, 1))
+    state, outputs = lax.scan(step, (begin[:, 0], begin[:, 1]), projected.swapaxes(0, 1))
     return outputs.swapaxes(0, 1), jnp.stack(state, 1)
 
 
@@ -146,18 +152,18 @@ def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
 def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> tuple[Array, Arrays]:
     """Normalized over this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by what was kept."""
     mean, variance = own["mean"], own["variance"]
-    kept: Arrays = {}
+    batch_statistics: Arrays = {}
     if training:
         seen = x.astype(jnp.float32)
         axes, samples = tuple(range(x.ndim - 1)), math.prod(x.shape[:-1])
         mean, variance = seen.mean(axes), seen.var(axes)
         now = {"mean": mean, "variance": variance * (samples / (samples - 1))}
         share = operator["momentum"]
-        kept = {
+        batch_statistics = {
             name: share * own[name] + (1 - share) * lax.stop_gradient(value) for name, value in now.items()
         }
     scale = own["scale"] * lax.rsqrt(variance + operator["epsilon"])
-    return ((x - mean) * scale + own["offset"]).astype(x.dtype), kept
+    return ((x - mean) * scale + own["offset"]).astype(x.dtype), batch_statistics
 
 
 def _dropout(x: Array, rate: float, key: Array | None) -> Array:

@@ -1,7 +1,8 @@
 """Training with JAX: one program for all ranks, a step that XLA compiles, weights laid out over a mesh of devices.
 
-Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own batch statistics; what
-replicas exchange is said by name. Along `tensor` only the layout of weights is said, and XLA derives what is exchanged.
+Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own
+batch statistics; what replicas exchange is said by name. Along `tensor` only the layout of weights is said,
+and XLA derives what is exchanged.
 """
 
 import functools
@@ -54,8 +55,8 @@ def configured(context: Context) -> None:
 def join(context: Context) -> str:
     """Join all ranks to one program; returns what carries what they exchange.
 
-    On processors that is Gloo, which would listen where the host's name leads: no option of JAX names an interface, so the
-    client is made here as `xla_bridge.make_cpu_client` would make it, on the site's.
+    On processors that is Gloo, which would listen where the host's name leads: no option of JAX names an
+    interface, so the client is made here as `xla_bridge.make_cpu_client` would make it, on the site's.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
@@ -164,19 +165,24 @@ class Layout:
         return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
 
     def on_replicas(
-        self, step: Callable[..., Any], takes: Any, gives: Any, donate: Sequence[int] = ()
+        self, step: Callable[..., Any], in_specs: Any, out_specs: Any, donate: Sequence[int] = ()
     ) -> Any:
         """`step`, written for one replica, compiled for all. `takes` and `gives` are trees of specs."""
         mapped = jax.shard_map(
-            step, mesh=self.mesh, in_specs=takes, out_specs=gives, axis_names=set(REPLICAS), check_vma=False
+            step,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(REPLICAS),
+            check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=tuple(donate))
 
     def gathered(self, weights: Arrays) -> Arrays:
         """On a replica: whole weights, of shares."""
-        return {name: self._whole(name, weight) for name, weight in weights.items()}
+        return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
 
-    def _whole(self, name: str, weight: Array) -> Array:
+    def _gather_weight(self, name: str, weight: Array) -> Array:
         axis = self.share[name]
         return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
 
@@ -208,38 +214,41 @@ class Layout:
 class Marks:
     """Marks in a traced step, where it is compiled: when arrays were there, in s of this process's clock.
 
-    A mark is a call of Python with an element of each array. What must not go on before takes its 1.0 as a factor.
+    A mark is a call of Python with an element of each array. What must not go on before takes its 1.0 as a
+    factor.
     """
 
-    def __init__(self, on: bool) -> None:
-        self.on = on
-        self.made: dict[str, float] = {}
+    def __init__(self, active: bool) -> None:
+        self.active = active
+        self.stamps: dict[str, float] = {}
 
     def __call__(self, phase: str, arrays: Any) -> Array:
         """A phase begins when these are there; 1.0 then."""
-        if not self.on:
+        if not self.active:
             return jnp.float32(1)
         firsts = jnp.stack([array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(arrays)])
 
         def stamp(_: Any) -> np.float32:
-            self.made[phase] = time.monotonic()
+            self.stamps[phase] = time.monotonic()
             return np.float32(1)
 
         return io_callback(stamp, jax.ShapeDtypeStruct((), jnp.float32), firsts)
 
-    def held(self, phase: str, arrays: Any) -> Any:
+    def hold_back(self, phase: str, arrays: Any) -> Any:
         """These arrays, once the mark is made."""
-        if not self.on:
+        if not self.active:
             return arrays
-        one = self(phase, arrays)
-        return jax.tree.map(lambda array: array * one.astype(array.dtype), arrays)
+        factor = self(phase, arrays)
+        return jax.tree.map(lambda array: array * factor.astype(array.dtype), arrays)
 
     def turn(self, phase: str, loss: Array) -> Array:
         """The loss: a phase begins when it is there, and its gradient waits for the mark."""
-        if not self.on:
+        if not self.active:
             return loss
         turned = jax.custom_vjp(lambda value: value)
-        turned.defvjp(lambda value: (value, self(phase, value)), lambda one, gradient: (gradient * one,))
+        turned.defvjp(
+            lambda value: (value, self(phase, value)), lambda factor, gradient: (gradient * factor,)
+        )
         return turned(loss)
 
 
@@ -248,14 +257,14 @@ class JaxProfiler:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp()
-        self._shown = 0.0
+        self._shown_at = 0.0
 
     def start(self) -> None:
         """See Profiler."""
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         jax.profiler.start_trace(self._folder, profiler_options=options)
-        self._shown = show_clock(jax.profiler.TraceAnnotation)
+        self._shown_at = show_clock(jax.profiler.TraceAnnotation)
 
     def stop(self) -> None:
         """See Profiler."""
@@ -264,7 +273,7 @@ class JaxProfiler:
     def events(self) -> list[Event]:
         """See Profiler."""
         (file,) = Path(self._folder).rglob("*.xplane.pb")
-        return moved(list(_events(jax.profiler.ProfileData.from_file(str(file)))), self._shown)
+        return moved(list(_events(jax.profiler.ProfileData.from_file(str(file)))), self._shown_at)
 
 
 def _events(profile: Any) -> Iterator[Event]:
@@ -278,7 +287,10 @@ def _events(profile: Any) -> Iterator[Event]:
 
 
 class JaxTrainer(Trainer):
-    """The training loop of every JAX framework. Alone as it stands; the adapter of several ranks joins them first."""
+    """The training loop of every JAX framework.
+
+    Alone as it stands; the adapter of several ranks joins them first.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -294,7 +306,7 @@ class JaxTrainer(Trainer):
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
         self._optimizer = optimizer(levels)
-        self._whole = (
+        self._is_replicated = (
             context.mesh.sharded > 1 and levels["sharding"] != "parameters"
         )  # weights, of which shares learn
         self._batches = 0
@@ -317,24 +329,27 @@ class JaxTrainer(Trainer):
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
         """What training changes, laid out, and for every array of it the spec that one replica's step sees."""
-        layout, ours = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
-        kept = {name: initial[name] for name in self.context.graph.statistics}
+        layout, trained = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
+        statistics = {name: initial[name] for name in self.context.graph.statistics}
         weights = {
-            name: layout.placed(value, layout.spec(name, not self._whole)) for name, value in ours.items()
+            name: layout.placed(value, layout.spec(name, not self._is_replicated))
+            for name, value in trained.items()
         }
-        specs = {name: layout.spec(name, not self._whole, everywhere=False) for name in ours}
-        shares = {name: layout.placed(value, layout.spec(name, True)) for name, value in ours.items()}
+        specs = {name: layout.spec(name, not self._is_replicated, everywhere=False) for name in trained}
+        shares = {name: layout.placed(value, layout.spec(name, True)) for name, value in trained.items()}
         moments = jax.jit(self._optimizer.init)(shares)
         state = {
             "weights": weights,
-            "statistics": {name: layout.joined(value[None]) for name, value in kept.items()},
+            "statistics": {name: layout.joined(value[None]) for name, value in statistics.items()},
             "optimizer": self._moments(
                 moments, lambda name, value: jax.device_put(value, self._sharding(name))
             ),
             "sums": {},
         }
         if self.context.levels["sync_every"] > 1:
-            state["sums"] = {name: layout.joined(np.zeros_like(value[None])) for name, value in ours.items()}
+            state["sums"] = {
+                name: layout.joined(np.zeros_like(value[None])) for name, value in trained.items()
+            }
         return state, {
             "weights": specs,
             "statistics": P(REPLICAS),
@@ -350,14 +365,17 @@ class JaxTrainer(Trainer):
     def _moments(self, moments: Any, use: Callable[[str | None, Any], Any]) -> Any:
         """The optimizer's state with each array replaced by what `use` makes of it and of the name of its weight, if it has one."""
 
-        def of(path: Any, value: Any) -> Any:
+        def replace(path: Any, value: Any) -> Any:
             names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
             return use(names[-1] if names else None, value)
 
-        return jax.tree_util.tree_map_with_path(of, moments)
+        return jax.tree_util.tree_map_with_path(replace, moments)
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
-        """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
+        """See Trainer.
+
+        All batches of a group but the last are added up; the last one ends in an optimizer step.
+        """
         seen, phases, spec = [], self.context.phases, self.context.spec
         batches = self.context.epoch(epoch)
         for update, length in enumerate(
@@ -367,41 +385,41 @@ class JaxTrainer(Trainer):
             for i in range(length):
                 phases.step()
                 phases.enter("data")
-                samples, labels = (self.layout.joined(_small(each)) for each in next(batches))
+                samples, labels = (self.layout.joined(_small(array)) for array in next(batches))
                 phases.enter("forward")
                 step = self._steps(i == length - 1, phases.on)
-                self.state, told = step(
+                self.state, sums = step(
                     self.state, samples, labels, rate, np.uint32(self._batches), np.float32(length)
                 )
                 self._batches += 1
-                seen.append(told)
+                seen.append(sums)
                 if phases.on:
-                    self._follow(told)
+                    self._follow(sums)
                 if meter.wants_steps:
-                    jax.block_until_ready(told)
+                    jax.block_until_ready(sums)
                     meter.step()
         jax.block_until_ready(self.state)
-        loss, correct = np.sum([self._own(told) for told in seen], axis=0)
+        loss, correct = np.sum([self._own(sums) for sums in seen], axis=0)
         return Seen(float(loss) * spec["local_batch"], int(correct), len(seen) * spec["local_batch"])
 
-    def _follow(self, told: Array) -> None:
+    def _follow(self, sums: Array) -> None:
         """Enter the phases that a traced step has marked."""
-        jax.block_until_ready((self.state, told))
-        phases, made = self.context.phases, self.marks.made
+        jax.block_until_ready((self.state, sums))
+        phases, stamps = self.context.phases, self.marks.stamps
         for phase in STEP_PHASES:
-            if phase in made:
-                phases.enter(phase, made[phase])
-        if "wait" in made:
-            phases.put(EXCHANGE, made["wait"], made["optimizer"])
-        made.clear()
+            if phase in stamps:
+                phases.enter(phase, stamps[phase])
+        if "wait" in stamps:
+            phases.put(EXCHANGE, stamps["wait"], stamps["optimizer"])
+        stamps.clear()
 
     def _compiled(self, last: bool, traced: bool) -> Any:
         """The step of a batch, of the last one of a group or of another."""
         step = functools.partial(
-            self._training_step, last=last, mark=self.marks if traced else Marks(on=False)
+            self._training_step, last=last, mark=self.marks if traced else Marks(active=False)
         )
-        takes = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
-        return self.layout.on_replicas(step, takes, (self._specs, P(REPLICAS)), donate=[0])
+        in_specs = self._specs, P(REPLICAS), P(REPLICAS), P(), P(), P()
+        return self.layout.on_replicas(step, in_specs, (self._specs, P(REPLICAS)), donate=[0])
 
     def _training_step(
         self,
@@ -416,40 +434,40 @@ class JaxTrainer(Trainer):
     ) -> tuple[State, Array]:
         """On a replica: the state after batch `number`, one of a group of `length`; its loss and how many it has right, [1, 2]."""
         layout, graph = self.layout, self.context.graph
-        weights = state["weights"] if self._whole else layout.gathered(state["weights"])
+        weights = state["weights"] if self._is_replicated else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
         key = self.key_of(lax.axis_index(REPLICAS), number)
 
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
-            logits, kept = forward(
+            logits, new_statistics = forward(
                 graph, {**weights, **statistics}, self._normalized(samples), key, self._dtype
             )
             loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-            return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), kept)
+            return mark.turn("backward", loss), (jnp.stack([loss, _correct(logits, labels)]), new_statistics)
 
-        gradients, (told, kept) = jax.grad(loss_of, has_aux=True)(weights)
+        gradients, (sums, new_statistics) = jax.grad(loss_of, has_aux=True)(weights)
         if state["sums"]:
             gradients = {
                 name: state["sums"][name][0] + gradient / length for name, gradient in gradients.items()
             }
-        state = {**state, "statistics": {name: value[None] for name, value in kept.items()}}
+        state = {**state, "statistics": {name: value[None] for name, value in new_statistics.items()}}
         if not last:
             mark("metrics", gradients)
-            return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, told[None]
+            return {**state, "sums": {name: value[None] for name, value in gradients.items()}}, sums[None]
         if layout.replicas > 1:
-            gradients = layout.averaged(mark.held("wait", gradients))
-        shares = layout.own(weights) if self._whole else state["weights"]
+            gradients = layout.averaged(mark.hold_back("wait", gradients))
+        shares = layout.own(weights) if self._is_replicated else state["weights"]
         changes, moments = self._optimizer.update(
-            mark.held("optimizer", gradients), state["optimizer"], shares
+            mark.hold_back("optimizer", gradients), state["optimizer"], shares
         )
         shares = {name: weight - rate * changes[name] for name, weight in shares.items()}
         state |= {
-            "weights": layout.gathered(shares) if self._whole else shares,
+            "weights": layout.gathered(shares) if self._is_replicated else shares,
             "optimizer": moments,
             "sums": {name: jnp.zeros_like(value) for name, value in state["sums"].items()},
         }
         mark("metrics", state["weights"])
-        return state, told[None]
+        return state, sums[None]
 
     def key_of(self, replica: Array, number: Array) -> Array:
         """What a replica draws its dropout of batch `number` from."""
@@ -459,23 +477,24 @@ class JaxTrainer(Trainer):
 
     def validate(self) -> Seen:
         """See Trainer."""
-        layout, told = self.layout, np.zeros(3)
+        layout, totals = self.layout, np.zeros(3)
         for samples, labels, count in validation(self.context):
-            given = [
-                layout.joined(each) for each in (_small(samples), _small(labels), np.array([count], np.int32))
+            batch_tensors = [
+                layout.joined(array)
+                for array in (_small(samples), _small(labels), np.array([count], np.int32))
             ]
-            found = self._evaluate(self.state["weights"], self.state["statistics"], *given)
-            told += [*self._own(found), count]
-        return Seen(float(told[0]), int(told[1]), int(told[2]))
+            sums = self._evaluate(self.state["weights"], self.state["statistics"], *batch_tensors)
+            totals += [*self._own(sums), count]
+        return Seen(float(totals[0]), int(totals[1]), int(totals[2]))
 
     def _evaluation_step(
         self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
     ) -> Array:
         """On a replica: the sum of the losses of its first `count` samples, and how many it has right, [1, 2]."""
-        whole = weights if self._whole else self.layout.gathered(weights)
-        kept = {name: value[0] for name, value in statistics.items()}
+        gathered = weights if self._is_replicated else self.layout.gathered(weights)
+        statistics = {name: value[0] for name, value in statistics.items()}
         logits, _ = forward(
-            self.context.graph, {**whole, **kept}, self._normalized(samples), dtype=self._dtype
+            self.context.graph, {**gathered, **statistics}, self._normalized(samples), dtype=self._dtype
         )
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -484,13 +503,15 @@ class JaxTrainer(Trainer):
 
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        ours = self.state["weights"]
-        if not all(weight.is_fully_replicated for weight in ours.values()):
-            ours = jax.jit(lambda weights: weights, out_shardings=NamedSharding(self.layout.mesh, P()))(ours)
-        found = {
-            name: np.asarray(weight.addressable_data(0)) for name, weight in ours.items()
+        weights = self.state["weights"]
+        if not all(weight.is_fully_replicated for weight in weights.values()):
+            weights = jax.jit(lambda weights: weights, out_shardings=NamedSharding(self.layout.mesh, P()))(
+                weights
+            )
+        arrays = {
+            name: np.asarray(weight.addressable_data(0)) for name, weight in weights.items()
         } | self.statistics()
-        return {name: found[name] for name in self.context.graph.weights()}
+        return {name: arrays[name] for name in self.context.graph.weights()}
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
@@ -505,8 +526,8 @@ class JaxTrainer(Trainer):
 
     def device_memory_peak_bytes(self) -> int | None:
         """See Trainer."""
-        told = jax.local_devices()[0].memory_stats()
-        return told["peak_bytes_in_use"] if told else None
+        memory = jax.local_devices()[0].memory_stats()
+        return memory["peak_bytes_in_use"] if memory else None
 
     def _own(self, value: Array) -> np.ndarray:
         """What this rank's replica has of an array [replicas, ...]."""
@@ -520,24 +541,27 @@ class JaxTrainer(Trainer):
 
 
 class JaxCollectives(Collectives):
-    """XLA's collectives between all ranks, each compiled once for each number of elements. Adapters join the ranks."""
+    """XLA's collectives between all ranks, each compiled once for each number of elements.
+
+    Adapters join the ranks.
+    """
 
     def __init__(self, context: Context, transport: str) -> None:
         self.transport, self.device, self._ranks = transport, device_name(), context.ranks
         self._mesh = jax.make_mesh((context.ranks,), ("ranks",))
         after = [(rank, (rank + 1) % context.ranks) for rank in range(context.ranks)]
-        made: dict[str, tuple[Callable[[Array], Array], P]] = {
+        functions: dict[str, tuple[Callable[[Array], Array], P]] = {
             "all_reduce": (lambda mine: lax.psum(mine, "ranks"), P()),
             "all_gather": (lambda mine: lax.all_gather(mine, "ranks", tiled=True), P()),
             "reduce_scatter": (lambda mine: lax.psum_scatter(mine, "ranks", tiled=True), P("ranks")),
             "all_to_all": (lambda mine: lax.all_to_all(mine, "ranks", 0, 0, tiled=True), P("ranks")),
             "point_to_point": (lambda mine: lax.ppermute(mine, "ranks", after), P("ranks")),
         }
-        self._made = {
+        self._functions = {
             name: jax.jit(
                 jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False)
             )
-            for name, (does, out) in made.items()
+            for name, (does, out) in functions.items()
         }
         self._loaded = self._done = jnp.zeros(0)
 
@@ -551,7 +575,7 @@ class JaxCollectives(Collectives):
 
     def do(self, collective: str) -> None:
         """See Collectives."""
-        self._done = jax.block_until_ready(self._made[collective](self._loaded))
+        self._done = jax.block_until_ready(self._functions[collective](self._loaded))
 
     def result(self) -> np.ndarray:
         """See Collectives."""

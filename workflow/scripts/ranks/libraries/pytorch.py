@@ -70,15 +70,15 @@ def build(graph: Graph) -> fx.GraphModule:
     Its forward method is generated: the same straight line of calls that a person would write.
     """
     root, calls = nn.Module(), fx.Graph()
-    made = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
+    nodes = {graph.operators[0].name: calls.placeholder("images" if graph.vocabulary is None else "tokens")}
     for operator in graph.operators[1:]:
         if operator.kind == SHARED:  # a stage of a pipeline has the table that another one has
             root.add_module(operator.name, nn.Embedding(*operator.weights["table"]))
             continue
-        made[operator.name] = _called(
-            operator, tuple(made[name] for name in operator.inputs), graph, root, calls
+        nodes[operator.name] = _called(
+            operator, tuple(nodes[name] for name in operator.inputs), graph, root, calls
         )
-    calls.output(made[graph.operators[-1].name])
+    calls.output(nodes[graph.operators[-1].name])
     return fx.GraphModule(root, calls, graph.model)
 
 
@@ -163,8 +163,8 @@ def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Mod
         case "class_token":
             return ClassToken(units)
         case "attention":
-            others = graph.by_name[operator.inputs[-1]].shape[-1]
-            return Attention(units, others, operator["heads"], operator["causal"])
+            memory_units = graph.by_name[operator.inputs[-1]].shape[-1]
+            return Attention(units, memory_units, operator["heads"], operator["causal"])
         case "lstm":
             return LSTM(units, operator["units"])
     raise ValueError(f"PyTorch has no operator {operator.kind}")
@@ -172,12 +172,12 @@ def _module_of_sequences(operator: Operator, units: int, graph: Graph) -> nn.Mod
 
 def tensors(module: nn.Module, graph: Graph) -> dict[str, torch.Tensor]:
     """The parameters and buffers that are a graph's weights, by their names in it."""
-    found = {}
+    tensors_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
         names = LSTM_WEIGHTS if graph.by_name[operator].kind == "lstm" else WEIGHTS
-        found[name] = attrgetter(names[weight])(module.get_submodule(operator))
-    return found
+        tensors_by_name[name] = attrgetter(names[weight])(module.get_submodule(operator))
+    return tensors_by_name
 
 
 @torch.no_grad()
@@ -205,9 +205,9 @@ def make_optimizer(
     rate: float,
     part: Callable[[nn.Parameter], torch.Tensor] = lambda parameter: parameter,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum or Adam (Kingma & Ba 2015).
+    """SGD with momentum or Adam (Kingma & Ba 2015); weight decay is added to the gradients of kernels.
 
-    Weight decay is added to the gradients of kernels. `part`: what of a parameter it changes.
+    `part`: what of a parameter it changes.
     """
     decay = levels["weight_decay"]
     own = tensors(module, graph)
@@ -245,8 +245,8 @@ def join(context: Context) -> str:
 def read_device_clock(phases: Untraced, device: torch.device) -> None:
     """Take a traced run's stamps where the work is done: as events on the device's stream, where the device computes by itself.
 
-    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a microsecond in epochs
-    of up to 16 s, to 60 in one of ten minutes.
+    An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a
+    microsecond in epochs of up to 16 s, to 60 in one of ten minutes.
     """
     if device.type != "cuda" or not phases.on:
         return
@@ -279,12 +279,12 @@ class TorchProfiler:
         kinds = torch.profiler.ProfilerActivity
         on_gpu = device.type == "cuda"
         self._profile = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if on_gpu else [kinds.CPU])
-        self._shown = 0.0
+        self._shown_at = 0.0
 
     def start(self) -> None:
         """See Profiler."""
         self._profile.start()
-        self._shown = show_clock(torch.profiler.record_function)
+        self._shown_at = show_clock(torch.profiler.record_function)
 
     def stop(self) -> None:
         """See Profiler."""
@@ -295,9 +295,10 @@ class TorchProfiler:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "profile.json"
             self._profile.export_chrome_trace(str(file))
-            told = json.loads(file.read_text())["traceEvents"]
+            events = json.loads(file.read_text())["traceEvents"]
         return moved(
-            [event for event in told if event["ph"] in "XMstf" and event.get("cat") != "Trace"], self._shown
+            [event for event in events if event["ph"] in "XMstf" and event.get("cat") != "Trace"],
+            self._shown_at,
         )
 
 
@@ -364,7 +365,10 @@ class PyTorchTrainer(Trainer):
         return contextlib.nullcontext()
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
-        """See Trainer. `sync_every` batches add up their gradients, each divided by their number, before one step."""
+        """See Trainer.
+
+        `sync_every` batches add up their gradients, each divided by their number, before one step.
+        """
         loss_sum = torch.zeros((), device=self.torch_device)
         correct = torch.zeros((), dtype=torch.int64, device=self.torch_device)
         batches, phases = self._batches(epoch), self.context.phases
@@ -440,8 +444,8 @@ class PyTorchTrainer(Trainer):
 
     def statistics(self) -> dict[str, np.ndarray]:
         """See Trainer."""
-        found = tensors(self.module, self.graph)
-        return {name: found[name].cpu().numpy() for name in self.graph.statistics}
+        tensors_by_name = tensors(self.module, self.graph)
+        return {name: tensors_by_name[name].cpu().numpy() for name in self.graph.statistics}
 
     def set_statistics(self, statistics: dict[str, np.ndarray]) -> None:
         """See Trainer."""
@@ -487,7 +491,11 @@ class PyTorchTrainer(Trainer):
 
 
 class PyTorchCollectives(Collectives):
-    """Of tensors. Adapters add how the ranks are joined and, by its name, a method for each collective: [loaded] -> [result]."""
+    """Of tensors.
+
+    Adapters add how the ranks are joined and, by its name, a method for each collective: [loaded] ->
+    [result].
+    """
 
     def __init__(self, context: Context) -> None:
         self.torch_device = configured(context)

@@ -35,7 +35,8 @@ class MarkedGroup(dist.ProcessGroup):
         end = self._phases.begin()
         self._ends.append(end)
         work = self._carries.allreduce(*arguments)
-        # What Gloo has carried a thread of the processor says; of NCCL's, the stream that the callback is called on.
+        # What Gloo has carried a thread of the processor says; of NCCL's, the stream that the callback is
+        # called on.
         work.get_future().add_done_callback(lambda _: end(time.monotonic() if self._on_processor else None))
         return work
 
@@ -67,7 +68,8 @@ class DDPTrainer(PyTorchTrainer):
         self.transport = join(self.context)
         on_gpu, phases = self.torch_device.type == "cuda", self.context.phases
         self.group = MarkedGroup(dist.group.WORLD, phases) if phases.on else None
-        # What ranks keep of their batches is averaged when they validate, in every framework (Trainer.evaluate).
+        # What ranks keep of their batches is averaged when they validate, in every framework
+        # (Trainer.evaluate).
         self.ddp = DistributedDataParallel(
             self.module,
             device_ids=[self.torch_device] if on_gpu else None,

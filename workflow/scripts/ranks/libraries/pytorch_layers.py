@@ -29,29 +29,35 @@ class ClassToken(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention of sequences [N, length, units]. Its four linear layers may hold some of the heads only."""
+    """Multi-head attention of sequences [N, length, units].
 
-    def __init__(self, units: int, others: int, heads: int, causal: bool) -> None:
+    Its four linear layers may hold some of the heads only.
+    """
+
+    def __init__(self, units: int, memory_units: int, heads: int, causal: bool) -> None:
         super().__init__()
         self.head_size, self.causal = units // heads, causal
         self.query = nn.Linear(units, units)
-        self.key = nn.Linear(others, units)
-        self.value = nn.Linear(others, units)
+        self.key = nn.Linear(memory_units, units)
+        self.value = nn.Linear(memory_units, units)
         self.output = nn.Linear(units, units)
 
     def forward(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
         """Each position of `x` asks all of `to`, by default of `x`; see Builder.attention."""
         to = x if to is None else to
         query, key, value = self._heads(self.query(x)), self._heads(self.key(to)), self._heads(self.value(to))
-        made = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.output(made.transpose(1, 2).flatten(2))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.output(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
 
 class LSTM(nn.LSTM):
-    """One layer for sequences [N, length, units], with one bias: PyTorch's second one stays 0, and is no parameter."""
+    """One layer for sequences [N, length, units], with one bias.
+
+    PyTorch's second one stays 0, and is no parameter.
+    """
 
     bias_hh_l0: torch.Tensor | None
 
@@ -66,7 +72,10 @@ class LSTM(nn.LSTM):
     def forward(
         self, x: torch.Tensor, state: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The outputs at all positions, and the final state [N, 2, units]: hidden, cell. It begins with `state`, or with zeros."""
+        """The outputs at all positions, and the final state [N, 2, units]: hidden, cell.
+
+        It begins with `state`, or with zeros.
+        """
         begin = None if state is None else tuple(state.transpose(0, 1).contiguous().split(1))
         outputs, (hidden, cell) = super().forward(x, begin)
         return outputs, torch.cat([hidden, cell]).transpose(0, 1)

@@ -36,9 +36,12 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: DeviceMesh) -> None:
-    """Along a tensor axis, in place: `parts` says which operators, and how. Those of other stages are not there."""
+    """Along a tensor axis, in place.
+
+    `parts` says which operators, and how. Those of other stages are not there.
+    """
     plan: dict[str, ParallelStyle] = {}
-    for name, how in parts.items():
+    for name, kind in parts.items():
         if name not in graph.by_name:
             continue
         for user in graph.users(name):
@@ -46,15 +49,15 @@ def divide_layers(module: nn.Module, graph: Graph, parts: dict[str, str], mesh: 
                 module.get_submodule(
                     user.name
                 ).inplace = False  # what DTensor hands over is not to be overwritten
-        if how == HEADS:
-            whole = (Replicate(),) * len(graph.by_name[name].inputs)
+        if kind == HEADS:
+            replicated = (Replicate(),) * len(graph.by_name[name].inputs)
             plan[name] = PrepareModuleInput(
-                input_layouts=whole, desired_input_layouts=whole
+                input_layouts=replicated, desired_input_layouts=replicated
             )  # whose gradient is summed once
             plan |= {f"{name}.{part}": ColwiseParallel() for part in ("query", "key", "value")}
             plan[f"{name}.output"] = RowwiseParallel()
         else:
-            plan[name] = ColwiseParallel() if how == COLUMNS else RowwiseParallel()
+            plan[name] = ColwiseParallel() if kind == COLUMNS else RowwiseParallel()
     parallelize_module(module, mesh, plan)
 
 
@@ -77,8 +80,8 @@ def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, d
                 continue
             (first,) = (
                 i
-                for i, other in enumerate(parts)
-                if operator.name in other.by_name and other.by_name[operator.name].kind != SHARED
+                for i, stage in enumerate(parts)
+                if operator.name in stage.by_name and stage.by_name[operator.name].kind != SHARED
             )
             for ranks in mesh.mesh[[first, number]].flatten(1).T.tolist():
                 group = dist.new_group(ranks)
@@ -123,8 +126,8 @@ class Stage:
 
     def input(self, size: int) -> torch.Tensor:
         """Memory for what this stage takes of so many samples."""
-        made = _empty(self.graph.shape, size, self.device)
-        return made if self.graph.vocabulary is None else made.long()
+        placeholder = _empty(self.graph.shape, size, self.device)
+        return placeholder if self.graph.vocabulary is None else placeholder.long()
 
     def propagate(
         self, samples: torch.Tensor, labels: torch.Tensor, length: int
@@ -133,8 +136,8 @@ class Stage:
         self._wait()
         self.divisor = self.microbatches * length
         losses: list[torch.Tensor] = []
-        told: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
-        logits = self.schedule.step(*([samples] if self.first else []), **told)
+        arguments: dict[str, Any] = {"target": labels, "losses": losses} if self.last else {}
+        logits = self.schedule.step(*([samples] if self.first else []), **arguments)
         self._received()
         if not self.last:
             return labels.new_zeros((), dtype=torch.float32), None
@@ -151,9 +154,9 @@ class Stage:
         def marked(*args: Any, **named: Any) -> Any:
             self._received()
             self.phases.enter(phase)
-            made = work(*args, **named)
+            result = work(*args, **named)
             self._wait()
-            return made
+            return result
 
         return marked
 
@@ -162,10 +165,10 @@ class Stage:
         if not self.first:
             samples = self.input(len(samples))
             dist.recv(samples, dist.get_global_rank(self.group, self.number - 1), self.group)
-        made = self.module(samples)
+        outputs = self.module(samples)
         if self.last:
-            return made
-        dist.send(made, dist.get_global_rank(self.group, self.number + 1), self.group)
+            return outputs
+        dist.send(outputs, dist.get_global_rank(self.group, self.number + 1), self.group)
         return None
 
 
@@ -220,12 +223,16 @@ class MeshTrainer(ShardedTrainer):
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:
         """See Trainer: parts of tensors are gathered, then each stage tells its own."""
-        graph, found, made = self.context.graph, tensors(self.module, self.graph), {}
+        graph, tensors_by_name, arrays = self.context.graph, tensors(self.module, self.graph), {}
         for number, part in enumerate(self.parts):
             for name, shape in part.weights().items():
                 value = torch.empty(shape, device=self.torch_device)
                 if part is self.graph:
-                    own = found[name].full_tensor() if isinstance(found[name], DTensor) else found[name]
+                    own = (
+                        tensors_by_name[name].full_tensor()
+                        if isinstance(tensors_by_name[name], DTensor)
+                        else tensors_by_name[name]
+                    )
                     value.copy_(
                         torch.from_numpy(
                             canonical(own.cpu().numpy(), graph.by_name[name.rpartition(".")[0]], graph)
@@ -233,8 +240,8 @@ class MeshTrainer(ShardedTrainer):
                     )
                 if self.stage:
                     dist.broadcast(value, dist.get_global_rank(self.stage.group, number), self.stage.group)
-                made[name] = value.cpu().numpy()
-        return {name: made[name] for name in graph.weights()}
+                arrays[name] = value.cpu().numpy()
+        return {name: arrays[name] for name in graph.weights()}
 
     def _step(self) -> None:
         if self.stage:

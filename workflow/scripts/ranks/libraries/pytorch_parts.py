@@ -18,16 +18,16 @@ from ranks.libraries.pytorch_layers import LSTM
 IMAGE = 3  # dimensions of a sample
 HEADS = "_heads"  # what the layer of an attention's heads is called after it
 
-NOTHING = torch.empty(0)
+NO_STATE = torch.empty(0)
 
 
 def size_of(region: Region, kind: int, cell: int) -> tuple[int, ...]:
     """The shape of a region of samples with `kind` dimensions as PyTorch keeps it."""
-    samples, *others = [end - first for first, end in region[: 1 + kind]]
+    samples, *rest = [end - first for first, end in region[: 1 + kind]]
     if kind == IMAGE:
-        height, width, channels = others
+        height, width, channels = rest
         return samples, channels, height, width
-    return samples, *others[:-1], others[-1] * cell
+    return samples, *rest[:-1], rest[-1] * cell
 
 
 def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
@@ -37,32 +37,32 @@ def state_size(samples: tuple[int, int], layer: Layer) -> tuple[int, int, int]:
 
 def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice, ...]:
     """Where a region is in a tensor that holds the region `within`."""
-    samples, *others = [
+    samples, *rest = [
         slice(first - start, end - start)
         for (first, end), (start, _) in zip(region[: 1 + kind], within, strict=False)
     ]
     if kind == IMAGE:
-        height, width, channels = others
+        height, width, channels = rest
         return samples, channels, height, width
-    last = others[-1]
-    return samples, *others[:-1], slice(last.start * cell, last.stop * cell)
+    last = rest[-1]
+    return samples, *rest[:-1], slice(last.start * cell, last.stop * cell)
 
 
 def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
     """The weights that a layer needs: those of its operators; of attention, what its heads or the product behind them need; a tied table."""
     for operator in layer.operators:
         heads = operator not in graph.by_name
-        of = graph.by_name[operator.removesuffix(HEADS) if heads else operator]
-        if of.kind == "tied_dense":
-            yield f"{of['of']}.table"
-        for weight in of.weights:
-            if of.kind != "attention" or weight.startswith("output") != heads:
-                yield f"{of.name}.{weight}"
+        definition = graph.by_name[operator.removesuffix(HEADS) if heads else operator]
+        if definition.kind == "tied_dense":
+            yield f"{definition['of']}.table"
+        for weight in definition.weights:
+            if definition.kind != "attention" or weight.startswith("output") != heads:
+                yield f"{definition.name}.{weight}"
 
 
-def share(name: str, whole: Tensor, number: int, of: int) -> Tensor:
+def share(name: str, weight: Tensor, number: int, n_shares: int) -> Tensor:
     """A share of a whole weight: of a table along its last axis, of others, as PyTorch keeps them, along the first."""
-    return whole.chunk(of, axis(name))[number] if of > 1 else whole
+    return weight.chunk(n_shares, axis(name))[number] if n_shares > 1 else weight
 
 
 def axis(name: str) -> int:
@@ -74,13 +74,15 @@ class Shard(nn.Module):
     """A share of a layer's weights, of all of which PyTorch's tensors are given, by their names in the graph."""
 
     def __init__(
-        self, layer: Layer, graph: Graph, number: int, of: int, weights: Mapping[str, Tensor]
+        self, layer: Layer, graph: Graph, number: int, n_shares: int, weights: Mapping[str, Tensor]
     ) -> None:
         super().__init__()
-        self.number, self.of, self.names = number, of, list(names_of(layer, graph))
+        self.number, self.n_shares, self.names = number, n_shares, list(names_of(layer, graph))
         self.lstm: LSTM | None = None
         for name in self.names:
-            own = share(name, weights[name].detach(), number, of).clone(memory_format=torch.contiguous_format)
+            own = share(name, weights[name].detach(), number, n_shares).clone(
+                memory_format=torch.contiguous_format
+            )
             if is_trained(name):
                 self.register_parameter(_key(name), nn.Parameter(own))
             else:
@@ -93,13 +95,13 @@ class Shard(nn.Module):
 
     def weight(self, name: str) -> Tensor:
         """One of them."""
-        found: Tensor = getattr(self, _key(name))
-        return found
+        tensor: Tensor = getattr(self, _key(name))
+        return tensor
 
-    def tie(self, other: "Shard") -> None:
+    def tie(self, owner: "Shard") -> None:
         """Have the one table that the `other` has, too."""
         (name,) = self.names
-        self.register_parameter(_key(name), other.get_parameter(_key(name)))
+        self.register_parameter(_key(name), owner.get_parameter(_key(name)))
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Those that are trained."""
@@ -115,20 +117,20 @@ class Part:
 
     def __init__(self, graph: Graph, space: Space, place: int, region: Region, shard: Shard) -> None:
         self.layer, self.region, self.shard = space.layers[place], region, shard
-        first, *others = self.layer.operators or [""]
+        first, *following = self.layer.operators or [""]
         self.graph = graph
-        self._steps = [self._following(graph.by_name[name]) for name in others]
+        self._steps = [self._following(graph.by_name[name]) for name in following]
         if first.removesuffix(HEADS) in graph.by_name and first not in graph.by_name:
             self._first: Callable[..., Tensor] = self._heads(graph.by_name[first.removesuffix(HEADS)])
         elif first and not self.layer.chain:
-            self._first = self._made(graph.by_name[first], self._padding(space, place))
+            self._first = self._make_call(graph.by_name[first], self._padding(space, place))
         self.training = True
 
     def __call__(self, inputs: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """What it makes, and the state in which an LSTM ends, or nothing; `states`: the one in which it begins, if there is one."""
-        state = NOTHING
+        state = NO_STATE
         if not self.layer.operators:
-            return inputs[0], NOTHING
+            return inputs[0], NO_STATE
         if self.shard.lstm is not None:
             x, state = self.shard.lstm(inputs[0], states[0] if states else None)
         else:
@@ -149,11 +151,11 @@ class Part:
                 return lambda x: x + weight("table")[slice(*self.region[1])]
             case "batch_norm":
                 names = ("mean", "variance", "scale", "offset")
-                more = 1 - operator["momentum"], operator["epsilon"]
-                return lambda x: nn.functional.batch_norm(x, *map(weight, names), self.training, *more)
+                settings = 1 - operator["momentum"], operator["epsilon"]
+                return lambda x: nn.functional.batch_norm(x, *map(weight, names), self.training, *settings)
         raise ValueError(f"{operator.name}: {operator.kind} follows no layer")
 
-    def _made(self, operator: Operator, padding: Sequence[int]) -> Callable[..., Tensor]:
+    def _make_call(self, operator: Operator, padding: Sequence[int]) -> Callable[..., Tensor]:
         """What stands first in its layer."""
         call = nn.functional
         weight = lambda name: self.shard.weight(f"{operator.name}.{name}")  # noqa: E731
@@ -230,26 +232,26 @@ class Part:
         """Attention of this part's heads, for its positions: [N, length, heads x units of a head]."""
         cell, (first, end) = self.layer.cell, self.region[1]
 
-        def projected(part: str, of: Tensor) -> Tensor:
+        def projected(part: str, inputs: Tensor) -> Tensor:
             kernel, bias = (
                 self.shard.weight(f"{operator.name}.{part}_{name}") for name in ("kernel", "bias")
             )
-            return nn.functional.linear(of, kernel, bias).unflatten(-1, (-1, cell)).transpose(1, 2)
+            return nn.functional.linear(inputs, kernel, bias).unflatten(-1, (-1, cell)).transpose(1, 2)
 
-        def made(asked: Tensor, *others: Tensor) -> Tensor:
-            x = others[0] if others else asked[:, first:end]
-            whole = end - first == asked.shape[1]
+        def attend(sequence: Tensor, *queries: Tensor) -> Tensor:
+            x = queries[0] if queries else sequence[:, first:end]
+            has_all_positions = end - first == sequence.shape[1]
             mask = None
-            if operator["causal"] and not whole:
-                places = torch.arange(asked.shape[1], device=x.device)
+            if operator["causal"] and not has_all_positions:
+                places = torch.arange(sequence.shape[1], device=x.device)
                 mask = places[None, :] <= places[first:end, None]
-            found = nn.functional.scaled_dot_product_attention(
+            attended = nn.functional.scaled_dot_product_attention(
                 projected("query", x),
-                projected("key", asked),
-                projected("value", asked),
+                projected("key", sequence),
+                projected("value", sequence),
                 mask,
-                is_causal=operator["causal"] and whole,
+                is_causal=operator["causal"] and has_all_positions,
             )
-            return found.transpose(1, 2).flatten(2)
+            return attended.transpose(1, 2).flatten(2)
 
-        return made
+        return attend

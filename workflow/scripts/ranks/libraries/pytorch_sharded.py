@@ -17,7 +17,9 @@ from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 
 UNIT_BYTES = 25 * 2**20  # what DDP puts into a bucket
-CALLED = (  # by FSDP2, of torch.distributed, to gather, to reduce to shares, and between copies of them: names in 2.6, and in 2.13
+# By FSDP2, of torch.distributed, to gather, to reduce to shares, and between copies of them: names in 2.6,
+# and in 2.13
+CALLED = (
     "all_gather_into_tensor",
     "reduce_scatter_tensor",
     "all_gather_single",
@@ -50,8 +52,8 @@ def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
 def mark_calls(context: Context, on_gpu: bool) -> None:
     """Mark every call by which FSDP gathers or reduces, and where the rank waits for it.
 
-    On processors such a call returns when all is there. An accelerator's goes on to another stream, on which both marks are;
-    the rank waits where its own stream is told to wait.
+    On processors such a call returns when all is there. An accelerator's goes on to another stream, on which
+    both marks are; the rank waits where its own stream is told to wait.
     """
     phases = context.phases
 
@@ -84,14 +86,16 @@ def mark_calls(context: Context, on_gpu: bool) -> None:
 class ShardedTrainer(PyTorchTrainer):
     """A trainer whose model is sharded, once `shard` was called in `distribute`."""
 
-    #: whether parameters are gathered again for the backward pass (ZeRO, stage 3), not kept from the forward pass (stage 2)
+    #: whether parameters are gathered again for the backward pass (ZeRO, stage 3), not kept from the forward
+    #: pass (stage 2)
     again = True
     _own: list[tuple[DTensor, torch.Tensor]]
 
     def optimize_own(self) -> None:
         """Make the optimizer, now that parameters are distributed: of what this rank has of them, as plain tensors in the same memory.
 
-        An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations for each parameter.
+        An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations
+        for each parameter.
         """
         self._own = []
 
@@ -112,7 +116,10 @@ class ShardedTrainer(PyTorchTrainer):
         super().update()
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Over a mesh of one axis, or of two of which the outer one has copies. Parameters are others then: this rank's shares."""
+        """Over a mesh of one axis, or of two of which the outer one has copies.
+
+        Parameters are others then: this rank's shares.
+        """
         for layers in units(self.module, self.graph):
             fully_shard(layers, mesh=mesh)
         fully_shard(self.module, mesh=mesh)

@@ -1,12 +1,13 @@
 """Training by a strategy (models.strategy): each rank is a device, and computes the parts that the strategy gives it.
 
-Every part is a piece of autograd of its own. Between them go regions (models.layout): forward what a part needs of the outputs of others,
-backward the gradients of these the other way, which is the transpose. A message leaves as soon as its part is computed, and is waited for
-where it is needed; each has a tag of its own, so that ranks may come to them in any order. Gradients of weights that several ranks have are
-summed among these, as soon as each has its own.
+Every part is a piece of autograd of its own. Between them go regions (models.layout): forward what a part
+needs of the outputs of others, backward the gradients of these the other way, which is the transpose. A
+message leaves as soon as its part is computed, and is waited for where it is needed; each has a tag of its
+own, so that ranks may come to them in any order. Gradients of weights that several ranks have are summed
+among these, as soon as each has its own.
 
-Messages pass through the processor's memory, by Gloo: NCCL has no tags. Sums are computed where weights lie: on accelerators by NCCL, whose ranks
-come to them in one order, since all go through the layers in one.
+Messages pass through the processor's memory, by Gloo: NCCL has no tags. Sums are computed where weights lie:
+on accelerators by NCCL, whose ranks come to them in one order, since all go through the layers in one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from ranks.libraries.pytorch import (
     synchronize,
     tensors,
 )
-from ranks.libraries.pytorch_parts import NOTHING, Part, Shard, names_of, share, size_of, slices, state_size
+from ranks.libraries.pytorch_parts import NO_STATE, Part, Shard, names_of, share, size_of, slices, state_size
 from ranks.worker.context import Context
 from ranks.worker.meter import Meter, Seen
 from ranks.worker.phases import Untraced
@@ -49,7 +50,7 @@ class Transfer:
 
     number: int
     edge: int | None
-    other: int | None
+    peer: int | None
     size: tuple[int, ...]
     source: tuple[slice, ...]
     target: tuple[slice, ...]
@@ -65,20 +66,23 @@ class Task:
     place: Place
     part: Part
     reads: list[tuple[slice, ...]]  # of the samples that the rank has
-    takes: list[Transfer]
+    inputs_from: list[Transfer]
     gives: list[Transfer]
     sizes: dict[int | None, tuple[int, ...]]  # by edge, of all that it takes of it
     states: frozenset[int | None]  # edges that are the state of an LSTM
     inputs: dict[int | None, Tensor] = field(default_factory=dict)
-    output: Tensor = NOTHING
-    state: Tensor = NOTHING
+    output: Tensor = NO_STATE
+    state: Tensor = NO_STATE
     gradient: Tensor | None = None
     state_gradient: Tensor | None = None
 
 
 @dataclass
 class Shared:
-    """Weights that other ranks have, too: the group of those who do. Their gradients are there after the backward pass of the layer `after`."""
+    """Weights that other ranks have, too: the group of those who do.
+
+    Their gradients are there after the backward pass of the layer `after`.
+    """
 
     parameters: list[nn.Parameter]
     group: dist.ProcessGroup
@@ -115,61 +119,61 @@ class Runner:
             for place in mine
             for number in (layout.shard(place),)
         }
-        for layer, of in enumerate(self.space.layers):
-            if of.shared is not None and {(layer, 0), (of.shared, 0)} <= self.shards.keys():
-                self.shards[layer, 0].tie(self.shards[of.shared, 0])
+        for layer, definition in enumerate(self.space.layers):
+            if definition.shared is not None and {(layer, 0), (definition.shared, 0)} <= self.shards.keys():
+                self.shards[layer, 0].tie(self.shards[definition.shared, 0])
         #: samples of a batch of which this rank reads, and those whose labels it needs
-        self.wanted = self._wanted(mine)
+        self.sample_range = self._sample_range(mine)
         self.tasks = [self._task(place) for place in mine]
         self._by_place = {task.place: task for task in self.tasks}
         self._shared = list(self._groups())
         self._sent: list[tuple[dist.Work, Tensor]] = []
         self._summing: list[tuple[list[nn.Parameter], Tensor, dist.Work]] = []
 
-    def _wanted(self, mine: Sequence[Place]) -> tuple[int, int]:
+    def _sample_range(self, mine: Sequence[Place]) -> tuple[int, int]:
         reading = {edge.target for edge in self.space.reads} | {len(self.space.layers) - 1}
         ranges = [self.layout.region(place)[0] for place in mine if place[0] in reading]
         return (min(first for first, _ in ranges), max(end for _, end in ranges)) if ranges else (0, 0)
 
     def _task(self, place: Place) -> Task:
         layer, region = place[0], self.layout.region(place)
-        begin = self.wanted[0]
+        begin = self.sample_range[0]
         own = [(begin, 0), *[(0, 0)] * (DIMENSIONS - 1)]
         shape = self.graph.operators[0].shape
         read = [slices(needed, own, len(shape), 1) for needed in reads(self.space, shape, layer, region)]
-        takes = [m for m in self.layout.messages if m.target == place]
-        sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in takes}
+        inputs_from = [m for m in self.layout.messages if m.target == place]
+        sizes = {m.edge: self._size(m, self.layout.input_region(m)) for m in inputs_from}
         shard = self.shards[layer, self.layout.shard(place)]
         return Task(
             place,
             Part(self.graph, self.space, layer, region, shard),
             read,
-            [self._transfer(m, sizes[m.edge], m.source) for m in takes],
+            [self._transfer(m, sizes[m.edge], m.source) for m in inputs_from],
             [self._transfer(m, (), m.target) for m in self.layout.messages if m.source == place],
             sizes,
-            frozenset(m.edge for m in takes if m.of_state),
+            frozenset(m.edge for m in inputs_from if m.of_state),
         )
 
-    def _transfer(self, message: Message, whole: tuple[int, ...], partner: Place) -> Transfer:
-        other, size = self.layout.device(partner), self._size(message, message.region)
+    def _transfer(self, message: Message, full_size: tuple[int, ...], partner: Place) -> Transfer:
+        peer, size = self.layout.device(partner), self._size(message, message.region)
         return Transfer(
             message.number,
             message.edge,
-            None if other == self.me else other,
+            None if peer == self.me else peer,
             size,
             self._slices(message, self.layout.region(message.source)),
             self._slices(message, self.layout.input_region(message)),
-            size == whole,
+            size == full_size,
             message.of_state,
             message.source,
         )
 
     def _size(self, message: Message, region: Region) -> tuple[int, ...]:
         layer = message.source[0]
-        of = self.space.layers[layer]
+        definition = self.space.layers[layer]
         if message.of_state:
-            return state_size(region[0], of)
-        return size_of(region, self.kinds[layer], of.cell)
+            return state_size(region[0], definition)
+        return size_of(region, self.kinds[layer], definition.cell)
 
     def _slices(self, message: Message, within: Region) -> tuple[slice, ...]:
         layer = message.source[0]
@@ -180,25 +184,25 @@ class Runner:
 
     def parameters(self) -> dict[str, list[nn.Parameter]]:
         """The trained weights that are here, each once, by their names in the graph."""
-        found: dict[str, list[nn.Parameter]] = {}
+        by_name: dict[str, list[nn.Parameter]] = {}
         for shard in self.shards.values():
             for name, parameter in shard.trained().items():
-                if not any(parameter is other for other in found.setdefault(name, [])):
-                    found[name].append(parameter)
-        return found
+                if not any(parameter is listed for listed in by_name.setdefault(name, [])):
+                    by_name[name].append(parameter)
+        return by_name
 
     def _groups(self) -> Iterator[Shared]:
         """What this rank shares with others, in the order of a backward pass; groups are made in one order on all ranks."""
-        made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for layers, number in self.layout.sums():
             for members, owned in self._members(layers, number):
                 if len(members) < 2:
                     continue
-                if members not in made:
-                    made[members] = dist.new_group(list(members))
+                if members not in groups:
+                    groups[members] = dist.new_group(list(members))
                 if self.me in members:
                     trained = [self.shards[holder, number].trained()[name] for holder, name in owned]
-                    yield Shared(trained, made[members], layers[-1])
+                    yield Shared(trained, groups[members], layers[-1])
 
     def _members(
         self, layers: Sequence[int], number: int
@@ -221,21 +225,25 @@ class Runner:
             yield tuple(layout.holders(first, number)), rest
 
     def forward(self, samples: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Run all parts of this rank, in their order.
+        """All parts of this rank, in their order.
 
-        `samples`: of a batch those that are `wanted`; `labels`: all. Returns this rank's share of the mean
-        loss, and how many of its labels were met.
+        `samples`: of a batch those that are `wanted`; `labels`: all. This rank's share of the mean loss, and
+        how many of its labels were met.
         """
         loss = torch.zeros((), device=self.device)
         met = torch.zeros((), dtype=torch.int64, device=self.device)
-        coming = self._receiving((transfer for task in self.tasks for transfer in task.takes), backward=False)
+        coming = self._receiving(
+            (transfer for task in self.tasks for transfer in task.inputs_from), backward=False
+        )
         self.phases.enter("forward")
         for task in self.tasks:
             inputs = self._assembled(task, coming)
             task.inputs = inputs
-            told = [inputs[edge] for edge in inputs if edge not in task.states]
+            gathered = [inputs[edge] for edge in inputs if edge not in task.states]
             states = [inputs[edge] for edge in inputs if edge in task.states]
-            task.output, task.state = task.part([*(samples[where] for where in task.reads), *told], states)
+            task.output, task.state = task.part(
+                [*(samples[region] for region in task.reads), *gathered], states
+            )
             if task.place[0] == len(self.space.layers) - 1:
                 logits, region = task.output, self.layout.region(task.place)
                 told_labels = labels[tuple(slice(*ends) for ends in region[: labels.dim()])]
@@ -243,12 +251,15 @@ class Runner:
                 loss += task.output.detach()
                 met += (logits.argmax(-1) == told_labels).sum()
             for transfer in task.gives:
-                if transfer.other is not None:
-                    self._send(self._piece(task, transfer), transfer.other, 2 * transfer.number)
+                if transfer.peer is not None:
+                    self._send(self._piece(task, transfer), transfer.peer, 2 * transfer.number)
         return loss, met
 
     def backward(self, scale: float = 1.0, last: bool = True) -> None:
-        """All parts of this rank, the last one first. After the `last` batch before an update, gradients of shared weights are summed."""
+        """All parts of this rank, the last one first.
+
+        After the `last` batch before an update, gradients of shared weights are summed.
+        """
         coming = self._receiving((transfer for task in self.tasks for transfer in task.gives), backward=True)
         self.phases.enter("backward")
         waiting = list(self._shared) if last else []
@@ -259,18 +270,18 @@ class Runner:
                 if transfer.number in coming:
                     self._add(task, transfer, self._waited(coming, transfer))
             self._propagate(task, scale)
-            for transfer in reversed(task.takes):
-                whole = task.inputs[transfer.edge]
-                gradient = whole.grad if whole.grad is not None else torch.zeros_like(whole)
+            for transfer in reversed(task.inputs_from):
+                inputs = task.inputs[transfer.edge]
+                gradient = inputs.grad if inputs.grad is not None else torch.zeros_like(inputs)
                 piece = gradient[transfer.target]
-                if transfer.other is None:
+                if transfer.peer is None:
                     self._add(self._by_place[transfer.made_by], transfer, piece)
                 else:
-                    self._send(piece, transfer.other, 2 * transfer.number + 1)
+                    self._send(piece, transfer.peer, 2 * transfer.number + 1)
             task.inputs, task.output, task.state, task.gradient, task.state_gradient = (
                 {},
-                NOTHING,
-                NOTHING,
+                NO_STATE,
+                NO_STATE,
                 None,
                 None,
             )
@@ -288,10 +299,12 @@ class Runner:
             (task.output * scale).backward()
             return
         pairs = [(task.output, task.gradient), (task.state, task.state_gradient)]
-        if told := [
-            (made, gradient) for made, gradient in pairs if gradient is not None and made.requires_grad
+        if differentiable := [
+            (output, gradient) for output, gradient in pairs if gradient is not None and output.requires_grad
         ]:
-            torch.autograd.backward([made for made, _ in told], [gradient for _, gradient in told])
+            torch.autograd.backward(
+                [output for output, _ in differentiable], [gradient for _, gradient in differentiable]
+            )
 
     def _sum(self, shared: Shared) -> None:
         """Begin to sum the gradients of shared weights, as one message."""
@@ -319,11 +332,9 @@ class Runner:
         """Begin to receive what comes from other ranks."""
         coming = {}
         for transfer in transfers:
-            if transfer.other is not None:
+            if transfer.peer is not None:
                 room = torch.empty(transfer.size)
-                work = dist.irecv(
-                    room, transfer.other, group=self.carries, tag=2 * transfer.number + backward
-                )
+                work = dist.irecv(room, transfer.peer, group=self.carries, tag=2 * transfer.number + backward)
                 coming[transfer.number] = (work, room)
         return coming
 
@@ -358,25 +369,28 @@ class Runner:
 
     def _assembled(self, task: Task, coming: Coming) -> dict[int | None, Tensor]:
         """What a part takes, put together of its messages, by edge; gradients end at it."""
-        found: dict[int | None, Tensor] = {}
-        for transfer in task.takes:
+        by_edge: dict[int | None, Tensor] = {}
+        for transfer in task.inputs_from:
             if transfer.number in coming:
                 piece = self._waited(coming, transfer)
             else:
                 piece = self._piece(self._by_place[transfer.made_by], transfer).detach()
             if transfer.fills:
-                found[transfer.edge] = piece
+                by_edge[transfer.edge] = piece
                 continue
-            if transfer.edge not in found:
-                found[transfer.edge] = torch.empty(task.sizes[transfer.edge], device=self.device)
-            found[transfer.edge][transfer.target] = piece
-        for whole in found.values():
-            whole.requires_grad_()
-        return found
+            if transfer.edge not in by_edge:
+                by_edge[transfer.edge] = torch.empty(task.sizes[transfer.edge], device=self.device)
+            by_edge[transfer.edge][transfer.target] = piece
+        for inputs in by_edge.values():
+            inputs.requires_grad_()
+        return by_edge
 
 
 def carrier(transport: str) -> dist.ProcessGroup | None:
-    """The group that carries messages between all ranks, which joined by `transport`; None for that of all. Collective."""
+    """The group that carries messages between all ranks, which joined by `transport`; None for that of all.
+
+    Collective.
+    """
     return None if transport == "gloo" else dist.new_group(backend="gloo")
 
 
@@ -411,10 +425,10 @@ class StrategyTrainer(PyTorchTrainer):
             context.spec["seed"] + context.rank
         )  # of dropout: parts of a layer drop other elements
         layout = lay_out(context.graph, context.spec["local_batch"], from_json(context.spec["strategy"]))
-        whole = tensors(self.module, self.graph)
+        weights = tensors(self.module, self.graph)
         self.carries = carrier(self.transport)
         self.runner = Runner(
-            self.graph, layout, context.rank, self.torch_device, whole, context.phases, self.carries
+            self.graph, layout, context.rank, self.torch_device, weights, context.phases, self.carries
         )
         self.optimizer = optimizer_of(self.runner.parameters(), context.levels, context.learning_rate(0))
         if context.rank:
@@ -449,7 +463,7 @@ class StrategyTrainer(PyTorchTrainer):
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each batch the samples that this rank reads, and all labels."""
-        own = slice(*self.runner.wanted)
+        own = slice(*self.runner.sample_range)
         return self._ready((samples[own], labels) for samples, labels in self.context.epoch(epoch))
 
     def validate(self) -> Seen:
@@ -461,16 +475,16 @@ class StrategyTrainer(PyTorchTrainer):
     def _gather(self) -> None:
         """Bring all weights to rank 0's module: a share from the first rank that has it, of running statistics the mean of all who have them."""
         layout, me = self.runner.layout, self.context.rank
-        whole = tensors(self.module, self.graph) if me == 0 else {}
-        for layer, of in enumerate(layout.space.layers):
-            for name in names_of(of, self.graph) if of.shared is None else ():
+        weights = tensors(self.module, self.graph) if me == 0 else {}
+        for layer, definition in enumerate(layout.space.layers):
+            for name in names_of(definition, self.graph) if definition.shared is None else ():
                 for number in range(shards := layout.shards(layer)):
                     holders = layout.holders(layer, number)
                     senders = holders[:1] if is_trained(name) else holders
                     own = self.runner.shards.get((layer, number))
                     mine = own.weight(name).cpu() if own and me in senders else None
                     if me == 0:
-                        into = share(name, whole[name], number, shards)
+                        into = share(name, weights[name], number, shards)
                         into.copy_(torch.stack([self._from(rank, mine, into) for rank in senders]).mean(0))
                     elif mine is not None:
                         dist.send(mine.contiguous(), 0, group=self.carries)
@@ -487,12 +501,12 @@ class StrategyTrainer(PyTorchTrainer):
         """See Trainer."""
         self._gather()
         own = super().weights() if self.context.rank == 0 else {}
-        found = {}
+        arrays = {}
         for name, shape in self.graph.weights().items():
             value = torch.from_numpy(own[name]) if own else torch.empty(shape)
             dist.broadcast(value, 0, group=self.carries)
-            found[name] = value.numpy()
-        return found
+            arrays[name] = value.numpy()
+        return arrays
 
     def weights_finite(self) -> bool:
         """See Trainer: of the shares that this rank has."""
@@ -508,12 +522,20 @@ def optimizer_of(
     parameters: Mapping[str, Sequence[nn.Parameter]], levels: dict[str, Any], rate: float
 ) -> torch.optim.Optimizer:
     """As PyTorchTrainer's, of the shares of weights that a rank has; it may have none."""
-    of = {
-        decayed: [one for name, many in parameters.items() if is_decayed(name) == decayed for one in many]
+    groups_by_decay = {
+        decayed: [
+            parameter
+            for name, parameters_of_name in parameters.items()
+            if is_decayed(name) == decayed
+            for parameter in parameters_of_name
+        ]
         for decayed in (True, False)
     }
     none = [torch.zeros(0, requires_grad=True)]
-    groups = [{"params": of[True], "weight_decay": levels["weight_decay"]}, {"params": of[False] + none}]
+    groups = [
+        {"params": groups_by_decay[True], "weight_decay": levels["weight_decay"]},
+        {"params": groups_by_decay[False] + none},
+    ]
     if levels["optimizer"] == "adam":
         return torch.optim.Adam(groups, rate, **ADAM)
     return torch.optim.SGD(groups, rate, momentum=levels["momentum"])

@@ -1,7 +1,10 @@
-"""Batches sent ahead (ahead.py) to an accelerator by PyTorch: pinned memory, and a stream of copies. ROCm has the same names.
+"""Batches sent ahead (ahead.py) to an accelerator by PyTorch: pinned memory, and a stream of copies.
 
-Memory of the device is made on the stream of copies, to which alone it goes back; that nobody writes to it too early is said by events,
-so it needs no `record_stream`, and its size does not depend on how far the processor is ahead.
+ROCm has the same names.
+
+Memory of the device is made on the stream of copies, to which alone it goes back; that nobody writes to it
+too early is said by events, so it needs no `record_stream`, and its size does not depend on how far the
+processor is ahead.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Training with TensorFlow (Keras 2): the model, the data, the step. Adapters add a strategy or an exchange.
 
-Two training loops: `custom`, one distributed iterator that lives as long as the run, a fixed number of steps an epoch and
-the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
+Two training loops: `custom`, one distributed iterator that lives as long as the run, a fixed number of steps
+an epoch and the same code for every `sync_every`; and `fit`, Keras' own, timed by callbacks.
 """
 
 import importlib
@@ -36,7 +36,8 @@ ACTIVATIONS = {
     "gelu": tf.nn.gelu,
     "gelu_tanh": partial(tf.nn.gelu, approximate=True),
 }  # Keras knows the others by name
-WEIGHTS = {  # of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
+# Of a layer, by their names in a graph where these are not its own; a depthwise kernel's is another
+WEIGHTS = {
     "scale": "gamma",
     "offset": "beta",
     "mean": "moving_mean",
@@ -58,18 +59,18 @@ def build(graph: Graph) -> Any:
     It maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary],
     float32.
     """
-    given, *operators = graph.operators
-    samples = keras.Input(graph.shape, name=given.name, dtype=None if graph.vocabulary is None else "int64")
-    made = {given.name: samples}
+    inputs, *operators = graph.operators
+    samples = keras.Input(graph.shape, name=inputs.name, dtype=None if graph.vocabulary is None else "int64")
+    outputs = {inputs.name: samples}
     for operator in operators:
-        made[operator.name] = _applied(operator, made)
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(made[operators[-1].name])
+        outputs[operator.name] = _applied(operator, outputs)
+    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(outputs[operators[-1].name])
     return keras.Model(samples, logits, name=graph.model)
 
 
-def _applied(operator: Operator, made: dict[str, Any]) -> Any:
+def _applied(operator: Operator, outputs: dict[str, Any]) -> Any:
     """The output of an operator, of those in `made`; that of a final_state is a list: hidden, cell."""
-    layers, name, inputs = keras.layers, operator.name, [made[below] for below in operator.inputs]
+    layers, name, inputs = keras.layers, operator.name, [outputs[below] for below in operator.inputs]
     x = inputs[0]
     match operator.kind:
         case "conv" | "depthwise_conv":
@@ -112,10 +113,10 @@ def _applied(operator: Operator, made: dict[str, Any]) -> Any:
             return layers.Dense(operator["units"], name=name)(x)
         case "dropout":
             return layers.Dropout(operator["rate"], name=name)(x)
-    return _applied_to_sequences(operator, inputs, made)
+    return _applied_to_sequences(operator, inputs, outputs)
 
 
-def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str, Any]) -> Any:
+def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[str, Any]) -> Any:
     layers, name, x = keras.layers, operator.name, inputs[0]
     match operator.kind:
         case "layer_norm":
@@ -123,14 +124,14 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], made: dict[str,
         case "embedding":
             return Embedding(*operator.weights["table"], name=name)(x)
         case "tied_dense":
-            return TiedDense(made[operator["of"]].node.layer, name=name)(x)
+            return TiedDense(outputs[operator["of"]].node.layer, name=name)(x)
         case "positions":
             return Positions(*operator.shape, name=name)(x)
         case "class_token":
             return ClassToken(operator.shape[-1], name=name)(x)
         case "attention":
-            units, others = x.shape[-1], inputs[-1].shape[-1]
-            return Attention(units, others, operator["heads"], operator["causal"], name=name)(*inputs)
+            units, memory_units = x.shape[-1], inputs[-1].shape[-1]
+            return Attention(units, memory_units, operator["heads"], operator["causal"], name=name)(*inputs)
         case "lstm":
             lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
             return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
@@ -162,14 +163,16 @@ def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
 
 def variables(model: Any, graph: Graph) -> dict[str, Any]:
     """The variables that are a graph's weights, by their names in it."""
-    found = {}
+    variables_by_name = {}
     for name in graph.weights():
         operator, _, weight = name.rpartition(".")
         layer, kind = model.get_layer(operator), graph.by_name[operator].kind
         depthwise = weight == "kernel" and kind == "depthwise_conv"
         owner = layer.cell if kind == "lstm" else layer
-        found[name] = getattr(owner, "depthwise_kernel" if depthwise else WEIGHTS.get(weight, weight))
-    return found
+        variables_by_name[name] = getattr(
+            owner, "depthwise_kernel" if depthwise else WEIGHTS.get(weight, weight)
+        )
+    return variables_by_name
 
 
 def configured(context: Context) -> str:
@@ -202,46 +205,47 @@ def configured(context: Context) -> str:
 class Marks:
     """Marks in a step's graph, where it is traced: when tensors were there, in s since 1970.
 
-    A thread may take what else is ready first, and the mark late. So what can only go on with all of these tensors waits for the
-    mark (`before`, `turn`), and nothing else does: what overlaps goes on to. An operation of an accelerator has ended for the
-    graph once it is handed over: there a mark comes after a copy of each tensor's first element to the host.
+    A thread may take what else is ready first, and the mark late. So what can only go on with all of these
+    tensors waits for the mark (`before`, `turn`), and nothing else does: what overlaps goes on to. An
+    operation of an accelerator has ended for the graph once it is handed over: there a mark comes after a
+    copy of each tensor's first element to the host.
     """
 
-    def __init__(self, on: bool, on_gpu: bool = False) -> None:
-        self.on, self._on_gpu = on, on_gpu
-        self.made: dict[str, Any] = {}
+    def __init__(self, active: bool, on_gpu: bool = False) -> None:
+        self.active, self._on_gpu = active, on_gpu
+        self.stamps: dict[str, Any] = {}
 
     def __call__(self, phase: str, tensors: Sequence[Any]) -> None:
         """A phase begins when these are there."""
-        if not self.on:
+        if not self.active:
             return
         # Who waits for a function's result does not wait for the result, but for what it does beside.
-        there = [tf.identity(tensor) for tensor in tensors]
+        identities = [tf.identity(tensor) for tensor in tensors]
         if self._on_gpu:
             firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
             with tf.device("CPU:0"):
-                there = [tf.identity(firsts)]
-        with tf.device("CPU:0"), tf.control_dependencies(there):
-            self.made[phase] = tf.timestamp()
+                identities = [tf.identity(firsts)]
+        with tf.device("CPU:0"), tf.control_dependencies(identities):
+            self.stamps[phase] = tf.timestamp()
 
     def before(self, phase: str, tensors: Sequence[Any]) -> list[Any]:
         """Mark, and return these tensors as they are after it."""
         self(phase, tensors)
-        if not self.on:
+        if not self.active:
             return list(tensors)
-        with tf.control_dependencies([self.made[phase]]):
+        with tf.control_dependencies([self.stamps[phase]]):
             return [tf.identity(tensor) for tensor in tensors]
 
     def turn(self, phase: str, loss: Any) -> Any:
         """The loss: a phase begins when it is there, and its gradient waits for the mark."""
-        if not self.on:
+        if not self.active:
             return loss
         self(phase, [loss])
 
         @tf.custom_gradient
         def turned(value: Any) -> Any:
             def back(gradient: Any) -> Any:
-                with tf.control_dependencies([self.made[phase]]):
+                with tf.control_dependencies([self.stamps[phase]]):
                     return tf.identity(gradient)
 
             return tf.identity(value), back
@@ -263,13 +267,13 @@ class TensorFlowProfiler:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp()
-        self._shown = 0.0
+        self._shown_at = 0.0
 
     def start(self) -> None:
         """See Profiler."""
         options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
         tf.profiler.experimental.start(self._folder, options)
-        self._shown = show_clock(tf.profiler.experimental.Trace)
+        self._shown_at = show_clock(tf.profiler.experimental.Trace)
 
     def stop(self) -> None:
         """See Profiler."""
@@ -287,7 +291,7 @@ class TensorFlowProfiler:
             )
         (file,) = Path(self._folder).rglob("*.xplane.pb")
         space.ParseFromString(file.read_bytes())
-        return moved(list(_events(space)), self._shown)
+        return moved(list(_events(space)), self._shown_at)
 
 
 def _events(space: Any) -> Iterator[Event]:
@@ -299,12 +303,15 @@ def _events(space: Any) -> Iterator[Event]:
         yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
         for event in line.events:
             began_us = (line.timestamp_ns + event.offset_ps / 1e3) / 1e3
-            what = plane.event_metadata[event.metadata_id].name
-            yield {"ph": "X", "name": what, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
+            name = plane.event_metadata[event.metadata_id].name
+            yield {"ph": "X", "name": name, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
 
 
 class TensorFlowTrainer(Trainer):
-    """The training loops of every TensorFlow framework. Undistributed as it stands; adapters override the hooks."""
+    """The training loops of every TensorFlow framework.
+
+    Undistributed as it stands; adapters override the hooks.
+    """
 
     #: whether gradients travel as one message, once all of them are there; else each can go when it is ready
     one_message = False
@@ -319,7 +326,8 @@ class TensorFlowTrainer(Trainer):
         self.strategy = self.make_strategy()
         context.phases.enter("build")
         self._traced_here = threading.local()  # a strategy traces its replicas in threads
-        keras.backend.experimental.enable_tf_random_generator()  # masks differ between the traces of a step, too
+        # Masks differ between the traces of a step, too
+        keras.backend.experimental.enable_tf_random_generator()
         keras.utils.set_random_seed(context.spec["seed"] + context.rank)  # of dropout
         keras.mixed_precision.set_global_policy(
             "mixed_bfloat16" if context.levels["precision"] == "amp" else "float32"
@@ -429,7 +437,7 @@ class TensorFlowTrainer(Trainer):
 
     def updated(self, update: Any) -> None:
         """Mark that what apply_gradients has returned is done."""
-        if self.mark.on:
+        if self.mark.active:
             with tf.control_dependencies([update]):
                 self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
 
@@ -452,7 +460,10 @@ class TensorFlowTrainer(Trainer):
         super().train(meter)
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
-        """See Trainer. All batches of a group but the last are added up; the last one ends in an optimizer step."""
+        """See Trainer.
+
+        All batches of a group but the last are added up; the last one ends in an optimizer step.
+        """
         seen, phases = [], self.context.phases
         for length in self.context.accumulation_groups:
             for i in range(length):
@@ -461,8 +472,8 @@ class TensorFlowTrainer(Trainer):
                     phases.enter("optimizer")
                     self.set_learning_rate()
                 phases.enter("data")
-                *told, marks = self._step(self._iterator, length, i == length - 1, phases.on)
-                seen.append(told)
+                *sums, marks = self._step(self._iterator, length, i == length - 1, phases.on)
+                seen.append(sums)
                 self._follow(marks)
                 if meter.wants_steps:
                     seen[-1][0].numpy()
@@ -488,8 +499,9 @@ class TensorFlowTrainer(Trainer):
     def set_learning_rate(self) -> None:
         """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.
 
-        Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its Adam adds epsilon
-        before the second moment is corrected (Kingma & Ba 2015, end of section 2), so epsilon is corrected instead.
+        Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its
+        Adam adds epsilon before the second moment is corrected (Kingma & Ba 2015, end of section 2), so
+        epsilon is corrected instead.
         """
         rate = self.context.learning_rate(self.updates)
         if rate != self._rate:
@@ -557,29 +569,34 @@ class TensorFlowTrainer(Trainer):
     def _dataset(self) -> Any:
         """This rank's batches of all epochs, one after the other, for ever: (uint8 images or tokens, labels).
 
-        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All others
-        come from NumPy in blocks of batches, since every call of Python from its threads costs as much as a small step.
+        The order is known beforehand, so TensorFlow itself takes the samples that are held in memory. All
+        others come from NumPy in blocks of batches, since every call of Python from its threads costs as much
+        as a small step.
         """
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         options.threading.private_threadpool_size = self.context.cores
         options.autotune.enabled = False
-        held = self.context.samples_in_memory()
-        made = self._blocks().unbatch() if held is None else self._taken(*held)
+        in_memory = self.context.samples_in_memory()
+        data = self._blocks().unbatch() if in_memory is None else self._batches_in_memory(*in_memory)
         # Without an end there is no exchange, step by step, about whether some rank has run dry.
-        return made.repeat().prefetch(1).with_options(options)
+        return data.repeat().prefetch(1).with_options(options)
 
-    def _taken(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
+    def _batches_in_memory(self, inputs: np.ndarray, labels: np.ndarray) -> Any:
         """Batches of samples that are held in memory, tokens in as few bytes as they are kept in."""
         with tf.device("CPU"):
             inputs, labels = tf.constant(inputs), tf.constant(labels)
         orders = [self.context.order(epoch) for epoch in range(1, self.context.levels["epochs"] + 1)]
 
-        def take(samples: Any) -> Any:
-            taken, told = tf.gather(inputs, samples), tf.gather(labels, samples)
-            return (tf.cast(taken, tf.int64), tf.cast(told, tf.int64)) if self._of_tokens else (taken, told)
+        def gather(samples: Any) -> Any:
+            batch_inputs, batch_labels = tf.gather(inputs, samples), tf.gather(labels, samples)
+            return (
+                (tf.cast(batch_inputs, tf.int64), tf.cast(batch_labels, tf.int64))
+                if self._of_tokens
+                else (batch_inputs, batch_labels)
+            )
 
-        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(take)
+        return tf.data.Dataset.from_tensor_slices(np.concatenate(orders)).map(gather)
 
     def _blocks(self) -> Any:
         """Batches as NumPy makes them, several at once; the next block is made while one is trained."""
@@ -593,10 +610,10 @@ class TensorFlowTrainer(Trainer):
                     inputs, labels = zip(*block, strict=True)
                     yield np.stack(inputs), np.stack(labels)
 
-        told = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
+        label_shape = (self.context.positions,) if len(self.context.graph.operators[-1].shape) > 1 else ()
         signature = (
             tf.TensorSpec((None, batch, *shape), tf.int64 if self._of_tokens else tf.uint8),
-            tf.TensorSpec((None, batch, *told), tf.int64),
+            tf.TensorSpec((None, batch, *label_shape), tf.int64),
         )
         return tf.data.Dataset.from_generator(blocks, output_signature=signature).prefetch(1)
 
@@ -615,10 +632,10 @@ class TensorFlowTrainer(Trainer):
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
                 loss = mark.turn("backward", loss)
             self.learn(tape, loss, length, last)
-            return loss, _count_correct(logits, labels), mark.made
+            return loss, _count_correct(logits, labels), mark.stamps
 
-        *told, made = self.strategy.run(on_replica, args=(next(iterator),))
-        return *self._summed(told), {phase: self._own(mark)[0] for phase, mark in made.items()}
+        *sums, stamps = self.strategy.run(on_replica, args=(next(iterator),))
+        return *self._summed(sums), {phase: self._own(mark)[0] for phase, mark in stamps.items()}
 
     def _summed(self, values: Sequence[Any]) -> tuple[Any, Any]:
         """Losses and counts of this rank's replicas, added up."""
@@ -666,7 +683,7 @@ class TensorFlowTrainer(Trainer):
 
 
 class TensorFlowCollectives(Collectives):
-    """Collectives of tensors, in a graph for each collective and number of elements.
+    """Of tensors, in a graph for each collective and number of elements.
 
     Adapters add how ranks are joined and, by its name, a method for each collective, called in a graph:
     [loaded] -> [result].

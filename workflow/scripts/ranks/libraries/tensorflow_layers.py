@@ -6,10 +6,13 @@ import tensorflow as tf
 
 
 class Embedding(tf.keras.layers.Layer):
-    """Tokens [N, length] as vectors. The gradient of its table is dense, as it is in the other libraries: as large as the table."""
+    """Tokens [N, length] as vectors.
 
-    def __init__(self, vocabulary: int, units: int, **told: Any) -> None:
-        super().__init__(**told)
+    The gradient of its table is dense, as it is in the other libraries: as large as the table.
+    """
+
+    def __init__(self, vocabulary: int, units: int, **settings: Any) -> None:
+        super().__init__(**settings)
         self.table = self.add_weight("table", (vocabulary, units), experimental_autocast=False)
 
     def call(self, tokens: Any) -> Any:
@@ -20,22 +23,22 @@ class Embedding(tf.keras.layers.Layer):
 class TiedDense(tf.keras.layers.Layer):
     """A dense layer without bias whose kernel is the table of an embedding, transposed."""
 
-    def __init__(self, embedding: Embedding, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, embedding: Embedding, **settings: Any) -> None:
+        super().__init__(**settings)
         self.embedding = embedding
 
     def call(self, x: Any) -> Any:
         """Vectors [..., units] become logits [..., vocabulary]."""
         table = tf.cast(tf.convert_to_tensor(self.embedding.table), self.compute_dtype)
-        made = tf.matmul(tf.reshape(x, (-1, table.shape[1])), table, transpose_b=True)
-        return tf.reshape(made, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
+        product = tf.matmul(tf.reshape(x, (-1, table.shape[1])), table, transpose_b=True)
+        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], table.shape[:1]], 0))
 
 
 class Positions(tf.keras.layers.Layer):
     """A sequence [N, length, units] plus a learned vector for each position."""
 
-    def __init__(self, length: int, units: int, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, length: int, units: int, **settings: Any) -> None:
+        super().__init__(**settings)
         self.table = self.add_weight("table", (length, units))
 
     def call(self, x: Any) -> Any:
@@ -46,8 +49,8 @@ class Positions(tf.keras.layers.Layer):
 class ClassToken(tf.keras.layers.Layer):
     """A learned vector before a sequence [N, length, units]."""
 
-    def __init__(self, units: int, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, units: int, **settings: Any) -> None:
+        super().__init__(**settings)
         self.token = self.add_weight("token", (units,))
 
     def call(self, x: Any) -> Any:
@@ -58,10 +61,15 @@ class ClassToken(tf.keras.layers.Layer):
 class Attention(tf.keras.layers.Layer):
     """Multi-head attention of sequences [N, length, units]."""
 
-    def __init__(self, units: int, others: int, heads: int, causal: bool, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, units: int, memory_units: int, heads: int, causal: bool, **settings: Any) -> None:
+        super().__init__(**settings)
         self.heads, self.causal = heads, causal
-        for part, inputs in {"query": units, "key": others, "value": others, "output": units}.items():
+        for part, inputs in {
+            "query": units,
+            "key": memory_units,
+            "value": memory_units,
+            "output": units,
+        }.items():
             setattr(self, f"{part}_kernel", self.add_weight(f"{part}_kernel", (inputs, units)))
             setattr(self, f"{part}_bias", self.add_weight(f"{part}_bias", (units,)))
 
@@ -73,13 +81,14 @@ class Attention(tf.keras.layers.Layer):
         if self.causal:
             seen = tf.linalg.band_part(tf.ones(scores.shape[2:], tf.bool), -1, 0)
             scores = tf.where(seen, scores, scores.dtype.min)
-        made = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
-        return self._dense("output", tf.reshape(made, (-1, *x.shape[1:])))
+        product = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
+        return self._dense("output", tf.reshape(product, (-1, *x.shape[1:])))
 
     def _heads(self, part: str, x: Any) -> Any:
-        made = self._dense(part, x)
+        product = self._dense(part, x)
         return tf.transpose(
-            tf.reshape(made, (-1, made.shape[1], self.heads, made.shape[2] // self.heads)), (0, 2, 1, 3)
+            tf.reshape(product, (-1, product.shape[1], self.heads, product.shape[2] // self.heads)),
+            (0, 2, 1, 3),
         )
 
     def _dense(self, part: str, x: Any) -> Any:

@@ -51,14 +51,18 @@ def start(context: Context) -> str:
 
     warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # of names that DeepSpeed calls
     deepspeed.utils.logger.setLevel("WARNING")
-    deepspeed.ops.__compatible_ops__ = {}  # it would compile one that sums in shared memory of a node, for minutes
+    # It would compile one that sums in shared memory of a node, for minutes
+    deepspeed.ops.__compatible_ops__ = {}
     backend = join(context)
     deepspeed.init_distributed(backend, auto_mpi_discovery=False)
     return backend
 
 
 def configuration(context: Context, stage: int) -> dict[str, Any]:
-    """What DeepSpeed is told. In mixed precision exchanges stay in single precision, as in the other libraries."""
+    """What DeepSpeed is told.
+
+    In mixed precision exchanges stay in single precision, as in the other libraries.
+    """
     return {
         "train_micro_batch_size_per_gpu": context.samples[context.replica],
         "gradient_clipping": 0.0,
@@ -106,10 +110,10 @@ def trainer(context: Context) -> Trainer:
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
                 own = -(-seen.samples // min(MAX_VALIDATION_BATCH, context.samples[context.replica]))
-                some, _ = next(context.epoch(1))
+                images, _ = next(context.epoch(1))
                 for _ in range(max(context.group.all_gather(own)) - own):
                     with torch.no_grad():
-                        self.module(self._normalized(torch.as_tensor(some[:1], device=self.torch_device)))
+                        self.module(self._normalized(torch.as_tensor(images[:1], device=self.torch_device)))
             return seen
 
         def weights(self) -> dict[str, np.ndarray]:
@@ -120,7 +124,10 @@ def trainer(context: Context) -> Trainer:
 
 
 class Awaited:
-    """What DeepSpeed waits for later. On a processor a thread says when it is there; on an accelerator, the stream that waited."""
+    """What DeepSpeed waits for later.
+
+    On a processor a thread says when it is there; on an accelerator, the stream that waited.
+    """
 
     def __init__(self, work: Any, end: End, phases: Untraced, on_gpu: bool) -> None:
         self._work, self._end, self._phases = work, end, phases
@@ -146,10 +153,10 @@ def mark_calls(phases: Untraced, on_gpu: bool) -> None:
     def marked(collective: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **named: Any) -> Any:
             end = phases.begin()
-            beside = named.get("async_op") or (
+            is_async = named.get("async_op") or (
                 on_gpu and torch.cuda.current_stream() != torch.cuda.default_stream()
             )
-            go_on = None if beside else phases.waits()
+            go_on = None if is_async else phases.waits()
             work = collective(*args, **named)
             if work is not None:
                 return Awaited(work, end, phases, on_gpu)

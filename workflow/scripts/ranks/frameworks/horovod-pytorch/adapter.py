@@ -44,8 +44,8 @@ def trainer(context: Context) -> Trainer:
 def mark_exchange(phases: Untraced, optimizer: Any) -> None:
     """Mark what Horovod's optimizer hands over to the background thread, and where the rank waits for it.
 
-    Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time that the next one
-    is handed over, and, once all are, by waiting for one after the other.
+    Nobody is told when the thread has reduced a gradient. Whoever asks knows that it has: here, each time
+    that the next one is handed over, and, once all are, by waiting for one after the other.
     """
     from horovod.torch import optimizer as module
     from horovod.torch import poll

@@ -59,8 +59,8 @@ def trainer(context: Context) -> Trainer:
             """Complete a shorter last group with passes that add nothing."""
             for left in reversed(range(passes)):
                 with tf.GradientTape() as tape:
-                    nothing = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
-                self._pass(tape, nothing, exchanges=left == 0)
+                    zero_loss = 0.0 * tf.add_n([tf.reduce_sum(v) for v in self.model.trainable_variables])
+                self._pass(tape, zero_loss, exchanges=left == 0)
 
         def _pass(self, tape: Any, loss: Any, exchanges: bool) -> None:
             compute = tape.gradient

@@ -1,6 +1,7 @@
 """LBANN (Van Essen et al. 2015): a program of its own, that reads an experiment's file and prints what it measures.
 
-Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the nodes use.
+Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the
+nodes use.
 """
 
 import itertools
@@ -62,7 +63,7 @@ class LbannTraining(Training):
             self._trace()
 
     def _trace(self) -> None:
-        """Return what LBANN's timeline says of this rank.
+        """Tell what LBANN's timeline says of this rank.
 
         All ranks began to train at once, rank 0's by what it printed: an epoch's metrics come as its last
         step is done, never sooner.
@@ -72,10 +73,10 @@ class LbannTraining(Training):
         file = context.folder / timeline.FILE.format(context.rank)
         times = timeline.read(file)
         first = dict(enumerate(itertools.accumulate([0, *steps[:-1]]), start=1))
-        told = list(timeline.phases(times, first))
+        traced_steps = list(timeline.phases(times, first))
         began = 0.0
         if context.rank == 0:
-            ended = {epoch: step[-1][-1] for epoch, _, step in told}
+            ended = {epoch: step[-1][-1] for epoch, _, step in traced_steps}
             began = min(at - ended[epoch] for epoch, at in enumerate(self._trained_at, start=1))
         offsets = group.broadcast(group.clock_offsets())
         zero = group.broadcast(began) + offsets[context.rank][0]
@@ -83,7 +84,7 @@ class LbannTraining(Training):
         phases.profile_by(
             timeline.Layers(times, range(last, min(last + WINDOW_STEPS, last + steps[-1])), zero)
         )
-        for epoch, step, parts in told:
+        for epoch, step, parts in traced_steps:
             if step == 1:
                 phases.open_epoch(epoch)
             phases.step()
@@ -94,12 +95,15 @@ class LbannTraining(Training):
 
     def _epoch(self, number: int) -> dict[str, Any]:
         """Epoch `number`, from 0, once it is complete."""
-        while not self._output.has(number):
+        while not self._output.has_epoch(number):
             self._line()
         return row(self._output.epochs[number], self.context.spec["samples_per_epoch"])
 
     def _line(self) -> str:
-        """The next line that LBANN prints, taken in. RuntimeError where it has ended, since more is waited for."""
+        """The next line that LBANN prints, taken in.
+
+        RuntimeError where it has ended, since more is waited for.
+        """
         line = self._program.line() if self._program else None
         if line is None:
             done = sum(epoch.complete for epoch in self._output.epochs)

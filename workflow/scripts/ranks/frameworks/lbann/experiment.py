@@ -1,8 +1,8 @@
 """LBANN's experiment for one run: the file that it reads, and the data and weights that the file names.
 
-LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels come as they
-are prepared and are normalized in the model, as in the other frameworks. Tokens that are drawn are those of the first epoch in
-every one. Fields: LBANN's src/proto/*.proto.
+LBANN shuffles by itself, trains a shorter last step, too, and is told the batch of all ranks together. Pixels
+come as they are prepared and are normalized in the model, as in the other frameworks. Tokens that are drawn
+are those of the first epoch in every one. Fields: LBANN's src/proto/*.proto.
 """
 
 from pathlib import Path
@@ -67,21 +67,23 @@ def optimizer(levels: dict[str, Any], rate: float) -> Message:
 def _reader(context: Context, split: str, folder: Path) -> Message:
     """The reader of a split, whose data are written to `folder`: noise is LBANN's own."""
     role = {"role": ROLES[split], "shuffle": split == "train", "fraction_of_data_to_use": 1.0}
-    found = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
-    if isinstance(found, Noise):
+    samples = split_of(Path(context.job["data"]), split, context.manifest, context.spec["seed"])
+    if isinstance(samples, Noise):
         height, width, channels = context.graph.shape
-        noise = {"num_samples": len(found), "synth_dimensions": f"{channels} {height} {width}"}
+        noise = {"num_samples": len(samples), "synth_dimensions": f"{channels} {height} {width}"}
         return {"name": "synthetic", **role, **noise, "num_labels": len(context.manifest["classes"])}
-    drawn = int(split == "train"), slice(0, len(found)), np.arange(len(found))
-    inputs, labels = (found.inputs, found.labels) if isinstance(found, Prepared) else found.read(*drawn)
+    drawn = int(split == "train"), slice(0, len(samples)), np.arange(len(samples))
+    inputs, labels = (
+        (samples.inputs, samples.labels) if isinstance(samples, Prepared) else samples.read(*drawn)
+    )
     inputs, labels = (
         _tokens(inputs, labels, context) if inputs.ndim == 2 else (np.moveaxis(inputs, -1, 1), labels)
     )
     file = folder / f"{split}.npz"
-    held = (
+    dtype = (
         np.int16 if (context.graph.vocabulary or 256) <= 2**15 else np.float32
     )  # of what LBANN reads, the smallest
-    np.savez(file, data=np.ascontiguousarray(inputs, held), labels=labels.astype(np.int32))
+    np.savez(file, data=np.ascontiguousarray(inputs, dtype), labels=labels.astype(np.int32))
     values = {"scaling_factor_int16": 1.0, "disable_responses": True}
     return {"name": "numpy_npz", **role, "data_filename": str(file), **values}
 

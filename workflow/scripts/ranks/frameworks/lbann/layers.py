@@ -1,9 +1,9 @@
 """A model as LBANN's layers and weights, from the same graph of operators as in every other library.
 
-Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width) of a
-sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels, where each position
-has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto for names, src/layers and src/weights
-for what they do.
+Images are channels first: what a reader gives as `samples` must have the dimensions (channels, height, width)
+of a sample, and `labels` is one-hot. Of tokens `samples` has the numbers, and after them those of the labels,
+where each position has one. Read in LBANN's sources, v0.104 and the state of October 2024: src/proto/*.proto
+for names, src/layers and src/weights for what they do.
 """
 
 from collections import Counter
@@ -35,10 +35,12 @@ def model(
 ) -> Message:
     """The fields of `model` that follow from a graph: layers, weights, objective and accuracy.
 
-    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device` is cpu or cuda;
-    `normalized` says whether samples come as the model wants them, or as pixels whose mean and deviation `save_normalization`
-    has written; `parallelism` is a level of the factor. Weight decay is LBANN's L2 regularization of the kernels: the same gradients as in the other
-    libraries, but the objective that is printed has weight_decay / 2 times the sum of their squares in it, too; the loss alone is a metric.
+    `folder` is the one that `save` has filled with weights; LBANN loads from it (an absolute path). `device`
+    is cpu or cuda; `normalized` says whether samples come as the model wants them, or as pixels whose mean
+    and deviation `save_normalization` has written; `parallelism` is a level of the factor. Weight decay is
+    LBANN's L2 regularization of the kernels: the same gradients as in the other libraries, but the objective
+    that is printed has weight_decay / 2 times the sum of their squares in it, too; the loss alone is a
+    metric.
 
     ValueError, in one line, for what LBANN cannot do as the graph says.
     """
@@ -77,14 +79,17 @@ def file_of(weight: str, folder: Path) -> Path:
 def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
     """Write canonical weights to `folder`, a file for each, in LBANN's layout: ranks.libraries.channels_first.channels_first.
 
-    LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of dense
-    operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings are [units, vocabulary].
-    What layers take beside the graph's weights is written, too (sequences.constants).
+    LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of
+    dense operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings
+    are [units, vocabulary]. What layers take beside the graph's weights is written, too
+    (sequences.constants).
     """
     for name, weight in weights.items():
         operator = graph.by_name[name.rpartition(".")[0]]
-        made = channels_first(weight, operator, graph)
-        np.save(file_of(name, folder), np.ascontiguousarray(made.T) if operator.kind == "embedding" else made)
+        array = channels_first(weight, operator, graph)
+        np.save(
+            file_of(name, folder), np.ascontiguousarray(array.T) if operator.kind == "embedding" else array
+        )
     for name, constant in sequences.constants(graph).items():
         np.save(file_of(name, folder), constant)
 
@@ -101,8 +106,11 @@ def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path
 def layers(
     graph: Graph, device: str = "cpu", normalized: bool = True, parallelism: str = "data"
 ) -> list[Layer]:
-    """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy. ValueError as in `model`."""
-    made: list[Layer] = []
+    """The layers of a graph, and those of its objective: log-probabilities, labels, loss, accuracy.
+
+    ValueError as in `model`.
+    """
+    built: list[Layer] = []
     outputs: dict[str, str] = {}  # the layer that gives an operator's output
     for operator in graph.operators:
         inputs = [outputs[name] for name in operator.inputs]
@@ -110,19 +118,19 @@ def layers(
             outputs[operator.name] = inputs[0]
             continue
         try:
-            made += _layers(operator, inputs, graph, device, normalized)
+            built += _layers(operator, inputs, graph, device, normalized)
         except ValueError as error:
             raise ValueError(f"LBANN cannot compute {operator.name} of {graph.model}: {error}") from None
         outputs[operator.name] = operator.name
     logits = outputs[graph.operators[-1].name]
-    made += sequences.objective(logits, graph) if sequences.labelled(graph) else _objective(logits)
+    built += sequences.objective(logits, graph) if sequences.labelled(graph) else _objective(logits)
     if parallelism == "dense":
-        _divide(made, graph)
-    _check_names(made, graph)
-    _check_in_place(made, graph)
+        _divide(built, graph)
+    _check_names(built, graph)
+    _check_in_place(built, graph)
     return [
-        {**one, "children": [other["name"] for other in made if one["name"] in other["parents"]]}
-        for one in made
+        {**entry, "children": [child["name"] for child in built if entry["name"] in child["parents"]]}
+        for entry in built
     ]
 
 
@@ -131,7 +139,8 @@ def _objective(logits: str) -> list[Layer]:
     return [
         layer("log_probabilities", [logits], "log_softmax"),
         layer("labels", [], "input", data_field="labels"),
-        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses are not.
+        # Its cross_entropy of a softmax is infinite where a probability rounds to 0; other libraries' losses
+        # are not.
         layer("labelled", ["log_probabilities", "labels"], "hadamard"),
         layer("log_likelihood", ["labelled"], "reduction", mode="sum"),
         layer("loss", ["log_likelihood"], "weighted_sum", scaling_factors=[-1.0]),
@@ -139,16 +148,16 @@ def _objective(logits: str) -> list[Layer]:
     ]
 
 
-def _divide(made: list[Layer], graph: Graph) -> None:
+def _divide(built: list[Layer], graph: Graph) -> None:
     """Divide the weights of dense layers among ranks. ValueError where one is of a sequence."""
     dense = [operator.name for operator in graph.operators if operator.kind == "dense"]
-    for one in made:
-        if one["name"] in dense:
-            if "fully_connected" not in one:
+    for entry in built:
+        if entry["name"] in dense:
+            if "fully_connected" not in entry:
                 raise ValueError(
-                    f"LBANN cannot divide {one['name']} of {graph.model}, which is of a sequence, among ranks"
+                    f"LBANN cannot divide {entry['name']} of {graph.model}, which is of a sequence, among ranks"
                 )
-            one["data_layout"] = "model_parallel"
+            entry["data_layout"] = "model_parallel"
 
 
 def _layers(
@@ -238,35 +247,37 @@ def _input(name: str, normalized: bool) -> list[Layer]:
     return [layer(pixels, [], "input", data_field="samples"), normalize]
 
 
-def _check_names(made: list[Layer], graph: Graph) -> None:
+def _check_names(built: list[Layer], graph: Graph) -> None:
     """ValueError where two layers have one name, by which others would mean either: an operator's may be one that is given here."""
-    (name, count), *_ = Counter(one["name"] for one in made).most_common(1)
+    (name, count), *_ = Counter(entry["name"] for entry in built).most_common(1)
     if count > 1:
         raise ValueError(
             f"LBANN cannot compute {name} of {graph.model}: another layer there has that name, too; name the operator otherwise"
         )
 
 
-def _check_in_place(made: list[Layer], graph: Graph) -> None:
-    """Raise ValueError where a layer that works in place would break what is around it.
+def _check_in_place(built: list[Layer], graph: Graph) -> None:
+    """ValueError where a layer that works in place would break what is around it.
 
     LBANN sees only whether its parent needs its output, not who else takes it, nor what a reshape shows; and
     it dies where a sum alone takes the output, which hands back no gradient of its own.
     """
-    by_name = {one["name"]: one for one in made}
-    users = Counter(parent for one in made for parent in one["parents"])
-    summed = {parent for one in made if "sum" in one for parent in one["parents"] if users[parent] == 1}
-    for one in made:
-        if not any(kind in one for kind in IN_PLACE):
+    by_name = {entry["name"]: entry for entry in built}
+    users = Counter(parent for entry in built for parent in entry["parents"])
+    summed = {
+        parent for entry in built if "sum" in entry for parent in entry["parents"] if users[parent] == 1
+    }
+    for entry in built:
+        if not any(kind in entry for kind in IN_PLACE):
             continue
-        (below,) = one["parents"]
-        shown = by_name[below]["parents"][0] if "reshape" in by_name[below] else None
-        if shown and not any(kind in by_name[shown] for kind in COPIED):
-            why = f"it would overwrite the output of {shown}, which may need it"
+        (below,) = entry["parents"]
+        source = by_name[below]["parents"][0] if "reshape" in by_name[below] else None
+        if source and not any(kind in by_name[source] for kind in COPIED):
+            why = f"it would overwrite the output of {source}, which may need it"
         elif users[below] > 1:
             why = f"it would overwrite the output of {below}, which others take, too"
-        elif one["name"] in summed:
+        elif entry["name"] in summed:
             why = "its gradient is lost where only a sum takes its output"
         else:
             continue
-        raise ValueError(f"LBANN cannot compute {one['name']} of {graph.model}: {why}")
+        raise ValueError(f"LBANN cannot compute {entry['name']} of {graph.model}: {why}")

@@ -1,7 +1,8 @@
 """What LBANN prints, line by line, as the epochs of a run: read in LBANN's sources and in logs of v0.104 and October 2024.
 
-Of an epoch it prints its shape (`Epoch : stats formated`, in two lines), then the metrics of training, of validation, each
-ending with `run time` and `mini-batch time statistics`; after the last epoch a table of timers. Floats are C++'s.
+Of an epoch it prints its shape (`Epoch : stats formated`, in two lines), then the metrics of training, of
+validation, each ending with `run time` and `mini-batch time statistics`; after the last epoch a table of
+timers. Floats are C++'s.
 """
 
 import math
@@ -13,29 +14,29 @@ LOSS = "cross-entropy"  # the metric by which it is printed apart from regulariz
 UNIT = " nats"  # of it: what ends its line, so that a number that was cut is none
 PARTS = {"objective function", LOSS, "accuracy", "run time"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_WHOLE = r"[0-9]{1,15}"
+_INTEGER = r"[0-9]{1,15}"
 _FLOAT = r"[-+]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?(?:e[-+]?[0-9]{1,4})?|nan|inf)"
 _SHAPE = re.compile(
-    rf"\[(?P<epoch>{_WHOLE})\] Epoch : .*iter/epoch = \[(?P<train>{_WHOLE})/(?P<validation>{_WHOLE})/"
+    rf"\[(?P<epoch>{_INTEGER})\] Epoch : .*iter/epoch = \[(?P<train>{_INTEGER})/(?P<validation>{_INTEGER})/"
 )
-_SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_WHOLE})/.*Global last MB = \[\s*(?P<last>{_WHOLE})/")
+_SIZES = re.compile(rf"Global MB = \[\s*(?P<size>{_INTEGER})/.*Global last MB = \[\s*(?P<last>{_INTEGER})/")
 _METRIC = re.compile(
-    rf"\S+ \(instance (?P<trainer>{_WHOLE})\) (?:training epoch (?P<epoch>{_WHOLE})|(?P<split>validation|test|tournament)) "
+    rf"\S+ \(instance (?P<trainer>{_INTEGER})\) (?:training epoch (?P<epoch>{_INTEGER})|(?P<split>validation|test|tournament)) "
     rf"(?:objective function : (?P<objective>{_FLOAT})|{LOSS} : (?P<loss>{_FLOAT}){UNIT}|accuracy : (?P<percent>{_FLOAT})%|run time : (?P<seconds>{_FLOAT})s)"
 )
 _STEPS = re.compile(
-    rf"\S+ \(instance {_WHOLE}\) training epoch (?P<epoch>{_WHOLE}) mini-batch time statistics : (?P<all>.*)"
+    rf"\S+ \(instance {_INTEGER}\) training epoch (?P<epoch>{_INTEGER}) mini-batch time statistics : (?P<all>.*)"
 )
 _STATISTIC = re.compile(rf"(?P<value>{_FLOAT}|N/A)s* (?P<name>mean|median|max|min|stdev)")
-_TRAINERS = re.compile(rf"\s*Trainers\s*: (?P<count>{_WHOLE})")
+_TRAINERS = re.compile(rf"\s*Trainers\s*: (?P<count>{_INTEGER})")
 _VERSION = re.compile(r".*LLNL (?P<what>LBANN|Hydrogen|Aluminum) version: (?P<version>\S+)")
 _TIMER = re.compile(
-    rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*{_WHOLE} \|\s*(?P<total>{_FLOAT}) \|"
+    rf"\s*(?P<label>train minibatch|forward prop\*|back prop\*)\s*\|\s*{_INTEGER} \|\s*(?P<total>{_FLOAT}) \|"
 )
 _CAUGHT = re.compile(r".*caught error message:")  # a frame of stars follows, in it the message
 _FRAME = re.compile(r"[0-9]+: .*")  # of a stack
-# Of what else LBANN and those below it say when they end badly, the most telling first. When a rank is lost mpirun asks the others
-# to end (signal 15), which abort: a consequence.
+# Of what else LBANN and those below it say when they end badly, the most telling first. When a rank is lost
+# mpirun asks the others to end (signal 15), which abort: a consequence.
 _FAILURES = (
     re.compile(r".*LBANN error on rank.*"),
     re.compile(
@@ -52,7 +53,10 @@ class UnreadableError(Exception):
 
 @dataclass
 class Epoch:
-    """One epoch as far as it has been printed, PARTS of training and of validation. Times in seconds, accuracies as fractions."""
+    """One epoch as far as it has been printed, PARTS of training and of validation.
+
+    Times in seconds, accuracies as fractions.
+    """
 
     steps: int = 0
     samples: int = 0
@@ -76,16 +80,16 @@ class LastWords:
 
     def read_line(self, line: str) -> None:
         """Take a line."""
-        said = plain(line)
-        if _FRAME.fullmatch(said) or not any(character.isalnum() for character in said):
+        text = plain(line)
+        if _FRAME.fullmatch(text) or not any(character.isalnum() for character in text):
             return
-        self._last = said
+        self._last = text
         if self._caught:
-            self._telling.setdefault(-1, said)
-        self._caught = bool(_CAUGHT.fullmatch(said))
+            self._telling.setdefault(-1, text)
+        self._caught = bool(_CAUGHT.fullmatch(text))
         for place, pattern in enumerate(_FAILURES):
-            if pattern.fullmatch(said):
-                self._telling.setdefault(place, said)
+            if pattern.fullmatch(text):
+                self._telling.setdefault(place, text)
 
     def __str__(self) -> str:
         return self._telling[min(self._telling)] if self._telling else self._last or "it said nothing"
@@ -106,53 +110,57 @@ class Output:
         self._timers: dict[str, float] = {}
 
     def read_line(self, line: str) -> None:
-        """Take a line; one without an end was cut, and counts for nothing. UnreadableError where there are several trainers, or an
-        epoch is missing.
+        """Take a line; one without an end was cut, and counts for nothing.
+
+        UnreadableError where there are several trainers, or an epoch is missing.
         """
         if not line.endswith("\n"):
             return
-        said = plain(line)
-        if (found := _METRIC.fullmatch(said)) and found["split"] not in ("test", "tournament"):
-            self._metric(found)
-        elif found := _SHAPE.match(said):
-            self._shape = int(found["epoch"]), int(found["train"])
-        elif self._shape and (found := _SIZES.search(said)):
+        text = plain(line)
+        if (match := _METRIC.fullmatch(text)) and match["split"] not in ("test", "tournament"):
+            self._metric(match)
+        elif match := _SHAPE.match(text):
+            self._shape = int(match["epoch"]), int(match["train"])
+        elif self._shape and (match := _SIZES.search(text)):
             number, steps = self._shape
             epoch = self._epoch(number)
-            epoch.steps, epoch.samples = steps, (steps - 1) * int(found["size"]) + int(found["last"])
+            epoch.steps, epoch.samples = steps, (steps - 1) * int(match["size"]) + int(match["last"])
             self._shape = None
-        elif found := _STEPS.match(said):
-            told = {each["name"]: _time(each["value"]) for each in _STATISTIC.finditer(found["all"])}
-            self._epoch(int(found["epoch"])).steps_s = told
-        elif found := _VERSION.match(said):
-            self.versions[found["what"]] = found["version"]
-        elif (found := _TIMER.match(said)) and (total := _time(found["total"])) is not None:
-            self._timers.setdefault(found["label"], total)
-        elif (found := _TRAINERS.fullmatch(said)) and int(found["count"]) != 1:
+        elif match := _STEPS.match(text):
+            statistics = {
+                statistic["name"]: _time(statistic["value"])
+                for statistic in _STATISTIC.finditer(match["all"])
+            }
+            self._epoch(int(match["epoch"])).steps_s = statistics
+        elif match := _VERSION.match(text):
+            self.versions[match["what"]] = match["version"]
+        elif (match := _TIMER.match(text)) and (total := _time(match["total"])) is not None:
+            self._timers.setdefault(match["label"], total)
+        elif (match := _TRAINERS.fullmatch(text)) and int(match["count"]) != 1:
             raise UnreadableError(
-                f"LBANN made {found['count']} trainers, which train models of their own: {said}"
+                f"LBANN made {match['count']} trainers, which train models of their own: {text}"
             )
 
-    def has(self, number: int) -> bool:
+    def has_epoch(self, number: int) -> bool:
         """Whether epoch `number`, from 0, is complete."""
         return len(self.epochs) > number and self.epochs[number].complete
 
     def share(self, label: str) -> float | None:
         """The part of all training steps that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
-        whole, part = self._timers.get("train minibatch"), self._timers.get(label)
-        return None if not whole or part is None or part > whole else part / whole
+        step_total, part = self._timers.get("train minibatch"), self._timers.get(label)
+        return None if not step_total or part is None or part > step_total else part / step_total
 
-    def _metric(self, found: re.Match[str]) -> None:
-        if found["trainer"] != "0":
-            raise UnreadableError(f"LBANN trains several models: {found[0]}")
-        if found["epoch"] is None and not self.epochs:
+    def _metric(self, match: re.Match[str]) -> None:
+        if match["trainer"] != "0":
+            raise UnreadableError(f"LBANN trains several models: {match[0]}")
+        if match["epoch"] is None and not self.epochs:
             return  # of nothing that was trained
-        epoch = self._epoch(int(found["epoch"])) if found["epoch"] else self.epochs[-1]
-        part = epoch.train if found["epoch"] else epoch.validation
-        what, value = _read(found)
-        if what in part:
-            raise UnreadableError(f"LBANN printed this for an epoch that had it already: {found[0]}")
-        part[what] = value
+        epoch = self._epoch(int(match["epoch"])) if match["epoch"] else self.epochs[-1]
+        part = epoch.train if match["epoch"] else epoch.validation
+        metric, value = _read(match)
+        if metric in part:
+            raise UnreadableError(f"LBANN printed this for an epoch that had it already: {match[0]}")
+        part[metric] = value
 
     def _epoch(self, number: int) -> Epoch:
         """The epoch with LBANN's number, from 0. UnreadableError where one was skipped: output is missing."""
@@ -165,25 +173,28 @@ class Output:
         return self.epochs[number]
 
 
-def _read(found: re.Match[str]) -> tuple[str, float]:
+def _read(match: re.Match[str]) -> tuple[str, float]:
     """What a metric's line says: one of PARTS, and its value; NaN where a loss or an accuracy is none."""
-    if found["seconds"]:
-        seconds = float(found["seconds"])
+    if match["seconds"]:
+        seconds = float(match["seconds"])
         if not 0 < seconds < math.inf:
-            raise UnreadableError(f"LBANN printed no time: {found[0]}")
+            raise UnreadableError(f"LBANN printed no time: {match[0]}")
         return "run time", seconds
-    if found["percent"]:
-        share = round(float(found["percent"]) / 100, 12)
+    if match["percent"]:
+        share = round(float(match["percent"]) / 100, 12)
         if math.isfinite(share) and not 0 <= share <= 1:
-            raise UnreadableError(f"LBANN printed no accuracy: {found[0]}")
+            raise UnreadableError(f"LBANN printed no accuracy: {match[0]}")
         return "accuracy", share
-    if found["loss"]:
-        return LOSS, float(found["loss"])
-    return "objective function", float(found["objective"])
+    if match["loss"]:
+        return LOSS, float(match["loss"])
+    return "objective function", float(match["objective"])
 
 
 def row(epoch: Epoch, samples_per_epoch: int) -> dict[str, Any]:
-    """A complete epoch in the columns of epochs.csv. UnreadableError where it did not train on all samples, each once."""
+    """A complete epoch in the columns of epochs.csv.
+
+    UnreadableError where it did not train on all samples, each once.
+    """
     if epoch.samples != samples_per_epoch:
         raise UnreadableError(
             f"LBANN trained on {epoch.samples} samples in an epoch, not on {samples_per_epoch}"

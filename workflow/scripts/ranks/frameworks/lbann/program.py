@@ -1,7 +1,7 @@
 """LBANN as a program of its own: started by this rank, or by mpirun for all of them, and read as it prints.
 
-Under Slurm and OAR every rank starts its own: srun --mpi=pmix, or mpirun, which started the rank, tells it where the others are. On one
-machine rank 0 starts all of them.
+Under Slurm and OAR every rank starts its own: srun --mpi=pmix, or mpirun, which started the rank, tells it
+where the others are. On one machine rank 0 starts all of them.
 """
 
 import ctypes
@@ -52,14 +52,17 @@ def command(context: Context) -> list[str] | None:
     ranks: list[str] = []
     for own in cores:
         # mpirun's children are ended by the kernel if it is killed, and have their rank's cores.
-        on = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
-        ranks += [*([":"] if ranks else []), "-n", "1", *on, *lbann]
+        binding = ["setpriv", "--pdeathsig", "KILL", "taskset", "--cpu-list", ",".join(map(str, own))]
+        ranks += [*([":"] if ranks else []), "-n", "1", *binding, *lbann]
     return ["mpirun", *ranks]
 
 
 def variables(context: Context) -> dict[str, str]:
-    """What MPI wants to know: the network, and that we place ranks ourselves. Other MPI libraries than Open MPI ignore it."""
-    told = {
+    """What MPI wants to know: the network, and that we place ranks ourselves.
+
+    Other MPI libraries than Open MPI ignore it.
+    """
+    environment = {
         "LBANN_DISABLE_ACT_GC": "1",  # without it, losses become infinite now and then on a processor
         "OMP_NUM_THREADS": str(context.spec["cores_per_rank"]),
         "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -68,14 +71,14 @@ def variables(context: Context) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
     if context.spec["fabric"] == "ethernet":
-        told |= {
+        environment |= {
             "OMPI_MCA_pml": "ob1",
             "OMPI_MCA_btl_tcp_if_include": context.spec["interface"],
             "OMPI_MCA_oob_tcp_if_include": context.spec["interface"],
         }
         if context.spec["placement"] == "emulated" and context.spec["nodes"] > 1:
-            told["OMPI_MCA_btl"] = "self,tcp"  # what stands for nodes must not meet in memory
-    return told
+            environment["OMPI_MCA_btl"] = "self,tcp"  # what stands for nodes must not meet in memory
+    return environment
 
 
 class Program:
@@ -99,15 +102,15 @@ class Program:
             preexec_fn=_end_with_parent,  # noqa: PLW1509 (only a system call)
         )
         self.last_words = LastWords()
-        self._readers = [self._beside(self._read), self._beside(self._complain)]
-        self._beside(self._end)
+        self._readers = [self._start_thread(self._read), self._start_thread(self._complain)]
+        self._start_thread(self._end)
 
     def line(self) -> str | None:
         """The next line; None once the program has ended well."""
         return self._lines.get()
 
     @staticmethod
-    def _beside(work: Callable[[], None]) -> threading.Thread:
+    def _start_thread(work: Callable[[], None]) -> threading.Thread:
         """Do `work` in a thread; where it fails (a full disk), nobody would read what the rank waits for: end this rank."""
 
         def ending_with_this_rank() -> None:

@@ -1,4 +1,7 @@
-"""Protocol buffers' text format, as far as LBANN's experiments need it: LBANN reads one such file (`--prototext`)."""
+"""Protocol buffers' text format, as far as LBANN's experiments need it.
+
+LBANN reads one such file (`--prototext`).
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +17,8 @@ class Word(str):
 def text(message: Message) -> str:
     """A message, each field on a line of its own, ending with one.
 
-    A mapping is a message, a list or tuple a repeated field: a line or block for each element, none where it is empty.
-    TypeError for a value that is neither text, number nor truth.
+    A mapping is a message, a list or tuple a repeated field: a line or block for each element, none where it
+    is empty. TypeError for a value that is neither text, number nor truth.
     """
     return "".join(f"{line}\n" for line in _lines(message))
 

@@ -1,6 +1,9 @@
-"""Operators of sequences as LBANN's layers. A sequence has the dimensions (length, units), of which LBANN takes the first for channels.
+"""Operators of sequences as LBANN's layers.
 
-An LSTM is unrolled: a few layers for each position, as LBANN's own module LSTMCell has them. Heads of an attention are layers of their own.
+A sequence has the dimensions (length, units), of which LBANN takes the first for channels.
+
+An LSTM is unrolled: a few layers for each position, as LBANN's own module LSTMCell has them. Heads of an
+attention are layers of their own.
 """
 
 import itertools
@@ -31,10 +34,10 @@ def tokens(name: str, graph: Graph) -> list[Layer]:
     positions = labelled(graph)
     if not positions:
         return [layer(name, [], "input", data_field="samples")]
-    told, parts = f"{name}.samples", f"{name}.parts"
+    samples, parts = f"{name}.samples", f"{name}.parts"
     return [
-        layer(told, [], "input", data_field="samples"),
-        layer(parts, [told], "slice", axis=0, slice_points=[0, length, length + positions]),
+        layer(samples, [], "input", data_field="samples"),
+        layer(parts, [samples], "slice", axis=0, slice_points=[0, length, length + positions]),
         layer(name, [parts], "reshape", dims=[length]),
         layer("labels", [parts], "reshape", dims=[positions]),
     ]
@@ -50,9 +53,9 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
     length, vocabulary = graph.operators[-1].shape
     numbers = range(length)
     log, hot, right = (
-        [f"{what}.{i}" for i in numbers] for what in ("log_probabilities", "one_hot", "accuracy")
+        [f"{kind}.{i}" for i in numbers] for kind in ("log_probabilities", "one_hot", "accuracy")
     )
-    made = [
+    built = [
         layer("logits", [logits], "reshape", dims=[length * vocabulary]),
         layer(
             "logits.parts",
@@ -64,13 +67,13 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
         layer("labels.parts", ["labels"], "slice", axis=0, slice_points=list(range(length + 1))),
     ]
     for i in numbers:
-        made += [
+        built += [
             layer(log[i], ["logits.parts"], "log_softmax"),
             layer(hot[i], ["labels.parts"], "one_hot", size=vocabulary),
             layer(right[i], [log[i], hot[i]], "categorical_accuracy"),
         ]
     return [
-        *made,
+        *built,
         layer("log_probabilities", log, "concatenation", axis=0),
         layer("one_hot", hot, "concatenation", axis=0),
         layer("labelled", ["log_probabilities", "one_hot"], "hadamard"),
@@ -81,7 +84,10 @@ def objective(logits: str, graph: Graph) -> list[Layer]:
 
 
 def layers(operator: Operator, inputs: list[str], graph: Graph, device: str) -> list[Layer]:
-    """The layers of an operator of sequences; the last one, which has its name, gives its output. ValueError where LBANN has none."""
+    """The layers of an operator of sequences; the last one, which has its name, gives its output.
+
+    ValueError where LBANN has none.
+    """
     name, shape = operator.name, operator.shape
     weights = [f"{name}.{weight}" for weight in operator.weights]
     below = graph.by_name[operator.inputs[0]].shape
@@ -156,13 +162,13 @@ def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> li
     name, epsilon, dims = operator.name, {"value": operator["epsilon"]}, list(operator.shape)
     if len(dims) == 1:
         return [layer(name, inputs, "layer_norm", weights, epsilon=epsilon, scale=True, bias=True)]
-    made = [layer(f"{name}.plain", inputs, "instance_norm", epsilon=epsilon)]
+    built = [layer(f"{name}.plain", inputs, "instance_norm", epsilon=epsilon)]
     for weight in weights:
-        made.append(_weights(weight, weight, (1, dims[1])))
-        made.append(layer(f"{weight}.tiled", [weight], "tessellate", dims=dims))
+        built.append(_weights(weight, weight, (1, dims[1])))
+        built.append(layer(f"{weight}.tiled", [weight], "tessellate", dims=dims))
     scale, offset = (f"{weight}.tiled" for weight in weights)
     return [
-        *made,
+        *built,
         layer(f"{name}.scaled", [f"{name}.plain", scale], "hadamard"),
         layer(name, [f"{name}.scaled", offset], "sum"),
     ]
@@ -172,19 +178,19 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
     """Heads one after the other: their scores [length, length of what is asked], and what they give [length, units of a head]."""
     name, heads, (length, units) = operator.name, operator["heads"], operator.shape
     size = units // heads
-    made = [
-        _dense(f"{name}.{part}", [asked], [f"{name}.{part}_kernel", f"{name}.{part}_bias"], units)
-        for part, asked in (("query", inputs[0]), ("key", inputs[-1]), ("value", inputs[-1]))
+    built = [
+        _dense(f"{name}.{part}", [source], [f"{name}.{part}_kernel", f"{name}.{part}_bias"], units)
+        for part, source in (("query", inputs[0]), ("key", inputs[-1]), ("value", inputs[-1]))
     ]
-    made.append(
+    built.append(
         layer(f"{name}.scaled", [f"{name}.query"], "weighted_sum", scaling_factors=[1 / math.sqrt(size)])
     )
     query, key, value = (f"{name}.{part}" for part in ("scaled", "key", "value"))
     if operator["causal"]:
-        made.append(_weights(f"{name}.mask", MASK.format(length), (length, length)))
+        built.append(_weights(f"{name}.mask", MASK.format(length), (length, length)))
     if heads > 1:
         points = list(range(0, units + 1, size))
-        made += [
+        built += [
             layer(f"{part}.heads", [part], "slice", axis=1, slice_points=points)
             for part in (query, key, value)
         ]
@@ -192,19 +198,19 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
     for head in range(1, heads + 1):
         own = f"{name}.head{head}"
         scores = f"{own}.scores"
-        made.append(layer(scores, [query, key], "matmul", transpose_a=False, transpose_b=True))
+        built.append(layer(scores, [query, key], "matmul", transpose_a=False, transpose_b=True))
         if operator["causal"]:
             scores = f"{own}.masked"
-            made.append(layer(scores, [f"{own}.scores", f"{name}.mask"], "sum"))
-        made += [
+            built.append(layer(scores, [f"{own}.scores", f"{name}.mask"], "sum"))
+        built += [
             layer(f"{own}.shares", [scores], "channelwise_softmax"),
             layer(own, [f"{own}.shares", value], "matmul", transpose_a=False, transpose_b=False),
         ]
-    given = [f"{name}.head{head}" for head in range(1, heads + 1)]
+    heads_outputs = [f"{name}.head{head}" for head in range(1, heads + 1)]
     if heads > 1:
-        made.append(layer(f"{name}.heads", given, "concatenation", axis=1))
-        given = [f"{name}.heads"]
-    return [*made, _dense(name, given, [f"{name}.output_kernel", f"{name}.output_bias"], units)]
+        built.append(layer(f"{name}.heads", heads_outputs, "concatenation", axis=1))
+        heads_outputs = [f"{name}.heads"]
+    return [*built, _dense(name, heads_outputs, [f"{name}.output_kernel", f"{name}.output_bias"], units)]
 
 
 def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> list[Layer]:
@@ -212,7 +218,7 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
     name, units = operator.name, operator["units"]
     kernel, recurrent, bias = (f"{name}.{weight}" for weight in ("kernel", "recurrent_kernel", "bias"))
     of_inputs, parts = f"{name}.inputs", f"{name}.parts"
-    made = [
+    built = [
         _dense(of_inputs, inputs[:1], [kernel, bias], 4 * units),
         layer(f"{of_inputs}.flat", [of_inputs], "reshape", dims=[length * 4 * units]),
         layer(
@@ -227,7 +233,7 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
     output, cell = f"{name}.output", f"{name}.cell"
     for i in range(length):
         now, before = f"{name}.step{i}", "" if i == 0 else i - 1
-        made += [
+        built += [
             layer(
                 f"{now}.recurrent",
                 [f"{output}{before}"],
@@ -261,7 +267,7 @@ def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> li
         ]
     joined = f"{name}.joined"
     return [
-        *made,
+        *built,
         layer(joined, [f"{output}{i}" for i in range(length)], "concatenation", axis=0),
         layer(name, [joined], "reshape", dims=[length, units]),
     ]

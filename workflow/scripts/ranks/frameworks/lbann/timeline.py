@@ -1,8 +1,8 @@
 """What LBANN's callback `timeline` writes of a rank as it ends: when each layer computed, and each weight was updated, in every step.
 
-A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks, with six digits; those
-of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp). Validation is not in it, nor is what
-carries gradients: `bp` and `opt` wait for them.
+A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks,
+with six digits; those of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp).
+Validation is not in it, nor is what carries gradients: `bp` and `opt` wait for them.
 """
 
 import re
@@ -21,14 +21,19 @@ Times = dict[tuple[str, str], list[tuple[float, float]]]  # of a part and a name
 
 
 def read(file: Path) -> Times:
-    """What a file says. UnreadableError where that is not so many steps for every layer and all weights that have any."""
+    """What a file says.
+
+    UnreadableError where that is not so many steps for every layer and all weights that have any.
+    """
     times: Times = defaultdict(list)
     for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        found = _LINE.fullmatch(line)
-        if not found:
+        match = _LINE.fullmatch(line)
+        if not match:
             raise UnreadableError(f"LBANN's timeline has a line that is none: {line[:100]!r}")
-        times[PARTS[found["part"]], found["name"]].append((float(found["begin"]), float(found["end"])))
-    if {part for part, _ in times} != set(PARTS.values()) or len({len(each) for each in times.values()}) != 1:
+        times[PARTS[match["part"]], match["name"]].append((float(match["begin"]), float(match["end"])))
+    if {part for part, _ in times} != set(PARTS.values()) or len(
+        {len(intervals) for intervals in times.values()}
+    ) != 1:
         raise UnreadableError("LBANN's timeline has not as many steps of every layer and all weights")
     return times
 
@@ -38,8 +43,8 @@ def phases(
 ) -> Iterator[tuple[int, int, list[tuple[str, float, float]]]]:
     """The phases of every step, by epoch and step; `first` is by its epoch, from 1, the number from 0 of each epoch's first step.
 
-    A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's first step, which
-    validation comes before; what comes between layers and weights is `metrics`.
+    A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's
+    first step, which validation comes before; what comes between layers and weights is `metrics`.
     """
     ends = 0.0
     epochs = {number: epoch for epoch, number in first.items()}
@@ -48,8 +53,8 @@ def phases(
         epoch = epochs.get(number, epoch)
         spans = {}
         for part in PARTS.values():
-            each = [steps[number] for (kind, _), steps in times.items() if kind == part]
-            spans[part] = min(begin for begin, _ in each), max(end for _, end in each)
+            intervals = [steps[number] for (kind, _), steps in times.items() if kind == part]
+            spans[part] = min(begin for begin, _ in intervals), max(end for _, end in intervals)
         forward, (backward, computed), (update, done) = (
             spans["forward"][0],
             spans["backward"],

@@ -1,6 +1,7 @@
 """PyTorch FSDP2 (Zhao et al., VLDB 2023): every rank keeps a share of parameters, gradients and optimizer state (ZeRO, stage 3).
 
-Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares (reduce-scatter).
+Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares
+(reduce-scatter).
 """
 
 from ranks.worker.collectives import Collectives

@@ -1,7 +1,8 @@
 """DistributedDataParallel whose ranks are unlike: each has as many samples of a step as its share is.
 
-DDP averages the gradients of ranks; a rank's loss is weighted by its samples, so that the average is the gradient of the
-whole block's mean loss, whatever the shares. Batch normalization sees the rank's own samples, as in every framework.
+DDP averages the gradients of ranks; a rank's loss is weighted by its samples, so that the average is the
+gradient of the whole block's mean loss, whatever the shares. Batch normalization sees the rank's own samples,
+as in every framework.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """Tarantella (Fraunhofer ITWM): an optimizer that averages gradients over ranks by one-sided messages of GASPI (GPI-2).
 
-It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed (12121, 12377, 19000,
-each plus the rank on its machine), so of two jobs on one machine the second waits for the first.
+It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed
+(12121, 12377, 19000, each plus the rank on its machine), so of two jobs on one machine the second waits for
+the first.
 """
 
 import re
@@ -24,11 +25,11 @@ PAUSE_S = 0.2
 
 def alone_with_the_ports(name: str = PORTS) -> socket.socket:
     """Wait until no other job on this machine has GPI-2's ports; they are this job's as long as the process lives."""
-    held = socket.socket(socket.AF_UNIX)
+    lock = socket.socket(socket.AF_UNIX)
     waited = False
     while True:
         try:
-            held.bind(name)
+            lock.bind(name)
         except OSError:
             if not waited:
                 print(
@@ -38,10 +39,10 @@ def alone_with_the_ports(name: str = PORTS) -> socket.socket:
             waited = True
             time.sleep(PAUSE_S)
         else:
-            return held
+            return lock
 
 
-_held: list[socket.socket] = []
+_locks: list[socket.socket] = []
 
 
 def environment(context: Context) -> dict[str, str]:
@@ -51,7 +52,7 @@ def environment(context: Context) -> dict[str, str]:
     )  # GPI-2 has no other way to choose an interface
     place = addresses[: context.rank].count(context.group.address)  # by which a machine's ports differ
     if place == 0:
-        _held.append(alone_with_the_ports())
+        _locks.append(alone_with_the_ports())
     context.group.barrier()
     file = context.folder / HOSTS
     if context.rank == 0:  # which alone reads it
@@ -92,12 +93,12 @@ def trainer(context: Context) -> Trainer:
 def _version(package: Path) -> str:
     """As the file says that its installation leaves beside the package; empty where there is none."""
     file = package.parents[1] / "version.py"
-    said = (
+    match = (
         re.search(r"""^tnt_version = ["'](.+)["']$""", file.read_text(), re.MULTILINE)
         if file.is_file()
         else None
     )
-    return said[1] if said else ""
+    return match[1] if match else ""
 
 
 def collectives(context: Context) -> Collectives:
