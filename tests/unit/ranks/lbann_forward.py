@@ -1,5 +1,4 @@
-"""Run inside PyTorch's environment: models as LBANN's layers, computed as LBANN computes them, against
-PyTorch's modules.
+"""Compute models as LBANN computes its layers, and compare with PyTorch; runs in PyTorch's environment.
 
 python lbann_forward.py CASES.json OUT.npz
 
@@ -191,9 +190,7 @@ def of_sequences(kind: str, settings: dict[str, Any], inputs: list[Any], weights
 
 
 def compare(graph: Graph, model: Fields, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Logits of both, losses of both in training, and the largest relative difference of each trained
-    weight's gradient.
-    """
+    """Return logits and losses of both, and the largest relative difference of each weight's gradient."""
     lbann, module = Lbann(model), build(graph).double()
     load(module, graph, weights)
     random = np.random.default_rng(0)

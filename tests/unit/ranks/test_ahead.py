@@ -1,7 +1,4 @@
-"""Batches sent ahead to a device: the same as if each were waited for, whoever is late.
-
-In memory of fixed size.
-"""
+"""Batches sent ahead to a device equal those sent one by one, in memory of fixed size."""
 
 import threading
 import time
@@ -79,8 +76,10 @@ class Forgetful(Point):
     "forgotten", ["copied, by the host", "copied, by the device", "used", "used is recorded"]
 )
 def test_every_wait_is_needed(forgotten: str) -> None:
-    """What shows that the test above could fail: a lane that leaves one wait out gives the device other
-    batches, sooner or later: on a busy machine threads may come in the right order by themselves.
+    """Show that the test above can fail.
+
+    A lane that omits one wait gives the device wrong batches sooner or later; on a busy machine threads may
+    come in the right order by chance.
     """
 
     class Careless(ThreadLane):

@@ -1,6 +1,4 @@
-"""What a rank trains on: the same samples however they are shared out, fresh ones too, and their
-augmentation.
-"""
+"""Samples of a rank: the same however they are shared, fresh samples too, and their augmentation."""
 
 import itertools
 import json

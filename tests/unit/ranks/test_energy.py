@@ -1,6 +1,4 @@
-"""Energy: counters as the kernel and the vendors' libraries have them, what a window must be, and power over
-time.
-"""
+"""Energy: counters of the kernel and of vendors' libraries, valid windows, and power over time."""
 
 import csv
 import ctypes
@@ -44,9 +42,7 @@ def zone(folder: Path, name: str, energy_uj: int | None, range_uj: int = RANGE_U
 
 @pytest.fixture
 def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages with cores and memory inside, and the platform around them, as on a server with two
-    sockets.
-    """
+    """Create two packages with cores and memory, and the platform around them, as on a dual-socket server."""
     folder = tmp_path / "powercap"
     for number in (0, 1):
         package = zone(folder / f"intel-rapl:{number}", f"package-{number}", 1_000_000 * (number + 1))
@@ -163,9 +159,7 @@ class NotSupported(Exception):
 
 
 def nvml(joules: list[float], watts: list[float], counts: bool = True) -> ModuleType:
-    """pynvml of nvidia-ml-py 13 on a node with some accelerators, which are told by number or by UUID
-    (bytes).
-    """
+    """Return pynvml of nvidia-ml-py 13 on a node with accelerators, named by number or by UUID (bytes)."""
     library = ModuleType("pynvml")
     uuids = [f"GPU-{number}".encode() for number in range(len(joules))]
 

@@ -66,10 +66,7 @@ def test_a_stopped_process_knows_for_how_long(threads: int) -> None:
 
 @pytest.fixture
 def frozen_group() -> Iterator[Path]:
-    """The file that freezes a control group of the test's own.
-
-    Of whichever version this machine lets one be made.
-    """
+    """Return the file that freezes a control group of the test's own, of version 2 or 1."""
     name = f"ringside-test-{os.getpid()}"
     for mount, file in (
         ("/sys/fs/cgroup", "cgroup.freeze"),

@@ -1,6 +1,4 @@
-"""LBANN's layers of our models: the same function and the same gradients as PyTorch's module of the same
-graph.
-"""
+"""LBANN's layers of our models compute the same function and gradients as PyTorch's modules."""
 
 import json
 import math

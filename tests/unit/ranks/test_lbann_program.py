@@ -1,6 +1,4 @@
-"""A program of its own as a rank starts it: read to its end, whatever it leaves running, and the cause told
-where it fails.
-"""
+"""A rank reads its program's output to the end, and reports the cause of a failure."""
 
 import subprocess
 import sys

@@ -1,6 +1,4 @@
-"""LBANN's timeline, in the format that src/callbacks/timeline.cpp (v0.104) writes, as phases and as
-operators.
-"""
+"""LBANN's timeline as phases and operators; format of src/callbacks/timeline.cpp (v0.104)."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""A traced run of LBANN by our adapter, with a program in LBANN's place that prints a real run's log and
-leaves a timeline.
-"""
+"""A traced run of LBANN's adapter, with a program that prints a real run's log and writes a timeline."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""LBANN itself, where a site has it (`make frameworks-test SITE=...`): the same mathematics as PyTorch, and
-honest ends.
-"""
+"""LBANN itself, if a site has it (`make frameworks-test SITE=...`): same mathematics as PyTorch."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""What a node counts by itself, read from files as the kernel writes them, and from the kernel of this
-machine.
-"""
+"""Counters of a node, read from files in the kernel's format and from this machine's kernel."""
 
 import os
 import platform

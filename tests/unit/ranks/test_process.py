@@ -32,9 +32,9 @@ as_rank(run)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
-    """Starts a rank with an attempt's folder of this name and returns when it has begun.
+    """Start a rank with an attempt's folder of this name, and return when it has begun.
 
-    `scratch` has temporary files.
+    `scratch` is the folder of temporary files.
     """
     (tmp_path / "scratch").mkdir()
 

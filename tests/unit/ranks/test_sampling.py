@@ -1,6 +1,4 @@
-"""Which samples a rank sees: disjoint between ranks, the same in total however many ranks and batches share
-them.
-"""
+"""Samples of a rank: disjoint between ranks, and the same in total for every number of ranks and batches."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Real trainings that mark their phases: nothing is missing, nothing is changed, and a library's own profiler
-agrees.
-"""
+"""Traced trainings: phases are complete, weights unchanged, and a library's own profiler agrees."""
 
 import json
 from pathlib import Path

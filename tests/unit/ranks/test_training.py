@@ -27,7 +27,7 @@ from support.trainings import (
     weights,
 )
 
-OTHERS = [name for name in ALIKE if name != "pytorch-single"]
+COMPARED = [name for name in ALIKE if name != "pytorch-single"]
 
 
 @pytest.mark.parametrize(  # others: the next
@@ -42,7 +42,7 @@ def test_four_accumulated_batches_of_16_train_like_one_of_64(trainings: Training
     assert moved > 0.01, "it has trained at all"
 
 
-@pytest.mark.parametrize("framework", some(able(OTHERS, sync_every=5), DAILY))
+@pytest.mark.parametrize("framework", some(able(COMPARED, sync_every=5), DAILY))
 def test_every_framework_flushes_the_last_group_and_averages_over_replicas_alike(
     trainings: Trainings, framework: str
 ) -> None:
@@ -81,7 +81,7 @@ def test_an_epoch_sees_every_sample_once_over_all_ranks(trainings: Trainings, fr
 TOKENS = {"model": "gpt-nano", "dataset": "wikitext-2-small", "learning_rate": 0.1}
 
 
-@pytest.mark.parametrize("framework", some(OTHERS, ("tensorflow-single", "pytorch-ddp")))
+@pytest.mark.parametrize("framework", some(COMPARED, ("tensorflow-single", "pytorch-ddp")))
 def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
     reference = trainings.of("pytorch-single", batch_size=64, **TOKENS)
     folder = trainings.of(framework, **of_64(framework), **TOKENS)
@@ -90,20 +90,19 @@ def test_sequences_train_alike(trainings: Trainings, framework: str) -> None:
     assert np.abs(weights(reference / "after.npz")["embedding.table"] - before).max() > 0.01, (
         "it has trained at all"
     )
-    (ours,), (theirs,) = epochs(folder), epochs(reference)
+    (row,), (reference_row,) = epochs(folder), epochs(reference)
     for part in ("train", "validation"):
-        assert float(ours[f"{part}_loss"]) == pytest.approx(float(theirs[f"{part}_loss"]), rel=1e-4)
-        assert float(ours[f"{part}_accuracy"]) == pytest.approx(float(theirs[f"{part}_accuracy"]), abs=1e-3)
-    assert int(ours["samples_trained"]) == 1280, "samples are sequences"
+        assert float(row[f"{part}_loss"]) == pytest.approx(float(reference_row[f"{part}_loss"]), rel=1e-4)
+        assert float(row[f"{part}_accuracy"]) == pytest.approx(
+            float(reference_row[f"{part}_accuracy"]), abs=1e-3
+        )
+    assert int(row["samples_trained"]) == 1280, "samples are sequences"
 
 
 def test_loss_and_accuracy_are_those_of_positions(trainings: Trainings) -> None:
-    """Of 200 tokens each is as likely before training.
-
-    Afterwards what follows a token is told better than by how frequent it is.
-    """
-    told = {**TOKENS, "optimizer": "adam", "learning_rate": 0.01, "epochs": 4, "batch_size": 64}
-    rows = epochs(trainings.of("pytorch-single", **told))
+    """Before training, all 200 tokens are equally likely; afterwards, prediction beats token frequencies."""
+    levels = {**TOKENS, "optimizer": "adam", "learning_rate": 0.01, "epochs": 4, "batch_size": 64}
+    rows = epochs(trainings.of("pytorch-single", **levels))
     losses = [float(row["validation_loss"]) for row in rows]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.65 * np.log(200)
     assert float(rows[-1]["validation_accuracy"]) < 0.9, "some words are rare"
@@ -142,11 +141,11 @@ def test_other_tokens_and_loops_train_alike(
     plain = {
         name: level for name, level in levels.items() if name not in ("training_loop", "shares", "nodes")
     }
-    ours = trainings.of(framework, **{"batch_size": 64, **levels})
+    folder = trainings.of(framework, **{"batch_size": 64, **levels})
     reference = trainings.of("pytorch-single", **{**plain, "batch_size": 64})
-    assert_same(weights(ours / "after.npz"), weights(reference / "after.npz"), 1e-4)
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-4)
     for column in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
-        values = [[float(row[column]) for row in epochs(folder)] for folder in (ours, reference)]
+        values = [[float(row[column]) for row in epochs(folder)] for folder in (folder, reference)]
         np.testing.assert_allclose(*values, atol=1e-3, err_msg=column)
 
 
@@ -158,7 +157,7 @@ RECIPES = {
 TWENTY_STEPS = {"dataset": "synthetic-8x8x1-10-64", "epochs": 20}  # of one step each, with images of its own
 
 
-@pytest.mark.parametrize("framework", some(OTHERS))
+@pytest.mark.parametrize("framework", some(COMPARED))
 def test_the_first_twenty_losses_are_the_same_in_all_frameworks(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "sgd")
 
@@ -176,76 +175,80 @@ def test_a_run_names_every_library_that_trains_with_its_version(trainings: Train
 
 
 @pytest.mark.parametrize(
-    "framework", some(OTHERS, ("pytorch-ddp", "tensorflow-multiworker"))
+    "framework", some(COMPARED, ("pytorch-ddp", "tensorflow-multiworker"))
 )  # Horovod: below
 def test_the_first_twenty_losses_are_the_same_by_adam(trainings: Trainings, framework: str) -> None:
     check_twenty_losses(trainings, framework, "adam")
 
 
 def check_twenty_losses(trainings: Trainings, framework: str, recipe: str) -> None:
-    told = {**RECIPES[recipe], **TWENTY_STEPS}
+    levels = {**RECIPES[recipe], **TWENTY_STEPS}
     reference, folder = (
-        trainings.of("pytorch-single", batch_size=64, **told),
-        trainings.of(framework, **of_64(framework), **told),
+        trainings.of("pytorch-single", batch_size=64, **levels),
+        trainings.of(framework, **of_64(framework), **levels),
     )
-    ours, theirs = ([float(row["train_loss"]) for row in epochs(each)] for each in (folder, reference))
-    assert len(theirs) == 20 and np.ptp(theirs) > 0.02, "the steps differ from each other"
-    np.testing.assert_allclose(ours, theirs, atol=1e-3, rtol=0)
+    losses, reference_losses = (
+        [float(row["train_loss"]) for row in epochs(folder_of_run)] for folder_of_run in (folder, reference)
+    )
+    assert len(reference_losses) == 20 and np.ptp(reference_losses) > 0.02, "the steps differ from each other"
+    np.testing.assert_allclose(losses, reference_losses, atol=1e-3, rtol=0)
     assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 2e-4)
 
 
 def test_the_recipe_has_an_effect(trainings: Trainings) -> None:
-    told = {**RECIPES["sgd"], **TWENTY_STEPS, "batch_size": 64}
-    recipe = trainings.weights("pytorch-single", **told)
-    plain = trainings.weights("pytorch-single", **{**told, "weight_decay": 0.0})
-    sudden = trainings.of("pytorch-single", **{**told, "lr_warmup_epochs": 0})
-    for other in (plain, weights(sudden / "after.npz")):
-        assert max(float(np.abs(recipe[name] - weight).max()) for name, weight in other.items()) > 1e-3
-    rates = [float(row["learning_rate"]) for row in epochs(trainings.of("pytorch-single", **told))]
+    levels = {**RECIPES["sgd"], **TWENTY_STEPS, "batch_size": 64}
+    recipe = trainings.weights("pytorch-single", **levels)
+    plain = trainings.weights("pytorch-single", **{**levels, "weight_decay": 0.0})
+    sudden = trainings.of("pytorch-single", **{**levels, "lr_warmup_epochs": 0})
+    for changed in (plain, weights(sudden / "after.npz")):
+        assert max(float(np.abs(recipe[name] - weight).max()) for name, weight in changed.items()) > 1e-3
+    rates = [float(row["learning_rate"]) for row in epochs(trainings.of("pytorch-single", **levels))]
     assert rates[:6] == pytest.approx([0.01, 0.02, 0.03, 0.04, 0.05, 0.05])
 
 
-@pytest.mark.parametrize("framework", some(OTHERS, ("pytorch-ddp", "tensorflow-multiworker")))
+@pytest.mark.parametrize("framework", some(COMPARED, ("pytorch-ddp", "tensorflow-multiworker")))
 def test_images_are_augmented_alike(trainings: Trainings, framework: str) -> None:
     reference = trainings.of("pytorch-single", batch_size=64, augmentation="flip-crop")
     folder = trainings.of(framework, **of_64(framework), augmentation="flip-crop")
-    both = (folder, reference)
-    ours, theirs = (
-        sorted(image.tobytes() for file in each.glob("seen.*.npy") for image in np.load(file))
-        for each in both
+    folders = (folder, reference)
+    images, reference_images = (
+        sorted(image.tobytes() for file in folder_of_run.glob("seen.*.npy") for image in np.load(file))
+        for folder_of_run in folders
     )
     data = np.load(trainings.folder / "data" / "digits" / "train" / "images.npy")
-    assert ours == theirs != sorted(image.tobytes() for image in data)
-    losses = [float(epochs(each)[0]["train_loss"]) for each in both]
+    assert images == reference_images != sorted(image.tobytes() for image in data)
+    losses = [float(epochs(folder_of_run)[0]["train_loss"]) for folder_of_run in folders]
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 
 
 @pytest.mark.parametrize("framework", some(name for name in FRAMEWORKS if name.startswith("horovod")))
 def test_horovod_counts_updates_and_not_batches(trainings: Trainings, framework: str) -> None:
-    told = {
+    levels = {
         "optimizer": "adam",
         "learning_rate": 1e-3,
         "batch_size": 16,
         "sync_every": 5,
         "lr_warmup_epochs": 1,
     }
-    told |= {"dataset": "synthetic-8x8x1-10-768", "epochs": 2}
-    reference = trainings.weights("pytorch-single", **told)
-    assert_same(trainings.weights(framework, **told), reference, 5e-4)
+    levels |= {"dataset": "synthetic-8x8x1-10-768", "epochs": 2}
+    reference = trainings.weights("pytorch-single", **levels)
+    assert_same(trainings.weights(framework, **levels), reference, 5e-4)
 
 
 @pytest.mark.parametrize(
     "framework",
-    some((name for name in REPLICAS if name in OTHERS and name != "pytorch-ddp"), ()),
+    some((name for name in REPLICAS if name in COMPARED and name != "pytorch-ddp"), ()),
 )
 def test_batch_statistics_are_each_replicas_own_and_averaged_to_validate(
     trainings: Trainings, framework: str
 ) -> None:
-    told = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
-    reference, folder = (trainings.of(name, **of_64(name), **told) for name in ("pytorch-ddp", framework))
+    levels = {"model": "resnet-18", "dataset": "synthetic-8x8x3-10-64", "epochs": 3, "learning_rate": 1e-3}
+    reference, folder = (trainings.of(name, **of_64(name), **levels) for name in ("pytorch-ddp", framework))
     for column in ("train_loss", "validation_loss"):
-        ours, theirs = ([float(row[column]) for row in epochs(each)] for each in (folder, reference))
-        np.testing.assert_allclose(ours, theirs, rtol=2e-3, err_msg=column)
+        values, reference_values = (
+            [float(row[column]) for row in epochs(folder_of_run)] for folder_of_run in (folder, reference)
+        )
+        np.testing.assert_allclose(values, reference_values, rtol=2e-3, err_msg=column)
 
 
 @pytest.mark.every_framework
@@ -260,7 +263,7 @@ def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
     trainings: Trainings, recipe: dict[str, Any]
 ) -> None:
     """Three steps of each optimizer."""
-    told = {
+    levels = {
         "model": "resnet-18",
         "dataset": "synthetic-8x8x3-10-64",
         "epochs": 3,
@@ -268,27 +271,30 @@ def test_dtensor_normalizes_batches_of_replicas_and_optimizes_alike(
         "batch_size": 32,
         **recipe,
     }
-    ours, theirs = (trainings.weights(name, **told) for name in ("tensorflow-dtensor", "pytorch-ddp"))
-    statistics = {name for name in ours if name.endswith((".mean", ".variance"))}
+    actual, expected = (trainings.weights(name, **levels) for name in ("tensorflow-dtensor", "pytorch-ddp"))
+    statistics = {name for name in actual if name.endswith((".mean", ".variance"))}
     assert len(statistics) == 40, "of 20 normalizations"
     for name in statistics:
-        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3, rtol=1e-3, err_msg=name)
-    trained = ({name: each[name] for name in each if name not in statistics} for each in (ours, theirs))
+        np.testing.assert_allclose(actual[name], expected[name], atol=1e-3, rtol=1e-3, err_msg=name)
+    trained = (
+        {name: weights_of_run[name] for name in weights_of_run if name not in statistics}
+        for weights_of_run in (actual, expected)
+    )
     assert_same(*trained, 1e-4)
 
 
 @pytest.mark.every_framework
 def test_fsdp_shards_a_model_of_many_units(trainings: Trainings) -> None:
     """Of which some would begin with an activation that overwrites its input."""
-    told = {
+    levels = {
         "model": "vgg-16",
         "dataset": "synthetic-8x8x3-10-64",
         "batch_size": 32,
         "nodes": 2,
         "learning_rate": 1e-3,
     }
-    ours, theirs = (epochs(trainings.of(name, **told))[0] for name in ("pytorch-fsdp", "pytorch-ddp"))
-    assert float(ours["train_loss"]) == pytest.approx(float(theirs["train_loss"]), rel=1e-4)
+    actual, expected = (epochs(trainings.of(name, **levels))[0] for name in ("pytorch-fsdp", "pytorch-ddp"))
+    assert float(actual["train_loss"]) == pytest.approx(float(expected["train_loss"]), rel=1e-4)
 
 
 @pytest.mark.parametrize("framework", some(DISTRIBUTED, ("pytorch-ddp", "tensorflow-multiworker")))
@@ -296,8 +302,8 @@ def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -
     folder = trainings.of(
         framework, nodes=2, model="cnn-cifar10", dataset="synthetic-16x16x3-10-64", batch_size=32
     )
-    one, other = (np.load(folder / f"noise.{rank}.npy") for rank in (0, 1))
-    assert np.abs(one - other).max() > 1e-3 and np.abs(one[0] - one[1]).max() > 1e-3, (
+    first, second = (np.load(folder / f"noise.{rank}.npy") for rank in (0, 1))
+    assert np.abs(first - second).max() > 1e-3 and np.abs(first[0] - first[1]).max() > 1e-3, (
         "masks of ranks and of calls"
     )
 
@@ -317,9 +323,11 @@ def test_every_rank_drops_out_of_its_own(trainings: Trainings, framework: str) -
 def test_other_ways_to_compute_train_alike(
     trainings: Trainings, framework: str, levels: dict[str, Any]
 ) -> None:
-    same = {name: level for name, level in levels.items() if name in ("sync_every", "nodes")}
-    ours, theirs = (trainings.of(framework, **of_64(framework) | each) for each in (levels, same))
-    assert_same(weights(ours / "after.npz"), weights(theirs / "after.npz"), 1e-3)
+    base_levels = {name: level for name, level in levels.items() if name in ("sync_every", "nodes")}
+    folder, reference = (
+        trainings.of(framework, **of_64(framework) | levels_of_run) for levels_of_run in (levels, base_levels)
+    )
+    assert_same(weights(folder / "after.npz"), weights(reference / "after.npz"), 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -330,8 +338,11 @@ def test_other_ways_to_compute_train_alike(
     ),
 )
 def test_mixed_precision_trains_nearly_alike(trainings: Trainings, framework: str) -> None:
-    ours, theirs = (trainings.of(framework, **of_64(framework), precision=each) for each in ("amp", "fp32"))
-    losses = [float(epochs(each)[0]["train_loss"]) for each in (ours, theirs)]
+    amp, fp32 = (
+        trainings.of(framework, **of_64(framework), precision=level_or_folder)
+        for level_or_folder in ("amp", "fp32")
+    )
+    losses = [float(epochs(level_or_folder)[0]["train_loss"]) for level_or_folder in (amp, fp32)]
     assert 0 < abs(losses[0] - losses[1]) < 0.05, losses
 
 
@@ -350,9 +361,9 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
     slowest = np.array(
         [[float(row["step_time_s"]) for row in steps if row["rank"] == rank] for rank in "01"]
     ).max(axis=0)
-    found = quantiles(folder / "steps.csv", warmup_epochs=0)
-    assert found is not None and quantiles(folder / "steps.csv", warmup_epochs=1) is None
-    assert list(found.values()) == pytest.approx(np.quantile(slowest, [0.5, 0.95, 0.99, 1]))
+    step_quantiles = quantiles(folder / "steps.csv", warmup_epochs=0)
+    assert step_quantiles is not None and quantiles(folder / "steps.csv", warmup_epochs=1) is None
+    assert list(step_quantiles.values()) == pytest.approx(np.quantile(slowest, [0.5, 0.95, 0.99, 1]))
     assert float(epoch["sent_bytes"]) > 5 * 4 * 544_522, (
         "each exchange sends all gradients through the interface"
     )
@@ -369,9 +380,7 @@ def test_each_epoch_leaves_a_line_and_each_run_a_result(trainings: Trainings) ->
 def test_a_training_leaves_no_temporary_files(
     trainings: Trainings, framework: str, levels: dict[str, Any]
 ) -> None:
-    """Keras writes the functions that it has rewritten, and removes them only when the interpreter ends by
-    itself.
-    """
+    """Keras writes its rewritten functions to files, and removes them only at a normal exit."""
     folder = trainings.of(framework, **of_64(framework), **levels)
     assert list((folder / TEMPORARY).iterdir()) == []
 

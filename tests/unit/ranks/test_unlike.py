@@ -82,8 +82,7 @@ def test_an_epoch_sees_every_sample_once_whatever_the_shares(trainings: Training
 
 
 def test_running_statistics_are_averaged_by_samples(trainings: Trainings) -> None:
-    """The first means are of what no normalization has changed: those of all samples are the ranks', averaged
-    by samples.
+    """The first means are of values before any normalization, so they are the ranks' averages by samples.
 
     What lies above differs a little, since each rank normalizes by its own samples, as in every framework.
     """

@@ -1,6 +1,4 @@
-"""The oldest software that a site may have trains like the newest, in the environments that pip makes of it
-(make versions-test).
-"""
+"""The oldest supported software trains like the newest, in environments by pip (make versions-test)."""
 
 import subprocess
 import sys

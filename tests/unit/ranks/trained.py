@@ -1,6 +1,4 @@
-"""Run inside a framework's environment: train as the worker does, and keep the weights before and after, and
-the samples seen.
-"""
+"""Train as the worker does, in a framework's environment, and keep weights and the samples seen."""
 
 import sys
 from pathlib import Path
@@ -21,9 +19,7 @@ def keep(images: np.ndarray) -> np.ndarray:
 
 
 class Spy:
-    """Stands where a trainer's `_normalized` does, which is what every batch goes through, and keeps what
-    training gives it.
-    """
+    """Replace a trainer's `_normalized`, through which every batch passes, and keep its inputs."""
 
     def __init__(self, trainer: Any) -> None:
         self.inner, trainer._normalized = trainer._normalized, self

@@ -1,1 +1,1 @@
-"""What ranks execute, in a framework's environment: the worker, training by each library, adapters of frameworks, timed programs."""
+"""Programs of ranks, in a framework's environment: worker, libraries, adapters of frameworks, benchmarks."""

@@ -49,7 +49,7 @@ def handed(
 def timed(
     context: Context, size: int, device: torch.device, carries: dist.ProcessGroup | None
 ) -> dict[str, Any]:
-    """Messages of `size` bytes: processor seconds of the sender and of the receiver, and seconds, of each repetition."""
+    """Return CPU seconds of sender and receiver, and seconds, of messages of `size` bytes by repetition."""
     group, elements = context.group, size // ITEM_BYTES
 
     def repetition(count: int) -> list[tuple[float, float]]:

@@ -41,7 +41,7 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class InputSizes:
-    """The sizes of what a part takes, in the order in which it does: of samples, of other layers' outputs, of states of an LSTM."""
+    """Sizes of a part's inputs, in order: of samples, of outputs of other layers, of states of an LSTM."""
 
     reads: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
@@ -165,7 +165,10 @@ class Clock:
         self._device, self._left, self._end = device, n_calls, time.perf_counter() + budget_s
 
     def times(self, call: Callable[[], object]) -> list[float]:
-        """Seconds of one call, in each repetition; the first ones, by which it is found how many calls a repetition has, do not count."""
+        """Return the seconds of one call, in each repetition.
+
+        The first repetitions, which determine the number of calls in one, do not count.
+        """
         share = (self._end - time.perf_counter()) / max(1, self._left)
         self._left -= 1
         began, count = time.perf_counter(), 1
@@ -255,7 +258,7 @@ def _step(parameters: dict[str, list[Any]], levels: dict[str, Any]) -> Callable[
 
 
 def memory(device: torch.device, ranks: int) -> tuple[int, int]:
-    """Bytes that the `ranks` of a node can have for what they compute with, and those that this one has of them now."""
+    """Return the memory that the `ranks` of a node can use, and what this one uses now, in bytes."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return ranks * total, total - free

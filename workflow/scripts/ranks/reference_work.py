@@ -54,7 +54,7 @@ USUAL = "mixed"
 
 
 def on_a_core(kind: Kind) -> Callable[[int], None]:
-    """What does so many steps of the work on one core: layers as training has them, products with ReLU, then an update."""
+    """Return a function that runs steps of the work on one core: products with ReLU, then an update."""
     inputs, weights, outputs = (np.full((SIDE, SIDE), 1 / SIDE, np.float32) for _ in range(3))
     parameters, gradients = (np.ones(kind.updated_mib * MIB, np.float32) for _ in range(2))
 

@@ -36,15 +36,15 @@ UNSHARED = ("all_reduce", "point_to_point")  # of which no rank has a share
 
 
 def elements_of(collective: str, size: int, ranks: int) -> int:
-    """Elements of a message of `size` bytes; where ranks have shares of it, as many more as make these alike."""
+    """Return the number of elements of a message of `size` bytes, rounded up to equal shares of all ranks."""
     elements = size // ITEM_BYTES
     return elements if collective in UNSHARED else -(-elements // ranks) * ranks
 
 
 def message(elements: int, ranks: int) -> np.ndarray:
-    """Return what rank 0 has before 1 is added, rank 1 before 2, and so on.
+    """Return the common part of all ranks' messages, float32 [elements]; rank r adds r + 1.
 
-    float32 [elements], whole numbers that differ from share to share, and whose sums over ranks are exact.
+    They are integers that differ between shares, and whose sums over ranks are exact.
     """
     position = np.arange(elements)
     return (position % 8 + position // -(-elements // ranks)).astype(np.float32)
@@ -96,7 +96,7 @@ def repetitions(one_s: float) -> int:
 
 
 def timed(context: Context, collectives: Collectives, count: int) -> list[float]:
-    """Times of `count` collectives with what is loaded, in seconds: the slowest rank's, the same list on every rank."""
+    """Return the times of `count` collectives on the loaded message, in s: those of the slowest rank."""
     own, collective = [], context.spec["collective"]
     for _ in range(count):
         context.group.barrier()
@@ -114,7 +114,7 @@ def load_zeros(context: Context, collectives: Collectives, size: int) -> None:
 
 
 def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> dict[int, float]:
-    """Size in bytes -> seconds of one, for the sizes that can be measured in time; every result is checked."""
+    """Return the seconds of one collective by size in bytes, for sizes that fit the budget; check results."""
     seconds: dict[int, float] = {}
     collective, rank, ranks = context.spec["collective"], context.rank, context.ranks
     for size in sizes:
@@ -130,7 +130,10 @@ def estimated(context: Context, collectives: Collectives, sizes: list[int]) -> d
 
 
 def sweep(context: Context, collectives: Collectives) -> list[dict[str, Any]]:
-    """Measure all sizes of the spec: per size `bytes` and `rounds`, a list of the repetitions' seconds for every round."""
+    """Measure all sizes of the spec.
+
+    Each has `bytes` and `rounds`, for every round a list of the repetitions' seconds.
+    """
     one_s = estimated(context, collectives, context.spec["sizes"])
     rounds: dict[int, list[list[float]]] = {size: [] for size in one_s}
     order = random.Random(context.spec["seed"])  # noqa: S311 (the same on every rank, and in every repetition of a sweep)

@@ -1,4 +1,4 @@
-"""Batches on their way to a device that computes by itself: read, copied and trained on at the same time, in memory of fixed size.
+"""Send batches ahead to a device: read, copy and train at the same time, in memory of fixed size.
 
 A thread reads batches into buffers from which the device copies by itself, and asks for the copies, which go
 by a stream of their own. Who trains lets the device wait for a copy, not the processor. A library brings what
@@ -51,7 +51,7 @@ class Lane(Protocol):
         ...
 
     def copy(self, pairs: list[tuple[Any, Any]], after: Event, done: Event) -> None:
-        """Copy memory of the host to memory of the device: begins after one event, records the other, does not wait."""
+        """Start a copy from host to device after one event, and record the other; do not wait."""
         ...
 
     def wait(self, event: Event) -> None:
@@ -103,10 +103,10 @@ class Ahead:
         self._idle: list[Slot] = []
 
     def batches(self, read: Iterable[Batch], use: Callable[[Any, Any], Ready]) -> Iterator[Ready]:
-        """Yield what `use` makes on the device of each batch, in order.
+        """Yield the result of `use` for each batch, in order.
 
-        `use` gets images and labels, which are overwritten later, so it returns memory of its own. `read` is
-        used up by a thread, whose exceptions are raised here.
+        `use` gets images and labels on the device that are overwritten later, so it returns memory of its
+        own. A thread reads `read` to its end; its exceptions are raised here.
         """
         slots = [self._idle.pop() if self._idle else Slot(self.lane) for _ in range(SLOTS)]
         free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Weights where images are stored channels first; the canonical layout (models.graph) is made for channels last."""
+"""Convert weights between the canonical layout (models.graph, channels last) and channels first."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which weights a tensor axis divides, and along which of their axes, where a library lays out whole weights over a mesh."""
+"""Weights that a tensor axis partitions, and along which axis, in libraries that lay out whole weights."""
 
 from models.division import COLUMNS, HEADS, ROWS, tensor_parts
 from models.graph import Graph

@@ -1,4 +1,4 @@
-"""Training with TensorFlow's DTensor: one program for all ranks, weights and samples laid out over a mesh of them.
+"""Training with TensorFlow's DTensor: one program for all ranks, on weights and samples laid out over a mesh.
 
 Samples are laid out along `data`, weights along `tensor`; from that DTensor derives what each rank computes
 and what is sent. A gradient gets the layout of its weight before it is used: otherwise steps are wrong,
@@ -39,7 +39,10 @@ def join(context: Context) -> None:
 
 
 def rule(update: int, rate: float) -> np.ndarray:
-    """What changes in an optimizer's rule from step to step (0 is the first): the rate, and by what Adam divides its moments, float32 [3]."""
+    """Return the factors of an optimizer's rule that change with the step, float32 [3].
+
+    They are the rate and the factors by which Adam divides its moments; step 0 is the first.
+    """
     return np.array(
         [rate, *(-math.expm1((update + 1) * math.log(ADAM[moment])) for moment in MOMENTS["adam"])],
         np.float32,

@@ -34,7 +34,11 @@ ACTIVATIONS = {
 def forward(
     graph: Graph, weights: Weights, samples: Any, replicas: int, seed: Any = None
 ) -> tuple[Any, Tensors]:
-    """Return the logits of the samples of `replicas` replicas, and the running statistics after them.
+    """Return logits and the running statistics after them.
+
+    Logits are float32 [N, classes] or [N, positions, vocabulary], of images [N, H, W, C] or tokens [N,
+    length] of `replicas` replicas. Running statistics [replicas, C] are each replica's own, like those of
+    `weights`.
 
     With a `seed`, int32 [2], from which dropout draws, as training computes it: with statistics of this
     batch.
@@ -142,9 +146,9 @@ def _layer_norm(operator: Operator, x: Any, own: Weights) -> Any:
 def _batch_norm(
     operator: Operator, x: Any, own: Weights, replicas: int, training: bool
 ) -> tuple[Any, Tensors]:
-    """Return a layer's input normalized over a replica's part of this batch, or by what was kept.
+    """Normalize over a replica's part of the batch in training, else by the running statistics.
 
-    The batch's variance is kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2).
+    The running variance is unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2).
     """
     shape, units = x.shape, x.shape[-1]
     x = tf.reshape(x, (replicas, shape[0] // replicas, *shape[1:]))

@@ -1,4 +1,7 @@
-"""Horovod without horovodrun, ssh or MPI: rank 0 serves Horovod's own rendezvous, every rank is told its place."""
+"""Start Horovod without horovodrun, ssh or MPI.
+
+Rank 0 serves Horovod's own rendezvous, and every rank gets its place in variables.
+"""
 
 import json
 import tempfile
@@ -15,7 +18,7 @@ _servers: list[Any] = []
 
 
 def placed(context: Context) -> dict[str, str]:
-    """Environment variables that `hvd.init()` reads with the Gloo controller; collective over the run's ranks."""
+    """Return the variables that `hvd.init()` reads with the Gloo controller; collective over all ranks."""
     port = context.group.broadcast(_serve(context) if context.rank == 0 else None)
     spec = context.spec
     full = spec.get("levels", {}).get("trace") == "full"

@@ -32,7 +32,10 @@ CONVOLUTION = ("NHWC", "HWIO", "NHWC")  # batches, kernels, outputs
 def forward(
     graph: Graph, weights: Weights, samples: Array, key: Array | None = None, dtype: Any = jnp.float32
 ) -> tuple[Array, Arrays]:
-    """Return the logits of samples, and the running statistics after them.
+    """Return logits and the running statistics after them.
+
+    Logits are float32 [N, classes] or [N, positions, vocabulary], of images [N, H, W, C] or tokens [N,
+    length].
 
     With a `key`, from which dropout draws, as training computes it: with statistics of this batch. Products
     are computed in `dtype`.
@@ -150,7 +153,10 @@ def _layer_norm(operator: Operator, x: Array, own: Weights) -> Array:
 
 
 def _batch_norm(operator: Operator, x: Array, own: Weights, training: bool) -> tuple[Array, Arrays]:
-    """Normalized over this batch, with its variance kept unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2); else by what was kept."""
+    """Normalize over this batch in training, else by the running statistics.
+
+    The running variance is unbiased (Ioffe & Szegedy 2015, algorithms 1 and 2).
+    """
     mean, variance = own["mean"], own["variance"]
     batch_statistics: Arrays = {}
     if training:

@@ -1,4 +1,4 @@
-"""Training with JAX: one program for all ranks, a step that XLA compiles, weights laid out over a mesh of devices.
+"""Training with JAX: one program for all ranks, compiled by XLA, on weights laid out over a device mesh.
 
 Along the axes `data` and `sharded` the step is written as one replica computes it (shard_map), with its own
 batch statistics; what replicas exchange is said by name. Along `tensor` only the layout of weights is said,
@@ -85,7 +85,10 @@ def device_name() -> str:
 
 
 def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
-    """SGD with momentum or Adam (Kingma & Ba 2015), but for the rate; weight decay is added to the gradients of kernels."""
+    """Return SGD with momentum or Adam (Kingma & Ba 2015), without the learning rate.
+
+    Weight decay is added to the gradients of kernels.
+    """
     rule = adam(**ADAM) if levels["optimizer"] == "adam" else optax.trace(levels["momentum"])
 
     def decayed(weights: Mapping[str, Any]) -> dict[str, bool]:
@@ -96,7 +99,10 @@ def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
 
 
 def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """optax.scale_by_adam, but for 1 - b^t: optax loses 4 of its 7 digits in the first steps, and weights would not be PyTorch's."""
+    """Return optax.scale_by_adam with an exact 1 - b^t.
+
+    In the first steps optax loses 4 of its 7 digits, and weights would differ from PyTorch's.
+    """
 
     def update(
         gradients: Any, state: optax.ScaleByAdamState, weights: Any = None
@@ -140,9 +146,9 @@ class Layout:
         )
 
     def spec(self, name: str, shared: bool, everywhere: bool = True) -> P:
-        """Return the axes of the mesh along each axis of a weight, or of what is kept for it.
+        """Return the mesh axes along each axis of a weight or of its optimizer state.
 
-        Only those that one replica's step names, unless `everywhere`.
+        Unless `everywhere`, only axes that one replica's step names.
         """
         axes: dict[int, str] = {}
         if shared and (share := self.share[name]) is not None:
@@ -197,7 +203,7 @@ class Layout:
         return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
 
     def averaged(self, gradients: Arrays) -> Arrays:
-        """On a replica: the means over all replicas, of what is shared its share (all-reduce, or reduce-scatter)."""
+        """Return the means over all replicas, on a replica: all-reduced, or reduce-scattered for shards."""
         scattered = {}
         for name, gradient in gradients.items():
             axis = self.share[name]
@@ -253,7 +259,7 @@ class Marks:
 
 
 class JaxProfiler:
-    """JAX's profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator."""
+    """JAX's profiler for ranks/worker/operators.py: operators, and kernels on an accelerator."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp()
@@ -328,7 +334,7 @@ class JaxTrainer(Trainer):
         return {}
 
     def _begun(self, initial: dict[str, np.ndarray]) -> tuple[State, State]:
-        """What training changes, laid out, and for every array of it the spec that one replica's step sees."""
+        """Return the state that training changes, laid out, and the specs of its arrays in a replica's step."""
         layout, trained = self.layout, {name: value for name, value in initial.items() if is_trained(name)}
         statistics = {name: initial[name] for name in self.context.graph.statistics}
         weights = {
@@ -363,7 +369,7 @@ class JaxTrainer(Trainer):
         return NamedSharding(self.layout.mesh, P() if name is None else self.layout.spec(name, True))
 
     def _moments(self, moments: Any, use: Callable[[str | None, Any], Any]) -> Any:
-        """The optimizer's state with each array replaced by what `use` makes of it and of the name of its weight, if it has one."""
+        """Return the optimizer's state, each array replaced by `use(name of its weight or None, array)`."""
 
         def replace(path: Any, value: Any) -> Any:
             names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
@@ -432,7 +438,10 @@ class JaxTrainer(Trainer):
         last: bool,
         mark: Marks,
     ) -> tuple[State, Array]:
-        """On a replica: the state after batch `number`, one of a group of `length`; its loss and how many it has right, [1, 2]."""
+        """Return a replica's state after batch `number` of a group of `length`.
+
+        Its loss and its number of correct labels, [1, 2], come with it.
+        """
         layout, graph = self.layout, self.context.graph
         weights = state["weights"] if self._is_replicated else layout.gathered(state["weights"])
         statistics = {name: value[0] for name, value in state["statistics"].items()}
@@ -490,7 +499,7 @@ class JaxTrainer(Trainer):
     def _evaluation_step(
         self, weights: Arrays, statistics: Arrays, samples: Array, labels: Array, count: Array
     ) -> Array:
-        """On a replica: the sum of the losses of its first `count` samples, and how many it has right, [1, 2]."""
+        """Return the loss sum of the first `count` samples of a replica and how many are correct, [1, 2]."""
         gathered = weights if self._is_replicated else self.layout.gathered(weights)
         statistics = {name: value[0] for name, value in statistics.items()}
         logits, _ = forward(

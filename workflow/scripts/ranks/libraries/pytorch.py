@@ -65,7 +65,9 @@ ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}
 
 
 def build(graph: Graph) -> fx.GraphModule:
-    """The model as a module that maps images [N, C, H, W], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary].
+    """Return the model as a PyTorch module.
+
+    It maps images [N, C, H, W] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary].
 
     Its forward method is generated: the same straight line of calls that a person would write.
     """
@@ -243,7 +245,7 @@ def join(context: Context) -> str:
 
 
 def read_device_clock(phases: Untraced, device: torch.device) -> None:
-    """Take a traced run's stamps where the work is done: as events on the device's stream, where the device computes by itself.
+    """Take a traced run's stamps on the device's stream, as events, if the device computes asynchronously.
 
     An event's distance is a float32 in ms: from one that is made anew with every epoch it is told to a
     microsecond in epochs of up to 16 s, to 60 in one of ten minutes.
@@ -273,7 +275,7 @@ def read_device_clock(phases: Untraced, device: torch.device) -> None:
 
 
 class TorchProfiler:
-    """torch.profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator."""
+    """torch.profiler for ranks/worker/operators.py: operators, and kernels on an accelerator."""
 
     def __init__(self, device: torch.device) -> None:
         kinds = torch.profiler.ProfilerActivity
@@ -314,7 +316,10 @@ def synchronize(device: torch.device) -> None:
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """The loss of logits [N, classes] and labels [N], or of each position of sequences: [N, length, vocabulary] and [N, length]."""
+    """Return the loss of logits [N, classes] and labels [N].
+
+    Of sequences: [N, length, vocabulary] and [N, length], of each position.
+    """
     return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction=reduction)
 
 
@@ -358,10 +363,13 @@ class PyTorchTrainer(Trainer):
         return context.graph
 
     def distribute(self) -> None:
-        """Hook: wrap `model` and `optimizer` so that an optimizer step uses the gradients of all ranks, averaged."""
+        """Wrap `model` and `optimizer` so that optimizer steps average the gradients of all ranks (a hook)."""
 
     def accumulating(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Hook: around forward and backward of one batch; before the `last` one of a group no gradients are exchanged."""
+        """Return the context of one batch's forward and backward pass (a hook).
+
+        Before the `last` batch of a group no gradients are all-reduced.
+        """
         return contextlib.nullcontext()
 
     def train_epoch(self, epoch: int, meter: Meter) -> Seen:
@@ -398,9 +406,9 @@ class PyTorchTrainer(Trainer):
     def propagate(
         self, images: torch.Tensor, labels: torch.Tensor, length: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hook: forward and backward of one of `length` batches before a step.
+        """Run forward and backward pass of one of `length` batches before a step (a hook).
 
-        Its loss, and the logits; None where another rank has them.
+        Return its loss and the logits, None if another rank has them.
         """
         phases = self.context.phases
         phases.enter("forward")
@@ -479,10 +487,9 @@ class PyTorchTrainer(Trainer):
         return self._ahead.batches(batches, lambda images, labels: (self._normalized(images), labels.clone()))
 
     def _normalized(self, images: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Return a batch on the device, images as floats with zero mean and unit variance.
+        """Return uint8 images [N, H, W, C] as float [N, C, H, W] with zero mean and unit variance.
 
-        uint8 [N, H, W, C] to float [N, C, H, W], on the device, where tensors are already. Tokens stay as
-        they are, in memory of their own.
+        The images are on the device already. Tokens are copied unchanged.
         """
         if self.context.graph.vocabulary is not None:
             return torch.as_tensor(images).clone()
@@ -517,10 +524,9 @@ class PyTorchCollectives(Collectives):
 
 
 class TorchDistributed(PyTorchCollectives):
-    """Collectives by torch.distributed with the group of all ranks, or by a library `by`.
+    """Collectives by torch.distributed with all ranks, or by a library `by` with the same functions.
 
-    The library has the same functions, and `start` makes its group. What is received lies where the last
-    message of as many elements lay.
+    `start` creates that library's group. A received message lies where the last message of the same size lay.
     """
 
     def __init__(self, context: Context, start: Callable[[Context], str] = join, by: Any = dist) -> None:

@@ -1,4 +1,4 @@
-"""DistributedDataParallel (Li et al., VLDB 2020) over what carries gradients: the trainer of its frameworks."""
+"""DistributedDataParallel (Li et al., VLDB 2020) over any transport: the trainer of its frameworks."""
 
 import contextlib
 import time
@@ -13,7 +13,7 @@ from ranks.worker.phases import End, Untraced
 
 
 class MarkedGroup(dist.ProcessGroup):
-    """The ranks' own group, for DDP of a traced run: it carries what it is told to, and marks sums of gradients.
+    """A process group for DDP in a traced run, which forwards its calls and marks sums of gradients.
 
     A communication hook would tell as much, but DDP divides gradients in a pass of its own where it has one.
     """
@@ -42,7 +42,7 @@ class MarkedGroup(dist.ProcessGroup):
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
-        """Around a backward pass: it waits from the last sum on, when every gradient is computed, and has them all when it returns.
+        """Mark a backward pass: it waits from the last sum on, and all sums are done when it returns.
 
         The thread that has to say that a sum is there may say so later.
         """
@@ -61,7 +61,10 @@ class MarkedGroup(dist.ProcessGroup):
 
 
 class DDPTrainer(PyTorchTrainer):
-    """A trainer whose model is wrapped in DDP; `no_sync` keeps the batches of a group from being exchanged one by one."""
+    """A trainer whose model is wrapped in DDP.
+
+    `no_sync` suppresses the all-reduce of all but the last batch of a group.
+    """
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""

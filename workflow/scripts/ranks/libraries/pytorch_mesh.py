@@ -70,9 +70,9 @@ def hand_on(module: fx.GraphModule) -> None:
 
 
 def shared_tables(parts: list[Graph], mesh: DeviceMesh) -> Iterator[tuple[str, dist.ProcessGroup]]:
-    """Return the weights that two stages share, and the ranks that have the same part of them.
+    """Yield the weights that this rank's stage and another one share, with the ranks that hold the same part.
 
-    One of the stages is this rank's. The ranks are of all stages, of one place along the other axes.
+    Those are the ranks of all stages at one place along the other axes.
     """
     for number, part in enumerate(parts):
         for operator in part.operators:
@@ -144,7 +144,7 @@ class Stage:
         return torch.stack(losses).sum().detach() * length, logits.detach()
 
     def _wait(self) -> None:
-        """In a traced run: what a stage does between its microbatches is to send, and to wait for what the others send."""
+        """Mark a wait in a traced run: between microbatches, a stage sends, and waits for messages."""
         self.phases.enter("wait")
         self._received = self.phases.begin()
 

@@ -1,4 +1,4 @@
-"""Parts of layers (models.soap) as PyTorch computes them: their shares of weights, and what their operators make of what they take.
+"""Parts of layers (models.soap) in PyTorch: their shards of weights, and their operators.
 
 Images have their channels first. A region is in the order of the model's graph, channels last.
 """
@@ -49,7 +49,10 @@ def slices(region: Region, within: Region, kind: int, cell: int) -> tuple[slice,
 
 
 def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
-    """The weights that a layer needs: those of its operators; of attention, what its heads or the product behind them need; a tied table."""
+    """Yield the weights that a layer needs: those of its operators, and a tied table.
+
+    Of an attention, those of its heads or of the product behind them.
+    """
     for operator in layer.operators:
         heads = operator not in graph.by_name
         definition = graph.by_name[operator.removesuffix(HEADS) if heads else operator]
@@ -61,7 +64,7 @@ def names_of(layer: Layer, graph: Graph) -> Iterator[str]:
 
 
 def share(name: str, weight: Tensor, number: int, n_shares: int) -> Tensor:
-    """A share of a whole weight: of a table along its last axis, of others, as PyTorch keeps them, along the first."""
+    """Return a shard of a weight: along the last axis of a table, along the first of others."""
     return weight.chunk(n_shares, axis(name))[number] if n_shares > 1 else weight
 
 
@@ -71,7 +74,7 @@ def axis(name: str) -> int:
 
 
 class Shard(nn.Module):
-    """A share of a layer's weights, of all of which PyTorch's tensors are given, by their names in the graph."""
+    """A shard of a layer's weights, from PyTorch's tensors of all weights by their names in the graph."""
 
     def __init__(
         self, layer: Layer, graph: Graph, number: int, n_shares: int, weights: Mapping[str, Tensor]
@@ -127,7 +130,10 @@ class Part:
         self.training = True
 
     def __call__(self, inputs: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """What it makes, and the state in which an LSTM ends, or nothing; `states`: the one in which it begins, if there is one."""
+        """Return the output, and the final state of an LSTM or an empty tensor.
+
+        `states` holds its initial state, if there is one.
+        """
         state = NO_STATE
         if not self.layer.operators:
             return inputs[0], NO_STATE

@@ -1,4 +1,4 @@
-"""FSDP2 (Zhao et al., VLDB 2023): a model sharded in units of layers, and marks of what a traced run exchanges."""
+"""FSDP2 (Zhao et al., VLDB 2023): a model sharded in units of layers, with marks for traced runs."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -29,9 +29,9 @@ CALLED = (
 
 
 def units(module: nn.Module, graph: Graph) -> Iterator[list[nn.Module]]:
-    """Return layers that are gathered together, of 25 MiB or more.
+    """Yield units of layers that are gathered together, of 25 MiB or more.
 
-    What is left at the end, and a table that another layer uses, is the whole module's own.
+    The rest, and a table that another layer uses, belong to the root module.
     """
     tied = {operator["of"] for operator in graph.operators if operator.kind == "tied_dense"}
     layers: list[nn.Module] = []
@@ -92,7 +92,9 @@ class ShardedTrainer(PyTorchTrainer):
     _own: list[tuple[DTensor, torch.Tensor]]
 
     def optimize_own(self) -> None:
-        """Make the optimizer, now that parameters are distributed: of what this rank has of them, as plain tensors in the same memory.
+        """Create the optimizer after parameters are sharded.
+
+        It gets this rank's shards as plain tensors in the same memory.
 
         An optimizer treats single elements, so it needs no more. DTensor would look at each of its operations
         for each parameter.
@@ -144,7 +146,7 @@ class ShardedTrainer(PyTorchTrainer):
         return super().train_epoch(epoch, meter)
 
     def validate(self) -> Seen:
-        """With all parameters on every rank, where they stay: ranks have unlike numbers of batches, and exchange nothing."""
+        """Validate with all parameters on every rank, since ranks have different numbers of batches."""
         for unit in self.sharded:
             unit.set_reshard_after_forward(False, recurse=False)
             unit.unshard()

@@ -1,4 +1,4 @@
-"""Training by a strategy (models.strategy): each rank is a device, and computes the parts that the strategy gives it.
+"""Training by a strategy (models.strategy), which assigns parts of layers to ranks, each with one device.
 
 Every part is a piece of autograd of its own. Between them go regions (models.layout): forward what a part
 needs of the outputs of others, backward the gradients of these the other way, which is the transpose. A
@@ -61,7 +61,7 @@ class Transfer:
 
 @dataclass
 class Task:
-    """A part that this rank computes, what it takes and gives, and what of its forward pass is kept for its backward pass."""
+    """A part that this rank computes, with its inputs and outputs, and what its backward pass needs."""
 
     place: Place
     part: Part
@@ -192,7 +192,10 @@ class Runner:
         return by_name
 
     def _groups(self) -> Iterator[Shared]:
-        """What this rank shares with others, in the order of a backward pass; groups are made in one order on all ranks."""
+        """Yield the weights that this rank shares with others, in backward order.
+
+        All ranks create groups in the same order.
+        """
         groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for layers, number in self.layout.sums():
             for members, owned in self._members(layers, number):
@@ -207,7 +210,10 @@ class Runner:
     def _members(
         self, layers: Sequence[int], number: int
     ) -> Iterator[tuple[tuple[int, ...], list[tuple[int, str]]]]:
-        """A sum's ranks, with the trained weights and the layers by which this one has them: a tied table is on more ranks than the rest."""
+        """Yield the ranks of a sum, with this rank's weights and layers in it.
+
+        A tied table is on more ranks than the other weights of its layer.
+        """
         layout, first = self.layout, layers[0]
         names = [
             (at, name)
@@ -415,7 +421,7 @@ class StrategyCollectives(TorchDistributed):
 
 
 class StrategyTrainer(PyTorchTrainer):
-    """A trainer that knows only the parts of its rank; rank 0 has the whole model beside them, with which it validates."""
+    """A trainer with only the parts of its rank; rank 0 also has the whole model, for validation."""
 
     def distribute(self) -> None:
         """See PyTorchTrainer."""
@@ -473,7 +479,10 @@ class StrategyTrainer(PyTorchTrainer):
 
     @torch.no_grad()
     def _gather(self) -> None:
-        """Bring all weights to rank 0's module: a share from the first rank that has it, of running statistics the mean of all who have them."""
+        """Gather all weights in rank 0's module: shards from the first rank that has them.
+
+        Of running statistics, the mean over all ranks that have them.
+        """
         layout, me = self.runner.layout, self.context.rank
         weights = tensors(self.module, self.graph) if me == 0 else {}
         for layer, definition in enumerate(layout.space.layers):

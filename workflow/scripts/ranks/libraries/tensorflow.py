@@ -56,7 +56,7 @@ ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 def build(graph: Graph) -> Any:
     """Return the model as a Keras model.
 
-    It maps images [N, H, W, C], or tokens [N, length], to logits [N, classes] or [N, positions, vocabulary],
+    It maps images [N, H, W, C] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary],
     float32.
     """
     inputs, *operators = graph.operators
@@ -147,10 +147,9 @@ def _applied_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[s
 
 
 def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
-    """Return what a window with `padding` zeros on all four sides slides over, and what Keras calls that.
+    """Return the padded input of a window, and Keras' name of its padding.
 
-    Keras's own "same" is not symmetric where there is a stride, and where it pools it leaves out what it
-    adds.
+    Keras' own "same" is asymmetric with a stride, and its pooling leaves out the zeros that it adds.
     """
     padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
     pools = operator.kind in ("max_pool", "average_pool")
@@ -176,7 +175,7 @@ def variables(model: Any, graph: Graph) -> dict[str, Any]:
 
 
 def configured(context: Context) -> str:
-    """The rank's device as it goes into a record, after TensorFlow has been given the rank's threads and device."""
+    """Configure the rank's threads and device in TensorFlow, and return the device's name for the record."""
     cores = context.cores
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
@@ -260,7 +259,7 @@ def seconds(stamps: Stamps) -> list[float]:
 
 
 class TensorFlowProfiler:
-    """TensorFlow's profiler as ranks/worker/operators.py wants it: operators, and kernels where there is an accelerator.
+    """TensorFlow's profiler for ranks/worker/operators.py: operators, and kernels on an accelerator.
 
     It writes "XSpace" messages (xplane.proto): planes (host, devices) of lines (threads, streams) of events.
     """
@@ -354,7 +353,10 @@ class TensorFlowTrainer(Trainer):
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
     def make_strategy(self) -> Any:
-        """Hook: the tf.distribute strategy under which the model lives; made before anything else touches TensorFlow."""
+        """Return the tf.distribute strategy of the model (a hook).
+
+        It is called before anything else uses TensorFlow.
+        """
         return tf.distribute.get_strategy()
 
     def make_optimizer(self, optimizer: Any) -> Any:
@@ -408,7 +410,9 @@ class TensorFlowTrainer(Trainer):
         return gradients
 
     def learn(self, tape: Any, loss: Any, length: int, last: bool) -> None:
-        """Hook, on a replica: take in the gradients of one batch of a group of `length`; after the `last`, one optimizer step.
+        """Add the gradients of one batch of a group of `length`, on a replica (a hook).
+
+        After the `last` batch, run one optimizer step.
 
         Keras adds gradients up over replicas, so they are divided by their number here.
         """
@@ -442,7 +446,10 @@ class TensorFlowTrainer(Trainer):
                 self.mark("metrics", [tf.identity(self.model.trainable_variables[0])])
 
     def decayed(self, gradients: list[Any], replicas: int = 1) -> list[Any]:
-        """Gradients of the trainable variables, plus weight decay times the kernels; `replicas` of them are added up."""
+        """Return the gradients of trainable variables plus weight decay times the kernels.
+
+        Gradients of `replicas` replicas are summed, so weight decay is multiplied.
+        """
         decay = self.context.levels["weight_decay"] / replicas
         if not decay:
             return gradients
@@ -497,7 +504,7 @@ class TensorFlowTrainer(Trainer):
             phases.put(EXCHANGE, marks["wait" if self.one_message else "backward"], marks["optimizer"])
 
     def set_learning_rate(self) -> None:
-        """Give the optimizer the rate of its next step, and what else makes Keras' rules the same as PyTorch's.
+        """Set the rate of the optimizer's next step, and what else makes Keras' rules equal PyTorch's.
 
         Its velocity has the rate in it and is scaled with it (Goyal et al. 2017, section 3, remark 3). Its
         Adam adds epsilon before the second moment is corrected (Kingma & Ba 2015, end of section 2), so

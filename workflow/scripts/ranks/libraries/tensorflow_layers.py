@@ -1,4 +1,4 @@
-"""Keras layers for the operators of a graph that Keras has otherwise, or not at all; their weights have the canonical names."""
+"""Keras layers for operators that Keras lacks or computes differently; weights have the canonical names."""
 
 from typing import Any
 

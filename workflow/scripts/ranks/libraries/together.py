@@ -1,4 +1,4 @@
-"""Validation by ranks that compute together, as those of a mesh do whose program is one: they need batches of one size, and as many."""
+"""Validation by ranks that run one program, which need batches of one size, and equally many."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from ranks.worker.context import MAX_VALIDATION_BATCH, Context
 def validation(context: Context) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yield this rank's share of the validation split in batches of one size, as many on all ranks.
 
-    Batches are filled up with zeros; with each comes how many of its first samples count.
+    Batches are filled up with zeros; each comes with the number of its first samples that count.
     """
     size, batches = min(MAX_VALIDATION_BATCH, context.spec["local_batch"]), context.validation()
     kind = np.uint8 if context.graph.vocabulary is None else np.int64

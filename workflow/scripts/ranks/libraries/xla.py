@@ -4,7 +4,7 @@ from ranks.worker.context import Context
 
 
 def variables(context: Context) -> dict[str, str]:
-    """As many threads as the rank has cores; of a device's memory no more than is needed; no log lines below errors."""
+    """Return variables that give XLA the rank's cores and only the device memory it needs, and limit logs."""
     return {
         "NPROC": str(context.cores),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -34,7 +34,7 @@ CALLED = (  # of DeepSpeed's backend, to exchange gradients and parameters
 
 
 def environment(context: Context) -> dict[str, str]:
-    """Gloo on the site's interface; the device; a folder of this rank's own for whatever PyTorch would compile."""
+    """Return variables for Gloo's interface, the device, and a folder for what PyTorch compiles."""
     return {
         "GLOO_SOCKET_IFNAME": context.spec["interface"],
         "DS_ACCELERATOR": context.spec["device"],
@@ -106,7 +106,11 @@ def trainer(context: Context) -> Trainer:
             self.engine.step()
 
         def validate(self) -> Seen:
-            """Where parameters are gathered layer by layer, by all ranks, those with fewer batches go on until the last is done."""
+            """See Trainer.
+
+            All ranks gather parameters layer by layer, so ranks with fewer batches continue until the last
+            one is done.
+            """
             seen = super().validate()
             if self.stage == STAGES["parameters"]:
                 own = -(-seen.samples // min(MAX_VALIDATION_BATCH, context.samples[context.replica]))
@@ -143,7 +147,9 @@ class Awaited:
 
 
 def mark_calls(phases: Untraced, on_gpu: bool) -> None:
-    """Mark every call by which DeepSpeed exchanges, and where the rank waits for it: in the call, but for what `Awaited` stands for.
+    """Mark every call by which DeepSpeed communicates, and where the rank waits for it.
+
+    A rank waits in the call, unless `Awaited` stands for its result.
 
     An accelerator's other streams exchange beside the rank's own, which waits only for what is called on it.
     """

@@ -1,4 +1,7 @@
-"""Horovod with PyTorch (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
+"""Horovod with PyTorch (Sergeev & Del Balso 2018).
+
+A background thread all-reduces gradients as they become ready.
+"""
 
 import time
 from typing import Any
@@ -17,7 +20,10 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose optimizer is Horovod's: it adds up `backward_passes_per_step` batches, then averages over ranks."""
+    """A trainer with Horovod's optimizer.
+
+    It sums the gradients of `backward_passes_per_step` batches, then averages over ranks.
+    """
     import horovod.torch as hvd
 
     from ranks.libraries.horovod import Timeline, transport

@@ -1,4 +1,7 @@
-"""Horovod with TensorFlow (Sergeev & Del Balso 2018): gradients are all-reduced by a background thread as they become ready."""
+"""Horovod with TensorFlow (Sergeev & Del Balso 2018).
+
+A background thread all-reduces gradients as they become ready.
+"""
 
 from typing import Any
 
@@ -15,7 +18,10 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose optimizer is Horovod's: it averages over `backward_passes_per_step` batches and over ranks."""
+    """A trainer with Horovod's optimizer.
+
+    It averages over `backward_passes_per_step` batches and over ranks.
+    """
     import horovod.tensorflow.keras as hvd
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""LBANN (Van Essen et al. 2015): a program of its own, that reads an experiment's file and prints what it measures.
+"""LBANN (Van Essen et al. 2015): a program that reads an experiment file and prints its measurements.
 
 Its master's clock times an epoch's training (`timing_scope: master`); our worker beside it counts what the
 nodes use.

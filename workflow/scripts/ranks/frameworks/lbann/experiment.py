@@ -53,7 +53,10 @@ def write(context: Context, folder: Path) -> Path:
 
 
 def _timeline(context: Context) -> list[Message]:
-    """In a traced run, the callback that tells when layers computed; in the attempt's folder, which all ranks see."""
+    """Return the callback that records when layers computed, in a traced run.
+
+    Its file is in the attempt's folder, which all ranks see.
+    """
     return [{"timeline": {"directory": str(context.folder)}}] if context.levels["trace"] != "none" else []
 
 
@@ -89,7 +92,10 @@ def _reader(context: Context, split: str, folder: Path) -> Message:
 
 
 def _tokens(tokens: np.ndarray, labels: np.ndarray, context: Context) -> Batch:
-    """Samples of tokens as LBANN reads them: labels of positions stand behind the tokens, since its own labels are one a sample."""
+    """Return samples of tokens as LBANN reads them.
+
+    Labels of positions follow the tokens, since LBANN has one label for each sample.
+    """
     if labels.ndim == 1:
         return tokens, labels
     return np.concatenate([tokens, labels[:, -context.positions :]], axis=1), np.zeros(len(tokens), np.int64)

@@ -77,7 +77,7 @@ def file_of(weight: str, folder: Path) -> Path:
 
 
 def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
-    """Write canonical weights to `folder`, a file for each, in LBANN's layout: ranks.libraries.channels_first.channels_first.
+    """Write canonical weights to `folder`, one file each, in LBANN's layout (ranks.libraries.channels_first).
 
     LBANN reads float32 in row-major order: kernels [out, in, height, width] of convolutions, [out, in] of
     dense operators, vectors [channels] of everything else. `canonical` is the way back. Tables of embeddings
@@ -95,7 +95,7 @@ def save(weights: Mapping[str, np.ndarray], graph: Graph, folder: Path) -> None:
 
 
 def save_normalization(mean: Sequence[float], std: Sequence[float], folder: Path) -> None:
-    """Write what makes pixels what the model wants, x / std - mean / std: float32 [channels, 2], from each channel's mean and deviation."""
+    """Write the constants that normalize pixels, x / std - mean / std, float32 [channels, 2]."""
     scale = 1 / np.asarray(std, np.float64)
     np.save(
         file_of(NORMALIZATION, folder),
@@ -248,7 +248,7 @@ def _input(name: str, normalized: bool) -> list[Layer]:
 
 
 def _check_names(built: list[Layer], graph: Graph) -> None:
-    """ValueError where two layers have one name, by which others would mean either: an operator's may be one that is given here."""
+    """Raise ValueError if two layers have the same name, which would make references to it ambiguous."""
     (name, count), *_ = Counter(entry["name"] for entry in built).most_common(1)
     if count > 1:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""What LBANN prints, line by line, as the epochs of a run: read in LBANN's sources and in logs of v0.104 and October 2024.
+"""Parse LBANN's output into epochs.
+
+The formats come from LBANN's sources and from logs of v0.104 and October 2024.
 
 Of an epoch it prints its shape (`Epoch : stats formated`, in two lines), then the metrics of training, of
 validation, each ending with `run time` and `mini-batch time statistics`; after the last epoch a table of
@@ -71,7 +73,7 @@ class Epoch:
 
 
 class LastWords:
-    """Takes lines as they are printed; the one that says best why LBANN has ended badly: the most telling, else the last."""
+    """The line of the output that explains best why LBANN failed: the most telling one, else the last."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -96,7 +98,7 @@ class LastWords:
 
 
 def plain(line: str) -> str:
-    """A line as it stands on a terminal in the end: without colours, and only what follows a progress bar's last carriage return."""
+    """Return a line as a terminal shows it: without colours, and after the last carriage return."""
     return _COLOURS.sub("", line).rstrip().rpartition("\r")[2].strip()
 
 
@@ -146,7 +148,7 @@ class Output:
         return len(self.epochs) > number and self.epochs[number].complete
 
     def share(self, label: str) -> float | None:
-        """The part of all training steps that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
+        """Return the share of training time that a timer of LBANN's table has (`forward prop*`, `back prop*`)."""
         step_total, part = self._timers.get("train minibatch"), self._timers.get(label)
         return None if not step_total or part is None or part > step_total else part / step_total
 

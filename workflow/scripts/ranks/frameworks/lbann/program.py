@@ -111,7 +111,7 @@ class Program:
 
     @staticmethod
     def _start_thread(work: Callable[[], None]) -> threading.Thread:
-        """Do `work` in a thread; where it fails (a full disk), nobody would read what the rank waits for: end this rank."""
+        """Run `work` in a thread; if it fails (a full disk), end this rank, which would wait forever."""
 
         def ending_with_this_rank() -> None:
             try:
@@ -125,7 +125,10 @@ class Program:
         return thread
 
     def _lines_of(self, pipe: IO[bytes] | None) -> Iterator[str]:
-        """The lines of a pipe, each passed on to the log and heard for last words; a carriage return ends none."""
+        """Yield the lines of a pipe, after copying each to the log and to `last_words`.
+
+        A carriage return does not end a line.
+        """
         for line in io.TextIOWrapper(pipe or io.BytesIO(), encoding="utf-8", errors="replace", newline="\n"):
             sys.stdout.write(line)
             self.last_words.read_line(line)

@@ -19,7 +19,7 @@ MASK = "causal_mask.{}"  # weights that are not trained, by the length of the se
 
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
-    """What the layers of a graph take from weights that are not the model's: causal masks, float32 [length, length]."""
+    """Return weights of layers that are not the model's: causal masks, float32 [length, length]."""
     lengths = {
         operator.shape[0]
         for operator in graph.operators
@@ -29,7 +29,10 @@ def constants(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def tokens(name: str, graph: Graph) -> list[Layer]:
-    """The input of a graph that takes tokens: samples have them, and after them the labels of positions, where there are any."""
+    """Return the input layers of a graph of tokens.
+
+    Samples hold the tokens, followed by the labels of positions, if there are any.
+    """
     (length,) = graph.shape
     positions = labelled(graph)
     if not positions:
@@ -175,7 +178,10 @@ def _layer_norm(operator: Operator, inputs: list[str], weights: list[str]) -> li
 
 
 def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
-    """Heads one after the other: their scores [length, length of what is asked], and what they give [length, units of a head]."""
+    """Return the layers of an attention, one head after the other.
+
+    Scores are [length, length of keys], and outputs [length, units of a head].
+    """
     name, heads, (length, units) = operator.name, operator["heads"], operator.shape
     size = units // heads
     built = [
@@ -214,7 +220,11 @@ def _attention(operator: Operator, inputs: list[str]) -> list[Layer]:
 
 
 def _lstm(operator: Operator, inputs: list[str], length: int, device: str) -> list[Layer]:
-    """What inputs give to the gates is computed for all positions at once; then each position is a few layers of vectors."""
+    """Return the layers of an LSTM.
+
+    The inputs' part of the gates is computed for all positions at once; then each position is a few layers of
+    vectors.
+    """
     name, units = operator.name, operator["units"]
     kernel, recurrent, bias = (f"{name}.{weight}" for weight in ("kernel", "recurrent_kernel", "bias"))
     of_inputs, parts = f"{name}.inputs", f"{name}.parts"

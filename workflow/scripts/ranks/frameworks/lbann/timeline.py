@@ -1,4 +1,6 @@
-"""What LBANN's callback `timeline` writes of a rank as it ends: when each layer computed, and each weight was updated, in every step.
+"""Read the file of LBANN's callback `timeline`.
+
+A rank writes it at its end: when each layer computed and each weight was updated, in every step.
 
 A line is `fp-LAYER:begin:end`, `bp-LAYER:...` or `opt-WEIGHTS:...`, in s since training began on all ranks,
 with six digits; those of one name stand in the order of the steps (LBANN v0.104, src/callbacks/timeline.cpp).
@@ -41,7 +43,9 @@ def read(file: Path) -> Times:
 def phases(
     times: Times, first: Mapping[int, int]
 ) -> Iterator[tuple[int, int, list[tuple[str, float, float]]]]:
-    """The phases of every step, by epoch and step; `first` is by its epoch, from 1, the number from 0 of each epoch's first step.
+    """Yield the phases of every step, by epoch and step.
+
+    `first` has for each epoch, from 1, the number of its first step, from 0.
 
     A phase lasts until the next one begins. What comes before the first layer is `data`, but for an epoch's
     first step, which validation comes before; what comes between layers and weights is `metrics`.
@@ -68,9 +72,9 @@ def phases(
 
 
 class Layers:
-    """Return the timeline of a few steps as events (ranks/worker/operators.py).
+    """The timeline of a few steps as events (ranks/worker/operators.py).
 
-    Each part is a thread, in it its layers. `zero`: in s, when training began.
+    Each part is a thread with its layers. `zero` is the start of training in s.
     """
 
     def __init__(self, times: Times, steps: range, zero: float) -> None:

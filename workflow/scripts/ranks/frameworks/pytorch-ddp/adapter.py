@@ -1,4 +1,7 @@
-"""PyTorch DistributedDataParallel (Li et al., VLDB 2020): gradients are all-reduced in buckets during backward."""
+"""PyTorch DistributedDataParallel (Li et al., VLDB 2020).
+
+Gradients are all-reduced in buckets during the backward pass.
+"""
 
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context

@@ -1,4 +1,6 @@
-"""PyTorch FSDP2 (Zhao et al., VLDB 2023): every rank keeps a share of parameters, gradients and optimizer state (ZeRO, stage 3).
+"""PyTorch FSDP2 (Zhao et al., VLDB 2023).
+
+Every rank keeps a shard of parameters, gradients and optimizer state (ZeRO, stage 3).
 
 Before a unit of layers is used its parameters are gathered; its gradients are reduced to the shares
 (reduce-scatter).
@@ -15,7 +17,7 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer whose model is sharded, layer after layer in units of 25 MiB; what is left at the end is the last unit."""
+    """A trainer that shards the model in units of consecutive layers of 25 MiB; the rest is the last unit."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from ranks.libraries.pytorch import join

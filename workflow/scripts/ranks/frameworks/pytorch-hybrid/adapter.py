@@ -30,7 +30,10 @@ def environment(context: Context) -> dict[str, str]:
 
 
 def trainer(context: Context) -> Trainer:
-    """A trainer that divides the samples of a step, measures speeds where it is to, and weights gradients by samples."""
+    """A trainer that balances samples between heterogeneous ranks.
+
+    It measures speeds if the study asks for it, and weights gradients by samples.
+    """
     import torch
 
     from ranks.libraries.pytorch import make_optimizer, synchronize
@@ -69,7 +72,7 @@ def trainer(context: Context) -> Trainer:
             ]
 
         def _step_s(self) -> float:
-            """The median time of a step of this rank's samples, without exchange, while all ranks make theirs; seconds.
+            """Return the median time in s of a step of this rank, without all-reduce, while all ranks compute.
 
             It trains a copy, so that nothing of it is left.
             """

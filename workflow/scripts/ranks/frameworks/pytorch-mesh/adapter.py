@@ -1,4 +1,4 @@
-"""PyTorch on a mesh of devices: layers divided by DTensor's styles, pipelines of stages, samples and parameters by FSDP2."""
+"""PyTorch on a device mesh: tensor parallelism by DTensor, pipelines of stages, FSDP2 for data."""
 
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context

@@ -1,4 +1,4 @@
-"""PyTorch by a strategy that divides each layer by itself: parts on their ranks, regions sent between them."""
+"""PyTorch by a strategy that partitions each layer: parts on ranks, regions sent between them."""
 
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context

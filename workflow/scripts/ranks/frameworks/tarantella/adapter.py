@@ -1,4 +1,6 @@
-"""Tarantella (Fraunhofer ITWM): an optimizer that averages gradients over ranks by one-sided messages of GASPI (GPI-2).
+"""Tarantella (Fraunhofer ITWM).
+
+Its optimizer averages gradients over ranks by one-sided messages of GASPI (GPI-2).
 
 It is started without its own command, which needs ssh: every rank is told its place. Its ports are fixed
 (12121, 12377, 19000, each plus the rank on its machine), so of two jobs on one machine the second waits for
@@ -24,7 +26,7 @@ PAUSE_S = 0.2
 
 
 def alone_with_the_ports(name: str = PORTS) -> socket.socket:
-    """Wait until no other job on this machine has GPI-2's ports; they are this job's as long as the process lives."""
+    """Wait until no other job on this machine has GPI-2's ports, and keep them until this process ends."""
     lock = socket.socket(socket.AF_UNIX)
     waited = False
     while True:

@@ -1,4 +1,7 @@
-"""TensorFlow DTensor on several processes: one program for all ranks, which DTensor divides by the layouts of weights and samples."""
+"""TensorFlow DTensor on several processes.
+
+All ranks run one program, which DTensor partitions by the layouts of weights and samples.
+"""
 
 from ranks.worker.collectives import Collectives
 from ranks.worker.context import Context

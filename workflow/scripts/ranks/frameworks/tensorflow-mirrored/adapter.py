@@ -1,4 +1,7 @@
-"""TensorFlow MirroredStrategy: one process, a replica on each of its node's devices, gradients all-reduced between them."""
+"""TensorFlow MirroredStrategy.
+
+One process has a replica on each of its node's devices and all-reduces gradients between them.
+"""
 
 from typing import Any
 

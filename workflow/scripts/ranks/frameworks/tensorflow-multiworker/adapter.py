@@ -1,4 +1,7 @@
-"""TensorFlow MultiWorkerMirroredStrategy: one worker a rank, gradients all-reduced by collective operations (ring or NCCL)."""
+"""TensorFlow MultiWorkerMirroredStrategy.
+
+Each rank is one worker; collective operations (ring or NCCL) all-reduce gradients.
+"""
 
 import json
 from collections.abc import Callable
@@ -61,7 +64,10 @@ def collectives(context: Context) -> Collectives:
 
 
 def join(context: Context) -> tuple[str, Any]:
-    """What carries the gradients, and the strategy; made before anything else touches TensorFlow's devices."""
+    """Return what carries the gradients, and the strategy.
+
+    Call it before anything else uses TensorFlow's devices.
+    """
     import tensorflow as tf
 
     on_gpu = context.spec["device"] == "cuda"
